@@ -71,6 +71,7 @@ def _of_run(line: CommandLine) -> Picture:
     model = load_model(run, run.checkpoint)
     facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
     extend = dict(asked["extend"])
+    extend.pop("tries")
     if extend.pop("tune", False):
         raise UserError("extend.tune", True, "a picture chooses nothing", hint="posenc eval does")
     return _picture(model, run.settings, facts, build_extension(resolve_extend(extend), model))

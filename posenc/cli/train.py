@@ -24,7 +24,12 @@ COLUMN = 34  # where comments begin at the latest; those of longer settings go b
 
 
 def run_train_or_eval(
-    command: str, arguments: list[str], own_flags: Collection[str], *, dry_run: bool, retry: bool
+    command: str,
+    arguments: list[str],
+    own_flags: Collection[str],
+    *,
+    dry_run: bool = False,
+    retry: bool = False,
 ) -> int:
     """Return the exit code of `posenc train ...` or `posenc eval ...`. Raises UserError, RunError.
 
@@ -72,6 +77,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     from hydra.core.utils import configure_log
 
     from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
+    from posenc.running.search import run_search
     from posenc.running.signals import STACK, SWEEP, setting
     from posenc.running.slurm import launch
     from posenc.running.sweep import run_sweep, sweep_name
@@ -85,6 +91,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(command, composed.jobs[0])
     with setting(SWEEP, sweep_name(composed.jobs)):
+        if composed.searched:
+            return run_search(line, composed.jobs[0])
         if STACK in os.environ:
             return run_stack(composed)
         return run_sweep(command, line, seed_by_seed(composed), launch)

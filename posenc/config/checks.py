@@ -15,7 +15,7 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir, expanded
-from posenc.data.batches import LARGEST_ALPHABET
+from posenc.data.plant import LARGEST_ALPHABET
 from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
@@ -53,7 +53,7 @@ class EvalPlan:
     stride: int  # tokens
     recall: RecallGrid
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
-    tune: bool  # its knobs are chosen on validation documents
+    tune: int  # candidates for its knobs that are tried on validation documents; 0: none
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -148,7 +148,8 @@ def check_evaluation(
             raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
-    tune = bool(chosen.pop("tune", False))
+    tries = whole("extend.tries", chosen.pop("tries", 1), least=1)
+    tune = tries if chosen.pop("tune", False) else 0
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
@@ -224,6 +225,34 @@ def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiza
         warmup_fraction=number("warmup_fraction", 1),
         final_lr_fraction=number("final_lr_fraction", 1),
     )
+
+
+def check_length_schedule(
+    given: list[Any] | None, context_length: int, batch_windows: int, steps: int
+) -> list[tuple[int, int]]:
+    """Return the stages of training windows, each the step at which it ends and its length; null: one."""
+    key, stages, share = "train.length_schedule", list[tuple[int, int]](), 0.0
+    if given is None:
+        return [(steps, context_length)]
+    allowed = f"stages [share of the tokens, length], up to context_length: [[0.5,{context_length // 2}],"
+    allowed += f"[0.5,{context_length}]]"
+    pairs = [s for s in given if isinstance(s, list) and len(s) == 2 and isinstance(s[0], int | float)]
+    if not given or len(pairs) < len(given):
+        raise UserError(key, given, "no list of stages", allowed=allowed)
+    for number, (part, length) in enumerate(given):
+        share += between(f"{key}[{number}][0]", part, 0, 1, open_low=True)
+        whole(f"{key}[{number}][1]", length, least=2, most=context_length)
+        if batch_windows * context_length % length:
+            tokens = batch_windows * context_length
+            raise UserError(key, length, f"does not divide the {tokens} tokens of a batch", allowed=allowed)
+        stages.append((round(share * steps), length))
+    lengths, ends = [length for _, length in stages], [0, *(end for end, _ in stages)]
+    if lengths != sorted({*lengths}) or lengths[-1] != context_length or abs(share - 1) > 1e-6:
+        problem = "lengths must grow up to context_length, and the shares add up to 1"
+        raise UserError(key, given, problem, allowed=allowed)
+    if len({*ends}) < len(ends):
+        raise UserError(key, given, f"a stage has none of the {steps} steps", allowed=allowed)
+    return stages
 
 
 def check_name(key: str, value: str) -> str:

@@ -28,7 +28,6 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import HydraContext, RunMode
 from omegaconf import MISSING, DictConfig
 
-from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, conf_dirs
 
 # Compared with the composed configuration, never called: posenc runs these sweeps itself.
@@ -74,6 +73,7 @@ class TrainSettings:
     checkpoint_seconds: float = MISSING
     log_every: int = MISSING
     init: str | None = MISSING
+    length_schedule: list[Any] | None = MISSING  # of [share, length]
 
 
 @dataclass
@@ -173,15 +173,11 @@ def register_schemas() -> None:
 # --- private interfaces
 
 
-def argument_parser() -> ArgumentParser:
-    """Return Hydra's parser; what it cannot parse raises UserError."""
+def argument_parser(refuse: Callable[[str], NoReturn]) -> ArgumentParser:
+    """Return Hydra's parser; `refuse` is called with what is wrong."""
     parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign, assignment]
     return parser
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
 
 
 def override_parser() -> OverridesParser:
@@ -215,8 +211,19 @@ def launcher_of(
 
     Needs an initialized Hydra.
     """
+    context, config = _multirun(command, overrides)
+    return Plugins.instance().instantiate_launcher(context, task, config), config
+
+
+def sweep_by_plugin(command: str, overrides: list[str], task: Callable[[DictConfig], float]) -> None:
+    """Let the plug-in's sweeper that these overrides choose call the task. Needs an initialized Hydra."""
+    context, config = _multirun(command, overrides)
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=config)
+    sweeper.sweep(list(config.hydra.overrides.task))
+
+
+def _multirun(command: str, overrides: list[str]) -> tuple[HydraContext, DictConfig]:
     own = GlobalHydra.instance().hydra
     assert own is not None
     config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
-    context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
-    return Plugins.instance().instantiate_launcher(context, task, config), config
+    return HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config)), config

@@ -11,8 +11,13 @@ positions=offset      0..n-1 plus a random start below max - n in training; 0..n
                       arXiv 2109.05644.
 positions=pose        a window is cut into chunks at random places, each further on by a random gap, the first
                       at 0; 0..n-1 in evaluation. PoSE, Zhu et al. 2023, arXiv 2309.10400.
-Departures: max is 16 T (randomized) or 8 T (offset, pose) unless set; the papers choose it by their test
-lengths. A step's windows share one draw, in pose too, whose chunks are also neighbours in the text.
+positions=cream       three chunks: the first begins at 0, the last ends at max - 1, both h = n/3 long or, as
+                      often, h = 4 max/n; the middle one of m ends in U(h + (m-1) a/2, a n/2 - h - 1), a from
+                      N(1 + max/n, sigma) cut to [2, 2 max/n] and rounded down; 0..n-1 in evaluation. CREAM,
+                      Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
+Departures: max is 16 T (randomized) or 8 T (the others) unless set; the papers choose it by their test
+lengths. A step's windows share one draw, in pose and cream too, whose chunks are also neighbours in the text.
+A short head of cream is never longer than n/3.
 
 attention.window=W    key j is visible to query i where i - j < W, so W keys with the token itself.
                       Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
@@ -118,6 +123,36 @@ class PoSE(Drawn):
         return pos + torch.cat((skips.new_zeros(1), skips))[chunk]  # (n,)
 
 
+class CREAM(Drawn):
+    """Head, middle and tail of a window in training, the middle mostly from the middle of the range."""
+
+    name = "cream"
+    acts_on = "positions"
+    relative = True
+    times = 8
+    gaps = True
+
+    def __init__(self, shape: Shape, *, max: int | None, sigma: float) -> None:
+        super().__init__(shape, max=max)
+        if not 0 < sigma < math.inf:
+            raise ValueError(f"positions.sigma={sigma}: must be above 0")
+        self.sigma = sigma
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        pos, factor = torch.arange(n), self.limit / n
+        if not training:
+            return pos
+        short = torch.randint(2, (), generator=generator)
+        head = min(int(4 * factor), n // 3) if short else n // 3
+        middle, a = n - 2 * head, torch.empty(())
+        nn.init.trunc_normal_(a, 1 + factor, self.sigma, 2, 2 * factor, generator=generator)
+        half = math.floor(a.item()) / 2
+        first, last = math.floor(head + (middle - 1) * half), math.floor(half * n) - head - 1
+        end = torch.randint(first, last + 1, (), generator=generator)
+        skips = torch.stack((end * 0, end - (head + middle - 1), end * 0 + self.limit - n))
+        return pos + skips.repeat_interleave(torch.tensor([head, middle, head]))  # (n,)
+
+
 class Window(Encoding):
     """The last `window` positions, in every layer."""
 
@@ -185,7 +220,7 @@ class SSMax(LogN):
         return self.s[layer].float()[:, None] * self.log_visible(q_pos, k_pos, layer)  # (H, T)
 
 
-POSITIONS: dict[str, type[Drawn]] = {"randomized": Randomized, "offset": Offset, "pose": PoSE}
+POSITIONS: dict[str, type[Drawn]] = {"randomized": Randomized, "offset": Offset, "pose": PoSE, "cream": CREAM}
 SCALES: dict[str, type[LogN]] = {"logn": LogN, "ssmax": SSMax}
 
 

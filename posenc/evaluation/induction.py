@@ -23,7 +23,7 @@ import numpy as np
 
 from posenc.core.seeds import raw_draws
 from posenc.data import TokenStore
-from posenc.data.batches import shuffled, token_counts
+from posenc.data.plant import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
 

@@ -165,11 +165,14 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
         what = f"{len(rows)} encodings"
     else:
         what = f"{len(rows)} rows"
+    tuned = [row for row in rows if row.tuned]
+    some = f" of {_names(tuned)}" if 0 < len(tuned) < len(rows) else ""
     setting = [
         _model(h),
         h["context_length"] and f"T = {h['context_length']} {token_of(h)}s",
         h["corpus"] and str(h["corpus"]) + (f" ({h['split']})" if h["split"] not in (None, "test") else ""),
         "" if h["tokens"] is None else f"{millions(h['tokens'])} tokens",
+        f"learning rate{some} tuned" if tuned else "",
     ]
     order = [what, *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
     group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
@@ -462,11 +465,7 @@ def full_notes(comparison: Comparison) -> list[str]:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
         lines.append(f"{probe.name}: {PROTOCOLS.get(probe.name, probe.unit)}{more}")
-    lines += [
-        f"recall: {label(row)}: {row.recall.note}"
-        for row in comparison.rows
-        if row.recall and row.recall.note
-    ]
+    lines += [f"recall: {label(r)}: {r.recall.note}" for r in comparison.rows if r.recall and r.recall.note]
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]

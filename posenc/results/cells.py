@@ -139,6 +139,12 @@ class Row:
         return any(member.cells for member in self.members)
 
     @property
+    def tuned(self) -> str | None:
+        """How its learning rate was chosen on validation documents; None: it is the one that was given."""
+        trains = [(member.run.config or {}).get("train") for member in self.members]
+        return next((str(t["tuned"]) for t in trains if isinstance(t, dict) and "tuned" in t), None)
+
+    @property
     def full_label(self) -> str:
         """The label, with what sets the row apart in a mixed table."""
         shown = ", ".join(f"{key} {value}" for key, value in self.mixed.items())

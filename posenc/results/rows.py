@@ -60,6 +60,8 @@ def group_runs(
         row.beyond = _beyond(row)
         if CODE in row.settings:
             row.notes.append("trained by other code of its encoding than its namesake")
+        if row.tuned is not None:
+            row.notes.append(f"train.lr={row.settings.get('train.lr')} is tuned: {row.tuned}")
     _label(rows)
     _note_missing_seeds(rows)
     return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))

@@ -169,7 +169,8 @@ def eval_job(settings: dict[str, Any]) -> Job:
         raise UserError(
             "extend", evaluation.extend["name"], f"it was trained with {trained['extend']['name']}"
         )
-    build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
+    # refused now, if it does not apply
+    build_extension(evaluation.extend, stored.outline, tune=bool(evaluation.tune))
     if evaluation.tune and longest <= length:
         raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
     check_tracking(settings["tracking"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from posenc.core.errors import UserError
+from posenc.core.paths import expanded
 from posenc.model.decoder import Decoder
 from posenc.results.load import load_run
 from posenc.results.rows import as_trained
 from posenc.running.eval_job import stored_run
-from posenc.training.checkpoint import Checkpoint, newest_checkpoint
+from posenc.training.checkpoint import Checkpoint, checkpoint_paths, newest_checkpoint, problem_of, step_of
 
 OWN = ("encoding.", "options.")  # parameters that may be new (initial values) or left behind
 NAMES = 3  # of parameters in an error
@@ -23,17 +25,22 @@ NAMES = 3  # of parameters in an error
 
 @dataclass(frozen=True)
 class Initial:
-    """Where a run begins: another run's newest checkpoint."""
+    """Where a run begins: a checkpoint of another run, the newest unless one is named."""
 
-    directory: Path
+    directory: Path  # of the run, or of the checkpoint that was named
     checkpoint: Checkpoint
     about: dict[str, Any]  # plain JSON, as config.yaml and the hash have it
 
 
 def initial_run(run: str, tokenizer: dict[str, Any], plugins: list[str]) -> Initial:
-    """Return the finished run to begin with. Raises UserError, also where its tokenizer is another."""
+    """Return the finished run to begin with; RUN/checkpoints/step-N names one of its checkpoints.
+
+    Raises UserError, also where its tokenizer is another.
+    """
+    path = expanded(run)
+    of_step = path.parent.name == "checkpoints" and path.name.startswith("step-")
     try:
-        stored = stored_run(run, plugins)
+        stored = stored_run(str(path.parent.parent) if of_step else run, plugins)
     except UserError as error:
         raise UserError("train.init", run, error.problem, hint=error.hint) from error
     if (status := load_run(stored.directory, ()).state) != "finished":
@@ -43,15 +50,22 @@ def initial_run(run: str, tokenizer: dict[str, Any], plugins: list[str]) -> Init
     if stored.settings["tokenizer"]["name"] != tokenizer["name"]:
         problem = f"has tokenizer={stored.settings['tokenizer']['name']}, this run {tokenizer['name']}"
         raise UserError("train.init", run, problem)
-    state = stored.checkpoint.state
+    directory, checkpoint = stored.directory, stored.checkpoint
+    if of_step and path.name != checkpoint.path.name:
+        if path not in (there := checkpoint_paths(path.parent)):
+            raise UserError("train.init", run, "there is no such checkpoint", allowed=[p.name for p in there])
+        if damage := problem_of(path):
+            raise UserError("train.init", run, f"is damaged: {damage}")
+        checkpoint = Checkpoint(path, step_of(path), json.loads((path / "state.json").read_bytes()))
+    state = checkpoint.state
     about = {
         "encoding": as_trained(stored.settings),
         "context_length": stored.settings["context_length"],
         "tokens": state["tokens"],
         "run": state["run"]["settings_hash"],
-        "step": stored.checkpoint.step,
+        "step": checkpoint.step,
     }
-    return Initial(stored.directory, stored.checkpoint, about)
+    return Initial(path if of_step else directory, checkpoint, about)
 
 
 def check_fit(initial: Initial, outline: Decoder) -> None:

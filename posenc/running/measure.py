@@ -22,7 +22,7 @@ from posenc.evaluation.foreign import Subject
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
-from posenc.evaluation.tune import candidates, tune
+from posenc.evaluation.tune import tune
 from posenc.results.load import spoken_name
 from posenc.results.schema import Record, RunFacts, make_record
 from posenc.results.store import find_record, write_record
@@ -159,11 +159,11 @@ def measure(
 def _cells(job: Job, model: Subject, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
     plan, directory, corpus, (store, trained_bytes) = job.evaluation, job.directory, job.data["name"], texts
     subject, request = subject_and_request(job, model, store)
-    extension = build_extension(plan.extend, model)
+    extension = build_extension(plan.extend, model, tune=bool(plan.tune))
     subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
-    grid = candidates(extension, model) if plan.tune else []
+    tries = plan.tune if extension is not None else 0
     cells, done = plan_cells(subject, request, plan.protocols), itertools.count(1)
-    with shown("evaluating", len(cells) + len(grid) * len(request.extrapolating)) as bar:
+    with shown("evaluating", len(cells) + tries * len(request.extrapolating)) as bar:
 
         def on_cell(record: Record, was_there: bool) -> None:
             extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
@@ -174,12 +174,10 @@ def _cells(job: Job, model: Subject, texts: Corpus, step: int, stop: StopFlag) -
         def evaluated(cells: Any) -> list[Record]:
             return evaluate(cells, directory, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
 
-        if grid:
-            chosen, words = tune(subject, request, grid, evaluated)
-            say(f"chosen on validation documents: {words}")
+        if extension is not None and tries:
+            chosen, words = tune(subject, request, extension, tries, evaluated)
+            say(f"extend={plan.extend['name']}: {words}")
             cells = plan_cells(dataclasses.replace(subject, extension=chosen), request, plan.protocols)
-        elif plan.tune:
-            say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
         records = evaluated(cells)
         if trained_bytes is not None:
             records.append(_reference(request, trained_bytes, directory, corpus, step))

@@ -23,6 +23,7 @@ from posenc.config.checks import (
     between,
     check_evaluation,
     check_key_tokens,
+    check_length_schedule,
     check_name,
     check_positions_reach,
     check_runs_dir,
@@ -36,6 +37,7 @@ from posenc.core.threads import say_load
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,
+    ScheduledSampler,
     TokenStore,
     WindowSampler,
     absolute_data,
@@ -63,6 +65,7 @@ from posenc.training.distributed import current
 from posenc.training.loop import Batch, Progress, Trained, alone, training
 
 log = logging.getLogger(__name__)
+UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it
 T = TypeVar("T")
 
 
@@ -72,6 +75,7 @@ class TrainJob(Job, StepPlan):
 
     source: dict[str, Any]  # the code of its encoding, for checkpoints
     steps: int
+    schedule: list[tuple[int, int]]  # stages of the windows: the step at which one ends, and its length
     initial: Initial | None  # the weights that it begins with; None: drawn from the seed
     begun_here: str | None  # what `auto` would be here, where it was another when this run was begun
 
@@ -80,7 +84,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     """Return the validated job of composed `train` settings. Raises UserError."""
     if settings["train"]["lr"] == TUNED:
         return train_job(_with_tuned_rate(settings))
-    train, initial = settings["train"], None
+    train, initial = {k: v for k, v in settings["train"].items() if (k, v) != UNSCHEDULED}, None
     if train["init"] is not None:
         initial = initial_run(train["init"], settings["tokenizer"], settings["plugins"])
         train = {**train, "init": str(initial.directory.resolve()), "began": initial.about}
@@ -102,7 +106,9 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     longest = max(evaluation.windows)
     check_positions_reach(plan.outline, longest)
     asked = evaluation.recall.pairs if evaluation.recall and "recall" in evaluation.protocols else ()
-    check_plant(settings["data"].get("plant"), length, asked)
+    steps = max(1, round(plan.tokens / (plan.batch_windows * length)))
+    schedule = check_length_schedule(train.get("length_schedule"), length, plan.batch_windows, steps)
+    check_plant(settings["data"].get("plant"), schedule[0][1], asked)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
@@ -151,7 +157,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         source=source,
         facts=facts,
         initial=initial,
-        steps=max(1, round(plan.tokens / (plan.batch_windows * length))),
+        steps=steps,
+        schedule=schedule,
         begun_here=None if precision == plan.precision else plan.precision,
         evaluation=evaluation,
     )
@@ -180,6 +187,8 @@ def _directory(place: Path, readable: str, digest: str) -> Path:
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
     """Return eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
     train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
+    if (schedule := settings["train"].get("length_schedule")) is not None:
+        train["length_schedule"] = schedule
     model = {key: value for key, value in settings["model"].items() if key != "name" and value is not None}
     tokenizer = settings["tokenizer"]
     if tokenizer["name"] == "hf":  # its file may change under the same name; bpe follows from the corpus
@@ -317,9 +326,13 @@ def _train(
     if job.device.type == "cpu" and processes == 1 and SWEEP not in os.environ:  # a sweep says it for all
         say_load(torch.get_num_threads())
     tokenizer, plant = build_tokenizer(settings["tokenizer"], job.facts), settings["data"].get("plant")
-    sampler = WindowSampler(store, length, settings["seed"])
-    if plant is not None:
-        sampler = PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
+
+    def sampler_of(length: int) -> WindowSampler:
+        if plant is None:
+            return WindowSampler(store, length, settings["seed"])
+        return PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
+
+    sampler = ScheduledSampler(length, [(end, own, sampler_of(own)) for end, own in job.schedule])
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     with shown("training", job.steps) as bar:
 

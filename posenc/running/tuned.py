@@ -28,7 +28,7 @@ def tuned_rate(runs_dir: Path, seed: int, hash_at: Callable[[float, int], str]) 
         rate = _rate_of(run)
         if rate is None or run.seed is None or run.name[-8:] != hash_at(rate, run.seed):
             continue
-        if (loss := _loss_of(run)) is not None:
+        if (loss := validation_loss(run)) is not None:
             losses[rate].append(loss)
             seeds.add(run.seed)
     if len(losses) < FEWEST:
@@ -54,7 +54,7 @@ def _rate_of(run: Run) -> float | None:
     return float(rate) if run.state == "finished" and isinstance(rate, int | float) else None
 
 
-def _loss_of(run: Run) -> float | None:
+def validation_loss(run: Run) -> float | None:
     """Return the loss at T on validation documents, None if it was not measured."""
     found = [
         one["nats"]

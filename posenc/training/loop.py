@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
-from posenc.data import WindowSampler
-from posenc.data.batches import KNOWN, TEXT
+from posenc.data import ScheduledSampler, WindowSampler
+from posenc.data.plant import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
@@ -118,7 +118,7 @@ Training = Generator[Batch, tuple[Tensor, Tensor], "Trained"]
 
 def training(
     model: Decoder,
-    sampler: WindowSampler,
+    sampler: WindowSampler | ScheduledSampler,
     optimization: Optimization,
     *,
     steps: int,
@@ -149,9 +149,8 @@ def training(
     optimizer = build_optimizer(model, optimization)
     step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps, provenance["run"]))
     group.share_moments(model, optimizer)
-    own_loss = NextTokenLoss(model, group.loss_weight(batch_windows))
+    own_loss = NextTokenLoss(model)
     loss_of = group.data_parallel(own_loss)
-    rows = group.rows(batch_windows)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
     batch_tokens = batch_windows * context_length
@@ -176,11 +175,12 @@ def training(
         while step < steps:
             free_threads().fit(device)
             batch = sampler.batch(step, batch_windows)
+            rows, own_loss.weight = group.rows(len(batch[0])), group.loss_weight(len(batch[0]))
             inputs, targets, *planted = (
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             weights, kinds = planted or (None, None)
-            pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
+            pos = model.positions(inputs.shape[1], generator_for(seed, "positions", step))  # (T,)
             given = loss_of, inputs, targets, pos, precision, optimization.grad_clip
             loss_and_norm = yield Batch(*given, weights)
             loss, norm, stopping = group.agree(*loss_and_norm, stop)

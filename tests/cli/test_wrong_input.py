@@ -83,7 +83,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train hydra.run.dir=here", "hydra.run.dir=here: posenc makes", "runs_dir=FOLDER", "name=NAME"),
     ("train -m seed=0,1 hydra.sweep.dir=here", "hydra.sweep.dir=here", "runs_dir=FOLDER"),
     ("train hydra.job.chdir=true", "hydra.job.chdir=true"),
-    ("train -m hydra/sweeper=optuna train.lr=1e-3,2e-3", "sweeps are grids"),
+    ("train -m hydra/sweeper=optuna train.lr=1e-3,2e-3", "posenc[optuna]"),
     # flags
     ("train -m --cfg job", "--cfg=job", "--multirun"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),

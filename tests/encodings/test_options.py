@@ -3,6 +3,9 @@
 What a window and a scale do to the attention is in test_formulas.
 """
 
+import math
+import statistics
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Shape
 from posenc.encodings.options import (
+    CREAM,
     LogN,
     Offset,
     PoSE,
@@ -27,6 +31,7 @@ CONTIGUOUS = {"name": "contiguous"}
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
 POSE = {"name": "pose", "max": None, "chunks": 2}
+CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
 
 
 def encoding(name, train_length=T, **params):
@@ -38,59 +43,82 @@ def options(own, positions=CONTIGUOUS, window=None, scale="none"):
     return build_options(own.shape, own, positions=positions, window=window, scale=scale)
 
 
-def drawn(training, seed, n=T, dense=False, most=None):
-    option = Randomized(SHAPE, max=most, dense=dense)
-    assert option.prefix_stable == dense  # a longer window draws other positions
-    return option.positions(n, training, generator_for(seed, "test"))
+# class, parameters -> first and last positions of T = 8 below 9, gaps of a window at most
+STILL, MOVED = {0}, {0, 1}
+DRAWN = [
+    (Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
+    (Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
+    (Offset, {}, MOVED, {7, 8}, 0),
+    (PoSE, {"chunks": 1}, STILL, {7}, 0),
+    (PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
+    (PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
+]
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T)])
-def test_randomized_positions_are_a_sorted_subset(training, n, most):
-    for seed in range(20):
-        pos = drawn(training, seed, n, most=most)
-        assert pos.dtype == torch.int64 and pos.shape == (n,)
-        assert (pos.diff() > 0).all() and int(pos[0]) >= 0 and int(pos[-1]) < (most or 16 * T)
-        assert torch.equal(
-            drawn(training, seed, n, dense=True, most=most), pos if training else torch.arange(n)
-        )
-    with pytest.raises(ValueError, match=r"129 positions .* positions\.max=128"):
-        drawn(False, 0, 16 * T + 1)
+@pytest.mark.parametrize("cls, params, starts, ends, gaps", DRAWN, ids=str)
+def test_drawn_positions(cls, params, starts, ends, gaps):
+    option, found, cuts = cls(SHAPE, max=9, **params), [], set()
+    for seed in range(400):
+        pos = option.positions(T, True, generator_for(seed, "test"))
+        assert pos.dtype == torch.int64 and pos.shape == (T,) and (pos.diff() >= 1).all()
+        later = (pos.diff() > 1).nonzero().flatten().tolist()
+        assert len(later) <= gaps
+        cuts.update(later)
+        found.append((int(pos[0]), int(pos[-1])))
+        evaluated = option.positions(T, False, generator_for(seed, "test"))
+        redrawn = cls is Randomized and not option.dense
+        assert torch.equal(evaluated, pos if redrawn else torch.arange(T))
+    assert ({first for first, _ in found}, {last for _, last in found}) == (starts, ends)
+    assert cuts == (set(range(T - 1)) if gaps else set())  # anywhere
+    assert option.prefix_stable != (cls is Randomized and not option.dense)  # a longer window draws others
 
 
-def test_randomized_positions_are_uniform():
+def test_randomized_positions_are_uniform_below_a_limit():
     option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
     for seed in range(2000):
         counts[option.positions(4, True, generator_for(seed, "test"))] += 1
     assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
+    with pytest.raises(ValueError, match=r"17 positions .* positions\.max=16"):
+        option.positions(17, False, generator_for(0, "test"))
 
 
-def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation():
-    option, starts = Offset(Shape(16, 2, 8, 2, 4), max=9), set()
-    for seed in range(200):
-        pos = option.positions(4, True, generator_for(seed, "test"))
-        assert (pos.diff() == 1).all() and len(pos) == 4
-        starts.add(int(pos[0]))
-        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
-    assert starts == set(range(6))  # 5 + 3 is the last position below 9
+def test_cream_draws_the_middle_from_the_middle_in_training_alone():
+    """Every draw against the paper's bounds; the middle's place against its law, summed up over a and end."""
+    n, limit, sigma = 24, 8 * 24, 3.0
+    option, ends = CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
+    for seed in range(4000):
+        pos = option.positions(n, True, generator_for(seed, "test"))
+        assert len(pos) == n and int(pos[0]) == 0 and int(pos[-1]) == limit - 1 and (pos.diff() >= 1).all()
+        ends.append(int(pos[15]))
+        assert torch.equal(pos[:8], torch.arange(8)) and torch.equal(pos[8:16], pos[15] + torch.arange(-7, 1))
+        assert torch.equal(pos[16:], torch.arange(limit - 8, limit))
+    assert torch.equal(option.positions(99, False, generator_for(0, "test")), torch.arange(99))
+    normal = statistics.NormalDist(1 + 8, sigma)
+    expected = 0.0
+    for a in range(2, 16):
+        share = (normal.cdf(a + 1) - normal.cdf(a)) / (normal.cdf(16) - normal.cdf(2))
+        expected += share * (math.floor(8 + 7 * a / 2) + math.floor(a / 2 * n) - 8 - 1) / 2
+    found = torch.tensor(ends).double()
+    assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 4000**0.5
+    assert float(found.std()) < limit / 12**0.5  # narrower than uniform
 
-
-@pytest.mark.parametrize("chunks", [1, 2, 3, T])
-def test_pose_skips_between_chunks_in_training_alone(chunks):
-    option, ends, cuts = PoSE(SHAPE, max=40, chunks=chunks), set(), set()
-    for seed in range(400):
-        pos = option.positions(T, True, generator_for(seed, "test"))
-        assert len(pos) == T and int(pos[0]) == 0 and int(pos[-1]) < 40 and (pos.diff() >= 1).all()
-        assert int((pos.diff() > 1).sum()) <= chunks - 1
-        ends.add(int(pos[-1]))
-        cuts |= set((pos.diff() > 1).nonzero().flatten().tolist())
-        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
-    assert (ends == {T - 1} and not cuts) if chunks == 1 else (max(ends) == 39 and cuts == set(range(T - 1)))
+    wide = CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
+    tails = {
+        tuple((wide.positions(48, True, generator_for(i, "test")).diff() > 1).nonzero()[-1].tolist())
+        for i in range(40)
+    }
+    assert {(31,), (39,)} <= tails  # n/3 = 16, or 4 max/n = 8
 
 
 @pytest.mark.parametrize(
     "positions, limit, distances",
-    [(CONTIGUOUS, None, None), (RANDOMIZED, 16 * T, 16 * T), (OFFSET, 8 * T, None), (POSE, 8 * T, 8 * T)],
+    [
+        (CONTIGUOUS, None, None),
+        (RANDOMIZED, 16 * T, 16 * T),
+        (OFFSET, 8 * T, None),
+        (POSE, 8 * T, 8 * T),
+        (CREAMY, 8 * T, 8 * T),
+    ],
 )
 def test_limits_of_positions_and_distances(positions, limit, distances):
     assert check_positions(positions) == positions
@@ -124,13 +152,14 @@ WAYS = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),
     ("positions", {"positions": POSE}, READS_NONE),
+    ("positions", {"positions": CREAMY}, READS_NONE),
     ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
     ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
 ]
 
 
 @pytest.mark.parametrize(
-    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "window", "scale"]
+    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "cream", "window", "scale"]
 )
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():

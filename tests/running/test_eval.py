@@ -120,7 +120,7 @@ def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(posenc, train, p
 
 def test_knobs_are_chosen_on_validation_documents(posenc, run_copy):
     result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
-    assert result.code == 0 and "chosen on validation documents: yarn beta_fast=" in result.err, result.err
+    assert result.code == 0 and "extend=yarn: beta_fast=" in result.err, result.err
     tried = [r for r in results_of(run_copy)["records"] if r["split"] == "validation"]
     assert {r["extend"]["name"] for r in tried} == {"yarn"} and {r["window"] for r in tried} == {32, 64}
     losses = {}
@@ -130,3 +130,24 @@ def test_knobs_are_chosen_on_validation_documents(posenc, run_copy):
     reported = fixed_target(run_copy, "yarn").values()
     assert {r["extend"]["beta_fast"] for r in reported} == {min(losses, key=lambda k: losses[k])}
     assert {r["extend"]["tuned_on"] for r in reported} == {"validation"}
+
+
+def test_divisors_are_searched_on_validation_documents(posenc, run_copy):
+    refused = posenc("eval", f"run={run_copy}", "extend=longrope", FIXED)
+    assert refused.code == 2 and "or extend.tune=true" in refused.err
+    asked = ["eval", f"run={run_copy}", "extend=longrope", "extend.tune=true", "extend.tries=9", FIXED]
+    result = posenc(*asked)
+    assert result.code == 0 and "the best of 9 on validation documents" in result.err, result.err
+    tried = {}
+    for r in results_of(run_copy)["records"]:
+        if r["split"] == "validation":
+            factors = tuple(r["extend"]["factors"])
+            tried[factors] = tried.get(factors, 0.0) + r["nats"]
+    s = 4  # the longest window over T
+    assert (1.0,) * len(factors) in tried and (s,) * len(factors) in tried and 4 <= len(tried) <= 9
+    assert all(list(f) == sorted(f) and f[0] >= 1 and f[-1] <= 1.25 * s for f in tried)
+    reported = fixed_target(run_copy, "longrope").values()
+    assert {tuple(r["extend"]["factors"]) for r in reported} == {min(tried, key=lambda f: tried[f])}
+    assert "rope+longrope (tuned: factors)" in result.out
+    before = results_of(run_copy)["records"]
+    assert posenc(*asked).code == 0 and results_of(run_copy)["records"] == before  # every candidate is stored

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,28 @@ def test_who_it_begins_with_is_part_of_the_run(train, run_copy):
     longer = train(**{"train.init": str(other.path)})
     assert longer.path not in (one.path, other.path)
     assert longer.name.startswith("rope-to-rope-to-rope-")
+
+
+def test_one_of_its_checkpoints_can_be_named(train, run_copy, posenc):
+    folder = run_copy / "checkpoints"
+    newest = folder / f"step-{tiny.STEPS:08d}"
+    same = train(**{"train.init": str(newest)})
+    assert same.path == train().path  # the newest, by another name
+    earlier = folder / "step-00000007"
+    shutil.copytree(newest, earlier)
+    state = json.loads((newest / "state.json").read_text()) | {"step": 7, "tokens": 7 * 128}
+    (earlier / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"is damaged: state\.json"):
+        train(**{"train.init": str(earlier)})
+    manifest = json.loads((earlier / "manifest.json").read_text())
+    manifest["state.json"] = hashlib.sha256((earlier / "state.json").read_bytes()).hexdigest()
+    (earlier / "manifest.json").write_text(json.dumps(manifest))
+    other = train(**{"train.init": str(earlier)})
+    began = other.config["train"]["began"]
+    assert other.path != same.path and (began["step"], began["tokens"]) == (7, 7 * 128)
+    assert other.config["train"]["init"] == str(earlier)
+    with pytest.raises(UserError, match=f"no such checkpoint(.|\n)*{newest.name}"):
+        train(**{"train.init": str(folder / "step-00000008")})
 
 
 def test_a_stopped_one_goes_on_without_the_first(train, run_copy):

@@ -1,5 +1,6 @@
 """What names a run: everything that defines it, and nothing else."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.core.errors import UserError
 from posenc.running.train_job import train_job
 
 
@@ -32,6 +34,7 @@ SAME = [
     ["encoding.base=10000"],
     ["model.name=another"],
     ["model.short_conv=null"],
+    ["train.length_schedule=null"],
 ]
 OTHER = [
     ["seed=1"],
@@ -44,6 +47,8 @@ OTHER = [
     ["data.split.test=0.3"],
     ["data.plant={share: 0.5, pairs: 2, cue: 1, alphabet: 9, weight: 1.0}"],
     ["data.plant={share: 0.5, pairs: 2, cue: 1, alphabet: 8, weight: 1.0}"],
+    ["train.length_schedule=[[0.5,8],[0.5,16]]"],
+    ["train.length_schedule=[[0.4,8],[0.6,16]]"],
     ["model.short_conv=4"],
     ["model.short_conv=3"],
     ["attention=mla"],
@@ -105,3 +110,29 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job):
     plain, named = job(), job("name=mine", "experiment_name=trial", "runs_dir=out")
     assert plain.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{plain.hash}")
     assert named.directory == Path(f"out/trial/mine-{plain.hash}")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("[]", "no list of stages"),
+        ("[0.5,16]", "no list of stages"),
+        ("[[a,8],[0.5,16]]", "no list of stages"),
+        ("[[0.5,8],[0.4,16]]", "the shares add up to 1"),
+        ("[[0.5,16],[0.5,8]]", "lengths must grow up to context_length"),
+        ("[[0.5,4],[0.5,8]]", "lengths must grow up to context_length"),
+        ("[[0.5,6],[0.5,16]]", "does not divide the 128 tokens of a batch"),
+        ("[[0.5,8],[0.5,32]]", "a whole number from 2 to 16"),
+        ("[[0.001,8],[0.999,16]]", "a stage has none of the 40 steps"),
+    ],
+)
+def test_a_schedule_of_lengths_that_cannot_be_is_refused(job, given, words):
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        job(f"train.length_schedule={given}")
+    assert caught.value.key.startswith("train.length_schedule")
+
+
+def test_stages_end_at_steps(job):
+    assert job().schedule == [(40, 16)]
+    made = job("train.length_schedule=[[0.25,4],[0.5,8],[0.25,16]]")
+    assert made.schedule == [(10, 4), (30, 8), (40, 16)] and made.steps == 40

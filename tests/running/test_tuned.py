@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -32,8 +33,16 @@ def test_the_best_rate_on_validation_documents_is_read(words, posenc):
     tuned = posenc("train", "encoding=rope", "train.lr=tuned", *words)
     assert tuned.code == 0, tuned.err
     (run,) = px.load_runs("runs/default")
+    assert "learning rate tuned" in " ".join(tuned.out.split())
     assert run.config["train"]["lr"] == 3e-3
     assert "on validation documents, seeds 100" in run.config["train"]["tuned"]
+    other = posenc("train", "encoding=alibi", "train.lr=1e-3", *words)
+    assert other.code == 0, other.err
+    full = posenc("compare", "runs/default", "--full").out
+    assert (
+        "learning rate of rope tuned" in " ".join(full.split())
+        and "rope: train.lr=0.003 is tuned: best of" in full
+    )
     again = posenc("train", "encoding=rope", "train.lr=3e-3", *words)  # the same run, however it was chosen
     assert again.code == 0 and "already finished" in again.err
 
@@ -47,6 +56,65 @@ def test_the_best_rate_on_validation_documents_is_read(words, posenc):
         kept = [one for one in given if one.split("=")[0] not in {c.split("=")[0] for c in changes}]
         refused = posenc("train", *kept, *changes)
         assert refused.code == 2 and says in refused.err, refused.err
+
+
+SWEEPER = '''
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+
+
+@dataclass
+class Conf:
+    _target_: str = "hydra_plugins.lower.Lower"
+    rounds: int = 2
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="lower", node=Conf)
+
+
+class Lower(Sweeper):
+    """Divide the rate by 100 as long as that makes the loss lower."""
+
+    def __init__(self, rounds, params):
+        self.rounds = rounds
+
+    def setup(self, *, hydra_context, task_function, config):
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments):
+        found = []
+        for i in range(self.rounds):
+            (done,) = self.launcher.launch([[*arguments, f"train.lr={0.3 / 100**i}"]], initial_job_idx=i)
+            found.append(done.return_value)
+        open("found.json", "w").write(json.dumps(found))
+'''
+
+
+def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place):
+    (place / "plugins/hydra_plugins").mkdir(parents=True)
+    (place / "plugins/hydra_plugins/lower.py").write_text(SWEEPER)
+    tuning = [word for word in words if not word.startswith("eval.lengths")]
+    line = ["train", "-m", "hydra/sweeper=lower", "encoding=rope", *tuning]
+    found = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
+    for more, says in (
+        (["experiment=tuning", "eval.split=test"], "must not choose on test documents"),
+        (["experiment=tuning", "hydra/launcher=slurm"], "without hydra/launcher"),
+    ):
+        refused = tiny.spawn(*line, *more, **found)
+        assert refused.code == 2 and says in refused.err, refused.err
+    done = tiny.spawn(*line, "experiment=tuning", **found)
+    assert done.code == 0 and "rope train.lr=0.003" in done.out, done.err
+    runs = {run.config["train"]["lr"]: run.records for run in px.load_runs("runs/tuning")}
+    told = json.loads((place / "found.json").read_text())
+    for rate, loss in zip((0.3, 0.003), told, strict=True):
+        (own,) = [r for r in runs[rate] if r["protocol"] == "fixed-target"]
+        assert (own["nats"], own["split"], own["multiple"]) == (loss, "validation", 1)
 
 
 @pytest.mark.parametrize("rate", ["fast", True, None, [1]])

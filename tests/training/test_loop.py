@@ -12,13 +12,14 @@ from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run, training_of
 
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
-from posenc.data import PlantedSampler, WindowSampler, plant_of
+from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, plant_of
 from posenc.model.mla import LatentAttention
 from posenc.training.loop import alone
 from posenc.training.optimizer import build_optimizer, learning_rate
 from posenc.training.stacked import train_stacked
 
 ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
+CREAM = {"max": None, "sigma": 3.0}
 
 
 class Watched:
@@ -101,6 +102,35 @@ def test_every_step_draws_positions_of_its_own(store, tmp_path):
     assert torch.equal(whole, parts)
     drawn = [model.positions(T, generator_for(3, "positions", step)) for step in range(STEPS)]
     assert torch.equal(whole, torch.stack(drawn))
+
+
+def growing(store, seed=3):
+    stages = [(4, T // 4), (8, T // 2), (STEPS, T)]
+    return ScheduledSampler(T, [(end, n, WindowSampler(store, n, seed)) for end, n in stages])
+
+
+def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
+    seen, logged = [], []
+    model = build("rope", store)
+    model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append((args[0].shape[:2], args[1])))
+    trained = run(model, store, tmp_path / "kept", sampler=growing(store), on_log=logged.append)
+    assert [tuple(shape) for shape, _ in seen] == [(16, T // 4)] * 4 + [(8, T // 2)] * 4 + [(4, T)] * 4
+    assert all(torch.equal(pos, torch.arange(shape[1])) for shape, pos in seen)
+    assert trained.tokens == logged[-1].tokens == STEPS * 4 * T
+    expected = WindowSampler(store, T // 2, 3).batch(5, 8)  # by seed and step alone, whatever the encoding
+    assert all(np.array_equal(a, b) for a, b in zip(growing(store).batch(5, 4), expected, strict=True))
+
+
+@pytest.mark.parametrize("positions", ["contiguous", "cream", "offset"])
+def test_growing_windows_go_on_bit_for_bit(store, tmp_path, positions):
+    drawn = {"name": positions, **{"contiguous": {}, "offset": {"max": None}}.get(positions, CREAM)}
+    for folder, stops in (("whole", [None]), ("parts", [2, 6, None])):  # inside two stages
+        for stop in stops:
+            model = build("rope", store, positions=drawn)
+            run(model, store, tmp_path / folder, seed=3, stop_after=stop, sampler=growing(store))
+    assert on_disk(tmp_path / "whole") == on_disk(tmp_path / "parts")
+    run(build("rope", store, positions=drawn), store, tmp_path / "plain", seed=3)
+    assert on_disk(tmp_path / "plain") != on_disk(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])

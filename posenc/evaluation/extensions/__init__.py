@@ -8,9 +8,10 @@ T is the training length, W the window: how many tokens the model is given at on
 import copy
 import functools
 import importlib
+import itertools
 import math
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +63,7 @@ class Extension:
         # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
         # Contiguous ones from a drawn start count as T: by distance they show no more.
         self.reach = self.shape.distances
+        self.missing: str | None = None  # what it lacks, in words, and `extend.tune=true` would find
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
     def effective_encoding(self, window: int) -> Encoding:
@@ -71,6 +73,16 @@ class Extension:
     def resolved(self, window: int) -> dict[str, Any]:
         """Return the values that the knobs resolve to at a window of W tokens."""
         return {}
+
+    def search(self, window: int) -> Generator[dict[str, Any], float, None]:
+        """Yield knobs to try, each answered with its loss beyond T; W is the longest window.
+
+        The product of the grid, but for knobs that the user gave.
+        """
+        usual = resolve_extend({"name": self.name, **default_knobs(self.name)})
+        grid = {knob: values for knob, values in self.grid.items() if self.settings[knob] == usual[knob]}
+        for values in itertools.product(*grid.values()) if grid else ():
+            yield dict(zip(grid, values, strict=True))
 
     def refusal(self, reason: str) -> NotForThisEncodingError:
         """Return the error for a model that the extension does not apply to."""
@@ -151,8 +163,11 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     return check_choice("extend", settings, choices, "there is no such extension")
 
 
-def build_extension(settings: Mapping[str, Any], model: Subject) -> Extension | None:
-    """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError."""
+def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
+    """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError.
+
+    With `tune` what it lacks is found on validation documents before it acts.
+    """
     usual = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**usual, **settings})
     if resolved["name"] == NONE:
@@ -164,6 +179,8 @@ def build_extension(settings: Mapping[str, Any], model: Subject) -> Extension | 
         if isinstance(error, NotForThisEncodingError) or knobs != usual:
             raise  # the user's value is out of range, not a default
         raise NotForThisEncodingError(cls, model.encoding.name, f"{error.key}: {error.problem}") from error
+    if extension.missing is not None and not tune:
+        raise extension.refusal(extension.missing)
     extension.settings = resolved
     return extension
 

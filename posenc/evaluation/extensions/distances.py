@@ -31,14 +31,14 @@ class Far:
     keys: int | None = None  # only the first so many keys are in such a pair; None: any
 
 
+def at_least(w: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return which pairs are w or more apart."""
+    return lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w
+
+
 def capped(w: int, keys: int | None = None) -> Far:
     """Return the distance w for all pairs beyond it."""
-    return Far(
-        pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos > w,
-        query=lambda q_pos: torch.full_like(q_pos, w),
-        key=torch.zeros_like,
-        keys=keys,
-    )
+    return Far(at_least(w + 1), lambda pos: torch.full_like(pos, w), torch.zeros_like, keys)
 
 
 class Redistanced(Encoding):
@@ -97,8 +97,8 @@ class _Redistancing(Extension):
         if self.needs_distance and not any(part.hooks & BY_DISTANCE for part in self.parts):
             raise self.refusal("no distance enters its scores")
 
-    def far(self, window: int) -> Far | None:
-        """Return the pairs with new distances at a window of W tokens; None if nothing changes."""
+    def far(self, window: int) -> list[Far]:
+        """Return the pairs with new distances at a window of W tokens; [] if nothing changes."""
         raise NotImplementedError
 
     def masks(self) -> list[Encoding]:
@@ -106,10 +106,10 @@ class _Redistancing(Extension):
         return []
 
     def effective_encoding(self, window: int) -> Encoding:
-        if (far := self.far(window)) is None:
+        if not (far := self.far(window)):
             return self.trained
         by_distance = any(part.hooks & BY_DISTANCE for part in self.parts)
-        first = [Redistanced(self.shape, self.parts, far)] if by_distance else []
+        first = [Redistanced(self.shape, self.parts, one) for one in far] if by_distance else []
         return self.together([*first, *self.parts, *self.masks()])
 
 
@@ -137,17 +137,15 @@ class ReRoPE(_Redistancing):
                 if "distance_bias" in part.hooks:
                     raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
 
-    def far(self, window: int) -> Far | None:
+    def far(self, window: int) -> list[Far]:
         w, leak = self.w, self.leak
         if self.span(window) - 1 <= w or leak == 1:
-            return None
+            return []
+        far = capped(w)
         if leak is None:
-            return capped(w)
-        return Far(
-            capped(w).pairs,
-            query=lambda q_pos: w + (float64(q_pos) - w) / leak,
-            key=lambda k_pos: float64(k_pos) / leak,
-        )
+            return [far]
+        query, key = lambda pos: w + (float64(pos) - w) / leak, lambda pos: float64(pos) / leak
+        return [Far(far.pairs, query, key)]
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.w}
@@ -188,18 +186,90 @@ class SelfExtend(_Redistancing):
             return self.group
         return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
 
-    def far(self, window: int) -> Far | None:
+    def far(self, window: int) -> list[Far]:
         g, w = self.g(window), self.near
         if g == 1 or self.span(window) <= w:
-            return None
-        return Far(
-            pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w,
-            query=lambda q_pos: q_pos // g + (w - w // g),
-            key=lambda k_pos: k_pos // g,
-        )
+            return []
+        return [Far(at_least(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.near, "group": self.g(window)}
+
+
+@dataclass(eq=False, kw_only=True)
+class DualChunk(_Redistancing):
+    """Positions begin anew in chunks of s = `chunk` tokens (3/4 T), so that no distance is beyond T - 1.
+
+    Keys stand at j mod s. Queries stand at i mod s for keys of their own chunk, at min(i mod s + s, T-1) for
+    those of the chunk before, at T-1 for earlier ones. Up to min(T, 2s) tokens nothing changes.
+    Departure: the released code has chunks of 11/16 T and one distance more.
+    """
+
+    name = "dca"
+    paper = "An et al. 2024 (Dual Chunk Attention), arXiv 2402.17463"
+    formula = "i - j in a chunk of s, min(i mod s + s, T-1) - j mod s in the next, T-1 - j mod s beyond"
+    grid: ClassVar = {"chunk": ("0.5x", None)}
+
+    chunk: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4))
+        if self.s > self.reach:
+            allowed = f"1 to {self.reach} tokens, distances that training shows"
+            raise UserError("extend.chunk", self.chunk, "too large", allowed=allowed)
+
+    def far(self, window: int) -> list[Far]:
+        s, last = self.s, self.reach - 1
+        if self.span(window) <= min(last + 1, 2 * s):
+            return []
+        return [
+            Far(self._apart(1), lambda pos: (pos % s + s).clamp_max(last), lambda pos: pos % s),
+            Far(self._apart(2), lambda pos: torch.full_like(pos, last), lambda pos: pos % s),
+        ]
+
+    def _apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda q_pos, k_pos: (q_pos // self.s)[:, None] - k_pos // self.s >= chunks
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"chunk": self.s}
+
+
+@dataclass(eq=False, kw_only=True)
+class Shifted(_Redistancing):
+    """STRING: distances from S = `shift` on (T/3) are i - j - S + w, w = `near`, at windows within T too.
+
+    Distances that training showed often stand in for the farthest, which it showed seldom. Beyond T + S - w
+    tokens there are unseen ones again. Departure: cos and sin times 1.07 in the released code, not here.
+    """
+
+    name = "string"
+    paper = "An et al. 2024 (STRING), arXiv 2410.18745"
+    formula = "i - j below S, else i - j - S + w"
+    grid: ClassVar = {"shift": ("0.25x", None, "0.5x")}
+
+    shift: Length
+    near: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.by = self.tokens("shift", self.shift, max(2, self.reach // 3))
+        self.w = self.tokens("near", self.near, max(1, self.reach // 1024))
+        if self.w >= self.by:
+            problem, allowed = (
+                f"no distance is left out below extend.near={self.w}",
+                f"from {self.w + 1} tokens",
+            )
+            raise UserError("extend.shift", self.shift, problem, allowed=allowed)
+
+    def far(self, window: int) -> list[Far]:
+        by, w = self.by, self.w
+        if self.span(window) <= by:
+            return []
+        return [Far(at_least(by), query=lambda pos: pos - by + w, key=lambda pos: pos)]
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"shift": self.by, "near": self.w}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -296,16 +366,18 @@ class Sinks(_FirstKeys):
             )
         self.w = self.tokens("window", self.window, self.reach - self.sinks)
 
-    def far(self, window: int) -> Far | None:
+    def far(self, window: int) -> list[Far]:
         cache = self.sinks + self.w
         if self.span(window) <= cache:
-            return None
-        return Far(
-            pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
-            query=lambda q_pos: q_pos.clamp_max(cache - 1),
-            key=lambda k_pos: k_pos,
-            keys=self.sinks,
-        )
+            return []
+        return [
+            Far(
+                pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
+                query=lambda pos: pos.clamp_max(cache - 1),
+                key=lambda pos: pos,
+                keys=self.sinks,
+            )
+        ]
 
 
 class LMInfinite(_FirstKeys):
@@ -323,5 +395,5 @@ class LMInfinite(_FirstKeys):
         super().__post_init__()
         self.w = self.tokens("window", self.window, max(1, self.reach - 1))
 
-    def far(self, window: int) -> Far | None:
-        return None if self.span(window) - 1 <= self.w else capped(self.w, self.sinks)
+    def far(self, window: int) -> list[Far]:
+        return [] if self.span(window) - 1 <= self.w else [capped(self.w, self.sinks)]

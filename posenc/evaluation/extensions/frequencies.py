@@ -6,6 +6,8 @@ those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with
 
 import copy
 import math
+import random
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -156,7 +158,7 @@ class NTKByParts(Rescaled):
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
-            return by_turns(theta, s, self.reach, self.beta_slow, self.beta_fast)
+            return by_turns(theta, theta, s, self.reach, self.beta_slow, self.beta_fast)
         first = max(0, math.floor(self._index(self.beta_fast)))
         last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
         k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
@@ -224,15 +226,17 @@ class Llama3(Rescaled):
         self.original = self.tokens("original_context", self.original_context, self.reach)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
-        return by_turns(theta, s, self.original, self.low_freq_factor, self.high_freq_factor)
+        return by_turns(theta, theta, s, self.original, self.low_freq_factor, self.high_freq_factor)
 
 
 @dataclass(eq=False, kw_only=True)
 class LongRoPE(Rescaled):
     """theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first.
 
-    Logits as in the models published with it (Phi-3). No divisors fit all models: refused without them.
-    Departure: no first tokens are left uninterpolated (the paper's n-hat).
+    Logits as in the models published with it (Phi-3). No divisors fit all models: `extend.tune=true` searches
+    them. From none, PI, NTK and by-parts on, each child takes every divisor from one of two of the best four
+    and changes three in ten, then they are sorted; all lie in [1, 1.25 s], as in the paper.
+    Departures: no first tokens are left uninterpolated (the paper's n-hat), and it has 64 parents.
     """
 
     name = "longrope"
@@ -246,11 +250,12 @@ class LongRoPE(Rescaled):
         self.check_softmax()
         pairs = len(self.turning.frequencies(CPU))
         if self.factors is None:
-            raise self.refusal(f"its divisors must be given: extend.factors, a list of {pairs}, one a pair")
-        if len(self.factors) != pairs:
+            words = f"extend.factors, a list of {pairs}, one a pair, or extend.tune=true"
+            self.missing = f"its divisors must be given: {words}"
+        elif len(self.factors) != pairs:
             problem = f"{len(self.factors)} numbers for {pairs} rotated pairs"
             raise UserError("extend.factors", self.factors, problem, allowed=f"a list of {pairs} numbers")
-        for k, divisor in enumerate(self.factors):
+        for k, divisor in enumerate(self.factors or ()):
             self.check_range(f"factors[{k}]", divisor, 0, above=True)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
@@ -259,8 +264,28 @@ class LongRoPE(Rescaled):
     def logits(self, s: float) -> float:
         return 1 + math.log(s) / math.log(self.reach)
 
+    def search(self, window: int) -> Generator[dict[str, Any], float, None]:
+        if self.factors is not None:
+            return
+        s, chance, best = self.s(window), random.Random(0), list[tuple[float, list[float]]]()
+        most, theta = 1.25 * s, self.turning.frequencies(CPU)
+        pairs = len(theta)
+        parts = by_turns(torch.ones_like(theta), theta, s, self.reach, 1, 32).reciprocal().tolist()
+        ntk = [s ** (k / max(pairs - 1, 1)) for k in range(pairs)]
+        starts = [[1.0] * pairs, [s] * pairs, ntk, parts]
+        while True:
+            if starts:
+                child = starts.pop(0)
+            else:
+                mother, father = (chance.choice(best)[1] for _ in range(2))
+                child = [chance.choice(both) for both in zip(mother, father, strict=True)]
+                child = [f * math.exp(chance.gauss(0, 0.3)) if chance.random() < 0.3 else f for f in child]
+            child = sorted(round(min(max(f, 1), most), 2) for f in child)
+            loss = yield {"factors": child}
+            best = sorted([*best, (loss, child)])[:4]
 
-def by_turns(theta: Tensor, s: float, length: int, low: float, high: float) -> Tensor:
-    """Return theta/s for pairs below `low` turns within `length`, theta above `high`, a ramp in between."""
+
+def by_turns(x: Tensor, theta: Tensor, s: float, length: int, low: float, high: float) -> Tensor:
+    """Return x/s for pairs below `low` turns within `length`, x above `high`, a ramp in between."""
     kept = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # gamma (D'/2,)
-    return (1 - kept) * theta / s + kept * theta
+    return (1 - kept) * x / s + kept * x

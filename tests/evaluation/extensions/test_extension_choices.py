@@ -22,7 +22,7 @@ from posenc.evaluation.extensions import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3
 FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
-DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
+DISTANCES = ("rerope", "self_extend", "dca", "string", "sinks", "lm_infinite")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
         ("longrope", {"factors": [1.0, 2.0]}, "factors"),
         ("rerope", {"window": "0.3x"}, "window"),
         ("self_extend", {"window": T}, "window"),
+        ("dca", {"chunk": T + 1}, "chunk"),
+        ("string", {"shift": 3, "near": 3}, "shift"),
         ("scale", {"temperature": 0.0}, "temperature"),
     ],
 )

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from extending import (
     BASE,
     FACTORS,
@@ -69,6 +70,19 @@ def in_cache(sinks, size):
     return distance
 
 
+def chunked(s):
+    """Section 3 of the paper, with its three sets of query positions."""
+    key, own = [j % s for j in range(LONG)], [i % s for i in range(LONG)]
+    successive = [min(s + i, T - 1) for i in range(s)] * LONG
+
+    def distance(i, j):
+        if i // s == j // s:
+            return own[i] - key[j]
+        return (successive[i] if i // s == j // s + 1 else T - 1) - key[j]
+
+    return distance
+
+
 # name, knobs, and what it is; T = 8, W = 32, s = 4
 SLOW = {"beta_slow": 0.1, "beta_fast": 1.0}
 ROTARY = {
@@ -111,6 +125,13 @@ ROTARY = {
 DISTANCE = {
     "rerope": ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
     "self_extend": ("self_extend", {"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
+    "dca": ("dca", {}, Way(distance=chunked(6))),
+    "dca-short": ("dca", {"chunk": 3}, Way(distance=chunked(3))),
+    "string": (
+        "string",
+        {"shift": 4, "near": 2},
+        Way(distance=lambda i, j: i - j if i - j < 4 else i - j - 4 + 2),
+    ),
     "window": ("window", {"window": 5}, Way(seen=lambda i, j: i - j < 5)),
     "sinks": (
         "sinks",
@@ -149,7 +170,7 @@ def test_rope(case):
     agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]))
 
 
-@pytest.mark.parametrize("case", ["rerope", "self_extend", "sinks", "lm_infinite"])
+@pytest.mark.parametrize("case", ["rerope", "self_extend", "dca", "string", "sinks", "lm_infinite"])
 def test_a_bias_is_looked_up_at_the_new_distance(case):
     model = model_of("sum", parts=[{"name": "rope", "base": BASE}, "alibi"])
     agrees(model, *DISTANCE[case], alibi_and_rope)
@@ -188,3 +209,14 @@ def test_a_trained_window_stays():
     ):
         acting = extension_of(model, name, **knobs).effective_encoding(26)
         assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE
+
+
+def test_the_papers_example_of_dual_chunks():
+    """Figure 2 of the paper: twelve tokens, chunks of 6, trained at 10."""
+    built, pos = extension_of(model_of("rope"), "dca", chunk=6), torch.arange(12)
+    built.reach = 10
+    new = pos[:, None] - pos
+    for far in built.far(12):
+        new = torch.where(far.pairs(pos, pos), far.query(pos)[:, None] - far.key(pos), new)
+    assert new[11].tolist() == [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]
+    assert new[7].tolist()[:8] == [7, 6, 5, 4, 3, 2, 1, 0] and int(new.tril().max()) == 9

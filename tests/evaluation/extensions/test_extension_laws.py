@@ -49,7 +49,7 @@ def test_every_yaml_is_an_extension_with_its_knobs():
 @every_extension
 def test_up_to_the_training_length_nothing_changes(name):
     extension = on_rope(name)
-    if name in ("scale", "drop"):  # a number used at every window, and what is gone at every window
+    if name in ("scale", "drop", "string"):  # at every window: a number, what is gone, far distances within T
         assert extension.effective_encoding(T) is not extension.model.effective_encoding
         return
     for window in (1, T // 2, T):
