@@ -28,9 +28,9 @@ from posenc.core.errors import visible
 from posenc.core.machine import free_memory
 from posenc.core.threads import say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
-from posenc.report.runs_table import headline_losses
+from posenc.report.runs_table import headline_losses, run_summary
 from posenc.report.writers import show_runs
-from posenc.results.load import last_metrics, load_run, load_runs, spoken_name
+from posenc.results.load import load_run, load_runs, spoken_name
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.running.jobs import HELD, validated
 from posenc.running.measure import targets_of
@@ -63,7 +63,6 @@ class Job:
     state: str = WAITING
     reason: str | None = None
     began: float = 0.0
-    trained: int = 0  # tokens before it began
     threads: int = 1
     memory: float = 0.0  # bytes it needs, about
     own: ComposedJob | None = None  # None: a stack of several
@@ -110,15 +109,15 @@ class Job:
         """How it stands, with the reason."""
         return visible(self.state + (f", {self.reason}" if self.reason else ""))
 
-    def progress(self, now: float) -> str:
+    def progress(self) -> str:
         """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
-        last, tokens = last_metrics(self.place), tokens_of(self.place)
+        run = run_summary(load_run(self.place, ()))
+        tokens, loss, left = run["tokens"] or 0, run["training_loss"], run["seconds_left"]
         if self.tokens is None or tokens >= self.tokens:
             return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
-        if tokens <= self.trained:
+        if loss is None or left is None:
             return ""
-        left = clock((now - self.began) / (tokens - self.trained) * (self.tokens - tokens))
-        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {last['loss']:.3f}, {left} left"
+        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {loss:.3f}, {clock(left)} left"
 
 
 class WorkerPool:
@@ -184,7 +183,7 @@ class WorkerPool:
 
     def _start(self, job: Job) -> None:
         given = self._share(job)
-        job.state, job.reason, job.began, job.trained = RUNNING, None, time.time(), tokens_of(job.place)
+        job.state, job.reason, job.began = RUNNING, None, time.time()
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
         own = {WAIT: "0", PROGRESS: "off", PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
@@ -235,7 +234,7 @@ class WorkerPool:
             return
         self.last_status, self.shown = time.monotonic(), self.shown + 1
         job = running[self.shown % len(running)]
-        if text := job.progress(time.time()):
+        if text := job.progress():
             over = len(self.jobs) - len(running) - len(self._in(WAITING))
             say(f"{job.name}: {text}; {over} of {len(self.jobs)} jobs done")
 
@@ -245,12 +244,6 @@ class WorkerPool:
         for process in self._processes():
             if process.poll() is None:
                 process.send_signal(number)
-
-
-def tokens_of(place: Path) -> int:
-    """Return the tokens that a run is trained on so far."""
-    tokens = last_metrics(place).get("tokens")
-    return tokens if isinstance(tokens, int) else 0
 
 
 def visible_gpus() -> list[str]:

@@ -1,8 +1,10 @@
 """What a pool begins, leaves, puts off and lists; its jobs are scripts of a few lines here."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from fake_runs import edit_json, write_run
 
 from posenc.core.threads import threads_for
 from posenc.running import sweep as module
@@ -171,10 +174,12 @@ def test_how_many_at_once(tmp_path, monkeypatch):
 
 def test_progress_is_read_from_the_run_directory(tmp_path):
     (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
-    job.began, job.trained = 100.0, 200_000
-    assert job.progress(120.0) == ""
-    (job.place / "records").mkdir(parents=True)
-    (job.place / "metrics.jsonl").write_text('{"step": 25, "tokens": 1200000, "loss": 1.25}\n')
-    assert job.progress(150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
+    assert job.progress() == ""
+    write_run(job.place.parent, name="0", status="running", results=False)
+    edit_json(job.place / "status.json", pid=os.getpid(), host=socket.gethostname())
+    assert job.progress() == ""
+    line = {"step": 25, "tokens": 1_200_000, "loss": 1.25, "tokens_per_second": 20_000.0}
+    (job.place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert job.progress() == "1.2M of 4M tokens, loss 1.250, 1:44 left"
     job.tokens = 1_200_000
-    assert job.progress(150.0) == "evaluating, 0 cells on disk"
+    assert job.progress() == "evaluating, 0 cells on disk"
