@@ -44,11 +44,11 @@ class Load:
 
     @property
     def wanted(self) -> float:
-        """Return the cores that they want: more than they get, where they leave less than one."""
+        """Return the cores that they would use: more than they get, where they leave less than one."""
         return self.others / min(1.0, max(self.cores - self.others, 0.05))
 
     def speed(self, threads: int) -> float:
-        """Return the fair share of its quiet speed that work of so many threads gets."""
+        """Return the expected speed of so many threads, as a share of that on a quiet machine."""
         return min(1.0, self.cores / (threads + self.wanted))
 
     def note(self, threads: int) -> str | None:

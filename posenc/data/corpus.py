@@ -23,7 +23,7 @@ from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
 
 BYTES = {"name": "bytes"}
 FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
-FEW = 0.5  # share of the training text inside windows up to which the user is told
+FEW = 0.5  # the user is told if windows reach at most this share of the training text
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def inspect(
 def check_lengths(
     text: CorpusFacts | TokenStore, *, splits: Sequence[str], needed_tokens: int, context_length: int | None
 ) -> None:
-    """Check the lengths of `inspect`: in bytes, or exactly, in tokens. Raises UserError."""
+    """Check that documents are long enough: roughly, in bytes, or exactly, in tokens. Raises UserError."""
     unit = "tokens" if isinstance(text, TokenStore) else "bytes"
     checks = [("eval.lengths", split, needed_tokens) for split in splits]
     if context_length is not None:  # a window of n inputs has n targets, one place further on

@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What one training step computes, checked; no corpus is read for it."""
+    """What one training step computes, checked without reading a corpus."""
 
     parts: dict[str, Any]  # of the model, as a run stores them
     shape: ModelShape
@@ -179,7 +179,7 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
 
 
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
-    """Return an encoding's settings with the numbers that its nulls came to; for a sum, in its parts too."""
+    """Return an encoding's settings with derived numbers for nulls, also in the parts of a sum."""
     found = {**settings, **part.derived}
     parts: tuple[Encoding, ...] = getattr(part, "parts", ())
     for key in part_parameters(type(part)):
@@ -193,7 +193,7 @@ def run_facts(
 ) -> RunFacts:
     """Return the `run` object of results.json; settings that were null have their number here.
 
-    `trained` has the fingerprint, tokens, seconds and final_loss of the training, whose peak it is.
+    `trained` holds fingerprint, tokens, seconds and final_loss of the training, `peak_memory_bytes` its peak.
     """
     settings = job.settings
     attention: Any = model.blocks[0].attention

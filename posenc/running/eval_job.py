@@ -41,7 +41,7 @@ from posenc.training.device import resolve_device
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run whose settings hold together; `outline` is its model on the meta device."""
+    """A run read from disk, its settings checked; `outline` is its model on the meta device."""
 
     directory: Path
     settings: dict[str, Any]
@@ -65,7 +65,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
         shape = check_model(settings["model"])
         try:
             settings.update(resolve_parts(settings))
-        except UserError as error:  # plug-ins that it names are told the user, never imported
+        except UserError as error:  # plug-ins that it names are shown, never imported
             if error.key == "encoding" and not plugins and (own := loaded.config.get("plugins")):
                 named = as_text(own).replace('"', "").replace(" ", "")
                 error.hint = f"it was trained with plugins={named}: if you trust that code, say so here too"
@@ -86,7 +86,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
 
 @contextmanager
 def _plain(run: str) -> Iterator[None]:
-    """Turn what a stranger's config.yaml makes our own code raise into a UserError."""
+    """Turn the errors that a malformed config.yaml causes in posenc's own code into a UserError."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -120,7 +120,7 @@ def directory_of(run: str) -> Path:
         named = f"*-{run}" if re.fullmatch(r"[0-9a-f]{8}", run) else run
         found = [path.parent for path in Path("runs").glob(f"*/{named}/config.yaml")]
         if len(found) > 1:
-            raise UserError("run", run, "stands for several runs", allowed=sorted(map(str, found)))
+            raise UserError("run", run, "names several runs", allowed=sorted(map(str, found)))
         directory = found[0] if found else directory
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
@@ -155,7 +155,7 @@ def eval_job(settings: dict[str, Any]) -> Job:
     length = trained["context_length"]
     with _plain(settings["run"]):
         check_name("experiment_name", trained["experiment_name"])
-        usual = {**default_evaluation(), **trained["eval"]}  # of a setting that the run is older than
+        usual = {**default_evaluation(), **trained["eval"]}  # where the run is too old to say it
         evaluation = check_evaluation(filled(settings["eval"], usual), length, settings["extend"])
         check_plant(trained["data"].get("plant"), length)
         data = absolute_data(settings["data"] or trained["data"])

@@ -1,4 +1,4 @@
-"""Validate the jobs of a command (which apply, which are one run, where each stands), and run one of them."""
+"""Validate the jobs of a command, and run one of them, or several as one model."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def run_stack(composed: Jobs) -> int:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
+    """Print a run's table, of these records or of all; with an extension also the values without it."""
     run = load_run(directory)
     if records is not None and run.problem is None:
         extended = [r for r in records if r["extend"] is not None]

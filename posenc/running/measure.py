@@ -103,7 +103,7 @@ def _measure_subject(job: Job, stop: StopFlag) -> list[Record]:
 
 @contextmanager
 def tracked(job: Job, group: str) -> Iterator[Tracker]:
-    """Yield the tracker of the first process, a no-op on the others; tell it at last how the run ended."""
+    """Yield the tracker in the first process, a no-op in the others; end it with the run's status."""
     tracker = Tracker()
     if current().is_first:
         tracker = build_tracker(
@@ -127,7 +127,7 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
 def tokenised(job: Job, context_length: int | None = None) -> Corpus:
     """Return the corpus to measure on, and to train on at `context_length`; UserError if it is too short.
 
-    Its bytes too, before anything is trained: hours later the text may be out of reach, or changed.
+    The bytes that a reference needs come now: hours later the text may be out of reach, or changed.
     """
     group = current()
     store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))

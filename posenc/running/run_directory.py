@@ -1,4 +1,4 @@
-"""A run's folder: its locks, how the run stands, and config.yaml, status.json, metrics.jsonl and log.txt.
+"""The run directory: its locks, the run's state, and config.yaml, status.json, metrics.jsonl and log.txt.
 
 Of several processes only the first one writes; for the others the writing functions do nothing. The folder
 may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
@@ -105,7 +105,7 @@ def is_held(directory: Path, name: str) -> bool:
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
-    """Let only the first process of the run do it."""
+    """Let only the first process of the run call the function."""
 
     @functools.wraps(write)
     def written(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -220,7 +220,7 @@ def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
 
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """Write results.json from records/; facts of an earlier step, or of this one unless `newer`, lose."""
+    """Write results.json from records/; stored facts of a later step, or of this one unless `newer`, stay."""
     with locked(directory, "results", seconds=60):  # train and eval may end at the same time
         before = load_run(directory).facts
         if before is not None and before.get("steps", 0) >= facts["steps"] + int(newer):

@@ -38,7 +38,7 @@ from posenc.running.build import Job
 from posenc.running.eval_job import filled
 from posenc.training.device import is_out_of_memory, resolve_device
 
-PROBED = 4096  # tokens: the longest text that a model is told apart from others by
+PROBED = 4096  # tokens: the longest text whose logits identify a model
 LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller for large vocabularies
 BIASED = ("bloom", "mpt")  # whose biases, slope times position, bf16 would round; Falcon's with `alibi`
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -55,10 +55,10 @@ def given_job(
     digest: str | None = None,
     own: Mapping[str, Any],
 ) -> Job:
-    """Find the corpus and the run directory. `settings`: data, eval, seed, experiment_name, runs_dir.
+    """Return the validated job of a given model. `settings`: data, eval, seed, experiment_name, runs_dir.
 
-    `digest`: what it is told apart from others by; None: what it says about one text. `own` is kept in
-    config.yaml beside the settings. Raises UserError.
+    `digest` identifies the model; None: its logits for one text do. `own` is kept in config.yaml beside the
+    settings. Raises UserError.
     """
     if "recall" in plan.protocols:
         raise UserError("eval.protocols", "recall", "asks for what posenc planted in the training text")
@@ -120,7 +120,7 @@ def _hex(text: str) -> str:
 
 @torch.no_grad()
 def _digest(model: Foreign, text: str, device: torch.device) -> str:
-    """Return eight hex digits of what it is called, and of what it says about one text at T and at 8T."""
+    """Return eight hex digits of its name, and of its logits for one text of T and of 8T tokens."""
     found, length = hashlib.sha256(text.encode()), model.shape.train_length
     model.to(device).eval()
     for window in (length, max(length, min(8 * length, PROBED))):
@@ -243,7 +243,7 @@ def _not_loaded(path: str, is_local: bool, online: bool, error: Exception) -> Ex
 
 
 def bos_of(chosen: Mapping[str, Any], library: Any) -> int | None:
-    """Return the token in the place of a window's first: as its tokenizer begins a text, or as asked."""
+    """Return the token that replaces the first of each window, by its tokenizer or as asked; None: none."""
     wanted, bos = chosen["bos"], getattr(library, "bos_token_id", None)
     if wanted is False or (wanted == "auto" and (bos is None or chosen["tokenizer"] is not None)):
         return None
@@ -266,7 +266,7 @@ def _tokenizer(asked: str | None, library: Any, path: str) -> dict[str, Any]:
 
 
 def _identity(path: str, config: Any) -> str:
-    """Return what tells these weights from others: the commit on the hub, or a digest of the files."""
+    """Return what identifies these weights: the commit on the hub, or a digest of the files."""
     local = expanded(path)
     if not local.is_dir():
         return f"{path} {getattr(config, '_commit_hash', None)}"

@@ -400,7 +400,7 @@ def failures(jobs: Sequence[Job]) -> list[str]:
 
 
 def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
-    """Print the comparison of the runs on disk on stdout; after an evaluation of what was asked for alone."""
+    """Print the comparison of the runs on stdout; after `posenc eval` only of what it measures."""
     asked: dict[Path, set[tuple[str, str]]] = {}  # (protocol, hash of its targets) by run
     for one in composed:
         job = validated(command, one.settings)

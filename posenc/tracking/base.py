@@ -63,7 +63,7 @@ class Progress:
 
 
 class BaseTracker(Tracker):
-    """A tracked run, whose first exception is a warning and the end; parameters are the keys of its YAML."""
+    """A tracked run, switched off with a warning by its first exception; parameters are its YAML's keys."""
 
     label = ""  # its name in messages
 
@@ -146,7 +146,7 @@ class BaseTracker(Tracker):
 
 
 def cell_key(record: Record) -> str:
-    """Return what tells one measurement from another, on whatever targets."""
+    """Return the identity of a measurement with its value: what is measured again is sent again."""
     extend = json.dumps(record.get("extend"), sort_keys=True, default=str)
     names = ("protocol", "window", "stride", "targets_hash", "checkpoint_step", "nats")
     return "|".join([*(str(record.get(name)) for name in names), extend])

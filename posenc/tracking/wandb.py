@@ -135,7 +135,7 @@ def _init(settings: dict[str, Any], run: TrackedRun) -> Any:
 
 
 def load_wandb() -> Any:
-    """Import wandb, told before to be quiet."""
+    """Import wandb with its own messages switched off."""
     # with error reporting on, its exit hook waits 12 s and more for a server that hangs (0.31)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
