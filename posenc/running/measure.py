@@ -50,7 +50,7 @@ Corpus = tuple[TokenStore, TokenStore | None]  # its tokens, and its bytes where
 def run_eval(job: Job) -> Outcome:
     """Measure what is not measured yet and write results.json.
 
-    Of a given model whose weights nothing identifies every cell is measured anew.
+    Every cell of a given model is measured anew, unless something identifies its weights.
     """
     with StopFlag() as stop:
         try:

@@ -72,7 +72,7 @@ def given_job(
     if not model.is_known:
         model.vocab_size = chosen.vocab_size
     identity = f"{name} {length} {chosen.identity()}"
-    found = _digest(model, identity, device) if digest is None else _hex(f"{identity} {digest}")
+    found = _digest(model, identity, digest, device)
     kept = {key: settings[key] for key in ("eval", "seed", "experiment_name")}
     return Job(
         directory=place / f"{name}-T{length}-{found}",
@@ -114,13 +114,11 @@ def kept_tokenizer(given: Any) -> dict[str, Any]:
     return stored_tokenizer(Path(path))
 
 
-def _hex(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 @torch.no_grad()
-def _digest(model: Foreign, text: str, device: torch.device) -> str:
-    """Return eight hex digits of its name, and of its logits for one text of T and of 8T tokens."""
+def _digest(model: Foreign, text: str, digest: str | None, device: torch.device) -> str:
+    """Return eight hex digits of its name and `digest`; of its logits for texts of T and 8T without one."""
+    if digest is not None:
+        return hashlib.sha256(f"{text} {digest}".encode()).hexdigest()[:8]
     found, length = hashlib.sha256(text.encode()), model.shape.train_length
     model.to(device).eval()
     for window in (length, max(length, min(8 * length, PROBED))):
