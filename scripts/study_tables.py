@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections import defaultdict
@@ -9,16 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc.report.against import against, tables
+from posenc.report.against import SHARES, against, published, tables
 from posenc.report.captions import label
 from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
 from posenc.results.cells import Cell
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
 from posenc.results.ranking import short_verdict
+from posenc.results.recall import KEPT
 from posenc.results.settings import where
 
 ROOT = Path(__file__).parents[1]
+RETRIEVAL = dict.fromkeys(row["table"] for row in published() if row["metric"] == SHARES)
+APART = (
+    0.1  # two accuracies that are nearer have no order: one seed and 128 windows a cell resolve ten points
+)
 
 
 def costs(words: str) -> str:
@@ -198,11 +204,48 @@ def peers(words: str) -> str:
 
 
 def directions(words: str) -> str:
-    """A line for each paper's table: how many of its changes from T on were measured, and go the same way."""
+    """A line for each paper's losses: how many of its changes from T on were measured and go the same way."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
     lines = ["| paper's table | changes beside ours | of the same sign |", "| --- | ---: | ---: |"]
     for table in tables():
-        rows = [row for row in against(runs, table)["rows"] if row["difference"]]
-        pairs = [(row["published_change"], row["measured_change"]) for row in rows]
-        lines.append(f"| {table} | {len(pairs)} | {sum((a > 0) == (b > 0) for a, b in pairs)} |")
+        if table not in RETRIEVAL:
+            rows = [row for row in against(runs, table)["rows"] if row["difference"]]
+            pairs = [(row["published_change"], row["measured_change"]) for row in rows]
+            lines.append(f"| {table} | {len(pairs)} | {sum((a > 0) == (b > 0) for a, b in pairs)} |")
     return "\n".join(lines) + "\n"
+
+
+def retrieval(words: str) -> str:
+    """A line for each paper's accuracies: rows kept or lost in both, and pairs in the same order.
+
+    A row that several files have is the last one's.
+    """
+    heads = ["paper's table", "kept or lost", "alike", "not alike", "pairs apart", "in the same order"]
+    lines = [f"| {' | '.join(heads)} |", "| --- | ---: | ---: | --- | ---: | ---: |"]
+    files: list[list[Run]] = [load_runs([ROOT / path]) for path in words.split()]
+    counts: list[list[int]] = []
+    for table in RETRIEVAL:
+        found = [row for runs in files for row in against(runs, table)["rows"]]
+        rows = [row for row in found if row["measured_change"] is not None]
+        rows = [*{(row["encoding"], row["published_length"]): row for row in rows}.values()]
+        both = [row for row in rows if row["published_change"] is not None]
+        unlike = [f"{row['encoding']} {row['multiple']:g}x" for row in both if len({*_kept(row)}) > 1]
+        pairs = [
+            (a["published"] - b["published"], a["measured"] - b["measured"])
+            for a, b in itertools.combinations(rows, 2)
+            if a["published_length"] == b["published_length"]
+        ]
+        apart = [(there > 0) == (here > 0) for there, here in pairs if min(abs(there), abs(here)) >= APART]
+        counts.append([len(both), len(both) - len(unlike), len(apart), sum(apart)])
+        kept, alike, far, ordered = counts[-1]
+        lines.append(f"| {table} | {kept} | {alike} | {', '.join(unlike)} | {far} | {ordered} |")
+    kept, alike, far, ordered = map(sum, zip(*counts, strict=True))
+    lines.append(f"| all | {kept} | {alike} | | {far} | {ordered} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kept(row: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether a row has half of its accuracy at T or more: the paper's, and ours."""
+    sides = ((row["published"], row["published_change"]), (row["measured"], row["measured_change"]))
+    there, here = (far >= KEPT * (far - change) for far, change in sides)
+    return there, here

@@ -57,7 +57,6 @@ HYDRA: dict[str, Any] = {  # these print a help of their own
     "add_help_option": False,
 }
 
-AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
 Text: TypeAlias = str | None
 Texts: TypeAlias = list[str] | None
 
@@ -68,41 +67,30 @@ def option(help: str, *names: str, metavar: str | None = None, complete: Any = N
 
 def choice(*names: str, help: str = "") -> Any:
     """Return an option whose help lists its values, which completes them and refuses others."""
-    listed = f"{', '.join(names[:-1])} or {names[-1]}."
 
     def check(param: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in names:
             raise UserError(param.opts[0], value, "no such choice", allowed=names)
         return value
 
+    listed = f"{', '.join(names[:-1])} or {names[-1]}."
     return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
+
+
+def argument(metavar: str | None, help: str, complete: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
 
 
 def where(help: str) -> Any:
     return option(help, metavar="KEY=VALUE", complete=complete_where)
 
 
-Overrides = Annotated[
-    Texts,
-    typer.Argument(
-        metavar="[OVERRIDES]...",
-        show_default=False,
-        help="KEY=VALUE, as in posenc train; --config-dir DIR adds YAML files of one's own.",
-        autocompletion=complete_override,
-    ),
-]
-Dirs = Annotated[
-    Texts,
-    typer.Argument(
-        metavar="[DIRS]...",
-        help="Run directories or folders of them; default: runs",
-        autocompletion=complete_run,
-    ),
-]
-Protocol = Annotated[
-    str,
-    option(f"How the loss was measured: {', '.join(PROTOCOLS)} or all.", complete=one_of(*PROTOCOLS, "all")),
-]
+TAKEN = "KEY=VALUE, as in posenc train; --config-dir DIR adds YAML files of one's own."
+Overrides = Annotated[Texts, argument("[OVERRIDES]...", TAKEN, complete_override)]
+PLACES = "Run directories or folders of them; default: runs"
+Dirs = Annotated[Texts, argument("[DIRS]...", PLACES, complete_run)]
+MEASURES = f"How the loss was measured: {', '.join(PROTOCOLS)} or all."
+Protocol = Annotated[str, option(MEASURES, complete=one_of(*PROTOCOLS, "all"))]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
@@ -126,8 +114,7 @@ def train_command(
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
     from posenc.cli.train import run_train_or_eval
 
-    words = [*(overrides or []), *context.args]
-    raise typer.Exit(run_train_or_eval("train", words, own_flags(context), dry_run=dry_run, retry=retry))
+    raise typer.Exit(run_train_or_eval(*_arguments(context, overrides), dry_run=dry_run, retry=retry))
 
 
 @app.command(name="eval", **HYDRA)
@@ -135,8 +122,11 @@ def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
     from posenc.cli.train import run_train_or_eval
 
-    words = [*(overrides or []), *context.args]
-    raise typer.Exit(run_train_or_eval("eval", words, own_flags(context), dry_run=False, retry=False))
+    raise typer.Exit(run_train_or_eval(*_arguments(context, overrides)))
+
+
+PER = "--format csv: a line per cell, seed or document."
+AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
 
 
 @app.command(name="compare")
@@ -146,32 +136,22 @@ def compare_command(
     protocol: Protocol = "fixed-target",
     metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
-    per: Annotated[
-        Text, choice("cell", "seed", "document", help="--format csv: a line per cell, seed or document.")
-    ] = None,
+    per: Annotated[Text, choice("cell", "seed", "document", help=PER)] = None,
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
     columns: Annotated[Texts, option("Only these lengths: 1x,8x")] = None,
-    sort: Annotated[
-        Text, option("By name, 8x (the loss there), change or change@4x; -8x: highest first.")
-    ] = None,
+    sort: Annotated[Text, option("name, 8x (the loss there), change or change@4x; -8x: falling.")] = None,
     baseline: Annotated[Text, option("Differences to this row, not to the loss at T.", metavar="ROW")] = None,
     length: Annotated[Text, option("The targets measured at this multiple of T, such as 16x.")] = None,
     corpus: Annotated[Text, option("Measured on this corpus.")] = None,
     split: Annotated[Text, choice("test", "validation")] = None,
     stride: Annotated[int | None, option("Of the protocol sliding, in tokens.")] = None,
-    allow_mixed: Annotated[
-        bool, option("Put runs of different settings in one table.", "--allow-mixed")
-    ] = False,
-    recall_level: Annotated[
-        float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
-    ] = None,
+    allow_mixed: Annotated[bool, option("Runs of different settings together.", "--allow-mixed")] = False,
+    recall_level: Annotated[float | None, option("Per cent within T to be ranked on recall.")] = None,
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
     plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
-    plot_kind: Annotated[
-        Text, option("By default context, the loss by context; a wrong name lists the others.")
-    ] = None,
+    plot_kind: Annotated[Text, option("Default: the loss by context; a wrong name lists all.")] = None,
     plot_width: Annotated[float | None, option("Inches; default 5.5; 3.3 is a column of a paper.")] = None,
     html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
@@ -196,9 +176,7 @@ def compare_command(
 
 @app.command(name="encodings")
 def encodings_command(
-    name: Annotated[
-        Text, typer.Argument(help="One encoding; all of them without.", autocompletion=complete_encoding)
-    ] = None,
+    name: Annotated[Text, argument(None, "One encoding; all of them without.", complete_encoding)] = None,
     json: Json = False,
     plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
@@ -213,9 +191,7 @@ def check_command(
     context: typer.Context,
     overrides: Overrides = None,
     every: Annotated[bool, option("Every encoding there is, as a matrix.", "--all")] = False,
-    module: Annotated[
-        Text, option("Somebody's bias or rotary function, compared with encoding=.", metavar="PATH:NAME")
-    ] = None,
+    module: Annotated[Text, option("Any bias or rotary function instead.", metavar="PATH:NAME")] = None,
     json: Json = False,
 ) -> None:
     """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken."""
@@ -241,16 +217,14 @@ def sample_command(context: typer.Context, overrides: Overrides = None) -> None:
     """Continue a prompt from its last T tokens, and from all: `posenc sample run=DIR prompt="def f("`."""
     from posenc.cli.sample import run_sample
 
-    run_sample([*(overrides or []), *context.args])
+    run_sample(_arguments(context, overrides)[1])
 
 
 @app.command(name="bench", **SETTINGS)
 def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
-    eval_lengths: Annotated[
-        Text, option("Evaluate at these lengths, such as 1x,8x (default 8x); none: only train.")
-    ] = None,
+    eval_lengths: Annotated[Text, option("To evaluate at: 1x,8x (default 8x); none: only train.")] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     peers: Annotated[bool, option("Beside other packages' models of the same size.", "--peers")] = False,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
@@ -259,11 +233,7 @@ def bench_command(
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
-    if peers:
-        from posenc.cli.bench_peers import bench_peers
-
-        raise typer.Exit(bench_peers(line, repeats, eval_lengths, format))
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format, peers=peers))
 
 
 @data_app.command(name="list")
@@ -351,17 +321,17 @@ def dashboard_command(
     make_dashboard(entity, project, protocol, length, out)
 
 
-def own_flags(context: typer.Context) -> list[str]:
-    """Return the options that the command itself declares."""
-    return [name for param in context.command.params for name in param.opts if name.startswith("--")]
+def _arguments(context: typer.Context, overrides: list[str] | None) -> tuple[str, list[str], list[str]]:
+    """Return the command's name, its arguments, and the options that it declares itself."""
+    own = [name for param in context.command.params for name in param.opts if name.startswith("--")]
+    return str(context.info_name), [*(overrides or []), *context.args], own
 
 
 def _line(context: typer.Context, overrides: list[str] | None) -> Any:
     """Parse the overrides of a command that composes settings but runs no job of Hydra's."""
     from posenc.config.overrides import read_settings_line
 
-    words = [*(overrides or []), *context.args]
-    return read_settings_line(str(context.info_name), words, own_flags(context))
+    return read_settings_line(*_arguments(context, overrides))
 
 
 def main(command: str | None = None) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posenc.cli.bench_peers import PEERS, Peer, PeerLoss, PeerModel, installed
 from posenc.config.checks import between, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
@@ -48,6 +49,7 @@ from posenc.training.optimizer import build_optimizer
 SCHEMA_VERSION = 3
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
+TRIALS = 3  # steps, the fastest of which chooses how a peer attends
 # Overrides that stand in the title of a table, or cost nothing; not in the names of its rows.
 IN_TITLE = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
 
@@ -111,39 +113,34 @@ class Work:
 
 
 Cell = dict[str, Any]
-Rows = Iterator[tuple[str, Callable[[], Cell]]]  # a row's name, and what measures it
 
 
-def run_bench(
-    line: CommandLine,
-    *,
-    repeats: int,
-    lengths: str,
-    format: str,
-    peers: Mapping[str, str | None] | None = None,
-    peer_rows: Callable[[Case, int], Rows] | None = None,
-) -> int:
+def run_bench(line: CommandLine, *, repeats: int, lengths: str | None, format: str, peers: bool) -> int:
     """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained.
 
-    `peers` are packages with their versions, None for those not installed; `peer_rows` measures their models
-    beside the first row of a table.
+    With `peers` the models of other packages too, beside the first row of each table.
     """
     whole("--repeats", repeats, least=1)
+    if peers and lengths is not None:
+        problem, hint = "is not read with --peers", "peers have no protocols: a step and a forward pass"
+        raise UserError("--eval-lengths", lengths, problem, hint=hint)
     for override in line.overrides:
         if key_of(override) in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    chosen = cases(jobs, lengths)
+    chosen = cases(jobs, "none" if peers else lengths or "8x")
     keep_freed_memory()
     tables: dict[str, list[Case]] = {}
     for case in chosen:
         tables.setdefault(json.dumps(case.title()), []).append(case)
+    packages = installed() if peers else {}
+    others = [one for one in PEERS if peers and packages.get(one.package, "") is not None]
     rows: list[tuple[str, Callable[[], Cell]]] = []
     for some in tables.values():
-        own = [(one.label, partial(measure, one, some[0], repeats, peer_rows is not None)) for one in some]
-        rows += [(f"{name} at {some[0].step.parts['context_length']}", row) for name, row in own]
-        rows += peer_rows(some[0], repeats) if peer_rows is not None else ()
+        measured = [(one.label, partial(measure, one, some[0], repeats, peers)) for one in some]
+        measured += [(one.name, partial(measure_peer, one, some[0], repeats)) for one in others]
+        rows += [(f"{name} at {some[0].step.parts['context_length']}", row) for name, row in measured]
     cells = []
     with shown("measured", len(rows)) as progress:
         for number, (name, row) in enumerate(rows):
@@ -154,7 +151,7 @@ def run_bench(
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(chosen[0].step.device),
         "repeats": repeats,
-        **({} if peers is None else {"peers": peers}),
+        **({"peers": packages} if peers else {}),
         "cells": cells,
     }
     write(render(document, format, width_of(sys.stdout)), sys.stdout)
@@ -218,6 +215,38 @@ def measure(case: Case, base: Case, repeats: int, whole_windows: bool = False) -
         **({"forward": passed} if passed else {}),
         "evaluation": evaluated,
     }
+
+
+def measure_peer(peer: Peer, base: Case, repeats: int) -> Cell:
+    """Return the cell of a peer, timed in turns with posenc's row."""
+    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
+    seconds = {}
+    try:
+        for attention in peer.attentions:
+            work = training(base, peer_model(peer, attention, base), PeerLoss)
+            seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
+        chosen = min(seconds, key=seconds.__getitem__)
+        model, own = peer_model(peer, chosen, base), base.model()
+    except Exception as error:
+        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
+    with compiled_blocks(own, base.step.compile):
+        if base.step.compile:  # the whole model, as users of other packages do
+            model.compile()
+        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
+        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
+    return cell | {
+        "label": f"{peer.name}, {chosen}",
+        "parameters": {"total": sum(one.numel() for one in model.parameters())},
+        "training": trained,
+        "forward": passed,
+    }
+
+
+def peer_model(peer: Peer, attention: str, case: Case) -> PeerModel:
+    """Return the peer's model of the case's size."""
+    torch.manual_seed(case.step.parts["seed"])
+    size = case.step.shape, case.step.parts["context_length"], case.vocab_size
+    return peer.model(attention, *size).to(case.step.device)
 
 
 def batch(case: Case) -> tuple[Tensor, Tensor]:

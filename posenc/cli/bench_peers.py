@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -16,14 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.cli.bench import Case, Cell, Rows, figures, forward, run_bench, training
-from posenc.config.overrides import CommandLine
-from posenc.core.errors import UserError, first_line
 from posenc.model.decoder import ModelShape
-from posenc.training.device import compiled_blocks
 
 PACKAGES = ("transformers", "x-transformers")
-TRIALS = 3  # steps, the fastest of which chooses how a peer attends
 
 
 class NanoGPTBlock(nn.Module):
@@ -146,11 +140,9 @@ class Peer:
     def name(self) -> str:
         return f"{self.package} {self.kind}".strip()
 
-    def model(self, case: Case, attention: str) -> PeerModel:
-        parts, build = case.step.parts, BUILD[self.package]
-        torch.manual_seed(parts["seed"])
-        own = build(self.kind, case.step.shape, parts["context_length"], case.vocab_size, attention)
-        return PeerModel(own).to(case.step.device)
+    def model(self, attention: str, shape: ModelShape, length: int, vocab_size: int) -> PeerModel:
+        """Return the model of these sizes with the package's initial values."""
+        return PeerModel(BUILD[self.package](self.kind, shape, length, vocab_size, attention))
 
 
 BUILD = {"nanoGPT-like": NanoGPT, "transformers": _transformers, "x-transformers": _x_transformers}
@@ -161,42 +153,6 @@ PEERS = (
 )
 
 
-def bench_peers(line: CommandLine, repeats: int, lengths: str | None, format: str) -> int:
-    """Measure a step and a forward pass of what the overrides choose and of every peer that is installed."""
-    if lengths is not None:
-        problem, hint = "is not read with --peers", "peers have no protocols: a step and a forward pass"
-        raise UserError("--eval-lengths", lengths, problem, hint=hint)
-    packages = {one: version(one) if find_spec(one.replace("-", "_")) else None for one in PACKAGES}
-    there = [one for one in PEERS if packages.get(one.package, "") is not None]
-
-    def rows(base: Case, repeats: int) -> Rows:
-        for peer in there:
-            where = f"{peer.name} at {base.step.parts['context_length']}"
-            yield where, partial(measure_peer, peer, base, repeats)
-
-    return run_bench(line, repeats=repeats, lengths="none", format=format, peers=packages, peer_rows=rows)
-
-
-def measure_peer(peer: Peer, base: Case, repeats: int) -> Cell:
-    """Return the cell of a peer, timed in turns with posenc's row."""
-    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
-    seconds = {}
-    try:
-        for attention in peer.attentions:
-            work = training(base, peer.model(base, attention), PeerLoss)
-            seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
-        chosen = min(seconds, key=seconds.__getitem__)
-        model, own = peer.model(base, chosen), base.model()
-    except Exception as error:
-        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
-    with compiled_blocks(own, base.step.compile):
-        if base.step.compile:  # the whole model, as users of other packages do
-            model.compile()
-        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
-        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
-    return cell | {
-        "label": f"{peer.name}, {chosen}",
-        "parameters": {"total": sum(one.numel() for one in model.parameters())},
-        "training": trained,
-        "forward": passed,
-    }
+def installed() -> dict[str, str | None]:
+    """Return the packages that peers come from with their versions, None for those not installed."""
+    return {one: version(one) if find_spec(one.replace("-", "_")) else None for one in PACKAGES}

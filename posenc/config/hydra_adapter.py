@@ -28,7 +28,6 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import HydraContext, RunMode
 from omegaconf import MISSING, DictConfig
 
-from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, conf_dirs
 
 # Compared with the composed configuration, never called: posenc runs these sweeps itself.
@@ -174,15 +173,11 @@ def register_schemas() -> None:
 # --- private interfaces
 
 
-def argument_parser() -> ArgumentParser:
-    """Return Hydra's parser; what it cannot parse raises UserError."""
+def argument_parser(refuse: Callable[[str], NoReturn]) -> ArgumentParser:
+    """Return Hydra's parser; `refuse` is called with what is wrong."""
     parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign, assignment]
     return parser
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
 
 
 def override_parser() -> OverridesParser:

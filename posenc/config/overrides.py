@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import expanded
 
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
+WRITTEN = "settings are written KEY=VALUE: encoding=rope, seed=1"
 # taken as they are written
 PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path", "train.init")
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
@@ -35,7 +37,7 @@ def parse(arguments: list[str], command: str = "train", own: Collection[str] = (
     """
     from posenc.config.hydra_adapter import argument_parser
 
-    parser = argument_parser()
+    parser = argument_parser(_refuse)
     known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
     offered = sorted({*(HYDRA_COMMANDS if command in ("train", "eval") else COMMON), *own})
     written = []
@@ -45,8 +47,7 @@ def parse(arguments: list[str], command: str = "train", own: Collection[str] = (
         flag, _, value = word.partition("=")
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):
             close = nearest(flag, offered)
-            hint = f"did you mean: {close}\n" if close else ""
-            hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
+            hint = f"did you mean: {close}\n{WRITTEN}" if close else WRITTEN
             raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
         # a shell leaves a ~ behind it as it is
         written.append(f"{flag}={expanded(value)}" if flag == "--config-dir" and value else word)
@@ -64,6 +65,10 @@ def parse(arguments: list[str], command: str = "train", own: Collection[str] = (
         config_dir=args.config_dir,
         asks_hydra=any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion)),
     )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UserError("arguments", None, message, hint=WRITTEN)
 
 
 def read_settings_line(command: str, arguments: list[str], own: Collection[str]) -> CommandLine:

@@ -3,8 +3,8 @@
 Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k,
 f_h(x) = 1 / (1 + softplus(w_h . x)) in (0, 1), x the layer's normed input; w for each layer and head.
 RoPE is f = base^(-2/D) for every token, with k from 1 instead of 0. Sums in float64.
-Departures, of what the paper's abstract and summaries say (its text was not at hand): x is the input of each
-layer, pairs are (2k, 2k+1), and w starts like the model's other linear maps, so f is around 0.6.
+Departures: x is the input of each layer, where the paper speaks of token embeddings; pairs are (2k, 2k+1); w
+starts like the model's other linear maps, so f is around 0.6, where the paper starts from RoPE.
 """
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
 from posenc.encodings.families.content import PhaseSums
+from posenc.encodings.families.rotary import check_pairs
 
 
 class CARoPE(PhaseSums):
@@ -25,8 +26,7 @@ class CARoPE(PhaseSums):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even width")
+        check_pairs(shape.head_dim)
         self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
 
     def increments(self, x: Tensor, layer: int) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
 from posenc.encodings.options import LogN, Window
-from posenc.encodings.sum import Composed
+from posenc.encodings.sum import Composed, declare_as
 
 Scales = list[Literal["none", "logn", "floor"]]
 
@@ -46,6 +46,15 @@ class FloorTemperature(Encoding):
         return s * factor[:, None]  # (B, H, T, S)
 
 
+def by_layer(hook: str) -> Any:
+    """Make a hook that is answered by what acts in the layer, its last argument."""
+
+    def answer(self: "Pattern", *given: Any) -> Any:
+        return getattr(self.of(given[-1]), hook)(*given)
+
+    return answer
+
+
 class Pattern(Encoding):
     name = "pattern"
     paper = "none: layer patterns of SWAN (arXiv 2504.08719), Gemma 3 (2503.19786), Llama 4, SmolLM3"
@@ -56,6 +65,10 @@ class Pattern(Encoding):
         "attention.window": "its parts have one each: encoding.windows",
         "attention.scale": "its parts have one each: encoding.scales",
     }
+
+    embed, rotate, visible = by_layer("embed"), by_layer("rotate"), by_layer("visible")
+    prepare, scores = by_layer("prepare"), by_layer("scores")
+    weights, values = by_layer("weights"), by_layer("values")
 
     def __init__(
         self,
@@ -89,14 +102,7 @@ class Pattern(Encoding):
             if scale == "floor":
                 beside.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
             self.kinds.append(Composed(shape, [part, *beside]))
-        policies = {one.beyond for one in self.kinds} - {None}
-        if len(policies) > 1:
-            raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
-        self.beyond = next(iter(policies), None)
-        self.ends_at = min((one.ends_at for one in self.kinds if one.ends_at is not None), default=None)
-        self.prefix_stable = all(one.prefix_stable for one in self.kinds)
-        self.relative = all(one.relative for one in self.kinds)
-        self.uses_positions = any(one.uses_positions for one in self.kinds)
+        declare_as(self, self.kinds)
         costs = [self.kinds[self.period[layer % len(period)]].cost for layer in range(shape.n_layers)]
         self.cost = math.fsum(c[0] for c in costs) / len(costs), math.fsum(c[1] for c in costs) / len(costs)
 
@@ -113,15 +119,7 @@ class Pattern(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         _, number, own = name.split(".", 2)  # members.0.table
-        part = self.members[int(number)]
-        assert isinstance(part, Encoding)
-        part.initialize(own, parameter, generator)
-
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
-        return self.of(layer).embed(x, pos, layer)
-
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return self.of(layer).rotate(q, k, q_pos, k_pos, layer)
+        self.parts[int(number)].initialize(own, parameter, generator)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         if "distance_bias" in self.of(layer).hooks:
@@ -132,20 +130,3 @@ class Pattern(Encoding):
         if self.of(layer).hooks & {"bias", "distance_bias"}:
             return self.of(layer).bias(q_pos, k_pos, layer)
         return torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)  # (H, T, S)
-
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        return self.of(layer).visible(q_pos, k_pos, layer)
-
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        return self.of(layer).prepare(x, q, k, layer)
-
-    def scores(
-        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
-    ) -> Tensor:
-        return self.of(layer).scores(s, q, k, q_pos, k_pos, state, layer)
-
-    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        return self.of(layer).weights(s, allowed, layer)
-
-    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        return self.of(layer).values(p, v, q_pos, k_pos, layer)

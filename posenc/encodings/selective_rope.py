@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Shape, at_least, float64
 from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
 from posenc.encodings.families.content import PhaseSums
+from posenc.encodings.families.rotary import check_pairs
 
 TAPS = 4  # tokens that the convolution sees
 
@@ -34,8 +35,7 @@ class SelectiveRoPE(PhaseSums):
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even width")
+        check_pairs(shape.head_dim)
         check_base(base)
         at_least(1, rank=rank)
         self.base = base

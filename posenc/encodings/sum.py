@@ -20,6 +20,18 @@ from posenc.encodings.base import Encoding, Shape
 ALONE = ("positions", "rotate", "weights", "values")
 
 
+def declare_as(own: Encoding, parts: Sequence[Encoding]) -> None:
+    """Declare of an encoding what holds of all its parts. ValueError where they differ past T."""
+    policies = {part.beyond for part in parts} - {None}
+    if len(policies) > 1:
+        raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
+    own.beyond = next(iter(policies), None)
+    own.ends_at = min((part.ends_at for part in parts if part.ends_at is not None), default=None)
+    own.prefix_stable = all(part.prefix_stable for part in parts)
+    own.relative = all(part.relative for part in parts)
+    own.uses_positions = any(part.uses_positions for part in parts)
+
+
 class Composed(Encoding):
     """Encodings acting as one: a sum, or an encoding with its options. ValueError where two conflict."""
 
@@ -33,16 +45,9 @@ class Composed(Encoding):
                 names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in having)
                 raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
             self.alone[hook] = having[0]
-        policies = {part.beyond for part in self.parts} - {None}
-        if len(policies) > 1:
-            raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
-        self.beyond = next(iter(policies), None)
-        self.ends_at = min((part.ends_at for part in parts if part.ends_at is not None), default=None)
-        self.prefix_stable = all(part.prefix_stable for part in parts)
-        self.relative = all(part.relative for part in parts)
+        declare_as(self, parts)
         biased = self._having("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
-        self.uses_positions = any(part.uses_positions for part in parts)
         self.cost = math.prod(part.cost[0] for part in parts), math.prod(part.cost[1] for part in parts)
         self.decouples = all(part.decouples for part in parts)
 

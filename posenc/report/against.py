@@ -14,8 +14,9 @@ from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
-from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.load import Run
+from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import HEADLINE, INFLATED, SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
@@ -25,17 +26,18 @@ HEADS = ["encoding", "T there", "length", "published", "change", "measured", "ch
 # times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both.
 NEAR = math.log(1.25)
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)  # that score text in windows of a length, as the papers do
+SHARES = "accuracy"  # the metric of a table that is put beside recall
 
 
 @functools.cache
 def published() -> tuple[dict[str, Any], ...]:
-    """Return every published number, in the order of the file, with `nats` per token of its tokenizer."""
+    """Return every published number, in the order of the file, with `number`: nats per token, or a share."""
     text = files("posenc.results").joinpath("published.csv").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = list(csv.DictReader(text.splitlines()))
     for row in rows:
         row |= {"train_length": int(row["train_length"]), "eval_length": int(row["eval_length"])}
         row |= {"value": float(row["value"]), "multiple": row["eval_length"] / row["train_length"]}
-        row["nats"] = math.log(row["value"]) if row["metric"] == "ppl" else row["value"]
+        row["number"] = math.log(row["value"]) if row["metric"] == "ppl" else row["value"]
     return tuple(rows)
 
 
@@ -47,26 +49,34 @@ def tables() -> list[str]:
 def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     """Put the runs beside a published table, by the protocol that comes nearest to the paper's.
 
-    Where no run was measured by that one, by the next of PROTOCOLS. Of the runs that can share a ranking, the
-    most; a row with options of its own is not the paper's. Return both sides' settings, notes, and `rows`:
-    losses and changes in nats per token, null where one side has none. Raises UserError.
+    Where no run was measured by that one, by the next of PROTOCOLS; accuracies are put beside recall. Of the
+    runs that can share a ranking, the most; a row with options of its own is not the paper's. Return both
+    sides' settings, notes, and `rows`: numbers and changes in nats per token or shares, null where one side
+    has none. Raises UserError.
     """
     rows = [row for row in published() if row["table"] == table]
     if not rows:
         raise UserError("--against", table, "there is no such table", allowed=tables())
+    shares, there = rows[0]["metric"] == SHARES, protocols_of(runs)
+    if shares and RECALL not in there:
+        raise UserError(
+            "--against", table, "no run was asked to recall", hint="posenc train experiment=recall"
+        )
     nearest = next((name for name in PROTOCOLS if rows[0]["protocol"].startswith(name)), HEADLINE)
-    there = protocols_of(runs)
+    nearest = RECALL if shares else nearest
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
     comparison, *others = compare_runs(runs, CompareRequest(protocol))
-    cells = {
-        (row.label.split(" (beyond")[0], cell.multiple): cell for row in comparison.rows for cell in row.cells
-    }
+    cells = _measured(comparison)
     missing = sorted({row["encoding"] for row in rows} - {label for label, _ in cells})
     notes = []
     if not rows[0]["protocol"].startswith(protocol):
         notes.append(f"protocols differ: {rows[0]['protocol']} there, {protocol} here")
     if missing:
         notes.append(f"published and not measured: {', '.join(missing)}")
+    known = {row["encoding"] for row in rows}
+    weak = [row.label for row in comparison.rows if row.recall and row.recall.learned is False]
+    if weak := sorted(known & {*weak}) if shares else []:
+        notes.append(f"did not learn to recall within T, so without a change: {', '.join(weak)}")
     if others:
         notes.append(f"not compared: {len(others)} more tables of runs with other settings")
     measured = [column.multiple for column in comparison.columns]
@@ -75,21 +85,35 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     for row in sorted(rows, key=lambda one: (one["train_length"], one["encoding"], one["eval_length"])):
         own = [one["multiple"] for one in rows if one["train_length"] == row["train_length"]]
         multiple = _place(row["multiple"], own, measured)
-        cell = cells.get((row["encoding"], multiple or 0))
         base = bases.get((row["encoding"], row["train_length"]))
-        change = None if base is None or base is row else row["nats"] - base["nats"]
-        ours = None if cell is None or multiple == 1 else cell.change
+        change = None if base is None or base is row else row["number"] - base["number"]
+        mean, ours, spread = cells.get((row["encoding"], multiple or 0), (None, None, None))
+        ours = None if multiple == 1 else ours
         entry = {"encoding": row["encoding"], "train_length": row["train_length"]}
         entry |= {"published_length": row["eval_length"], "published": row["value"]}
         entry |= {"published_change": change, "multiple": multiple}
-        entry |= {"measured": None if cell is None else cell.mean, "measured_change": ours}
-        entry["measured_spread"] = None if cell is None or ours is None else cell.change_spread
+        entry |= {"measured": mean, "measured_change": ours}
+        entry["measured_spread"] = None if ours is None else spread
         entry["difference"] = None if change is None or ours is None else ours - change
         entries.append(entry)
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
     theirs = {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys}
     sides = {"table": table, "published": theirs, "measured": comparison.header}
     return {**sides, "notes": notes, "rows": entries}
+
+
+def _measured(comparison: Comparison) -> dict[tuple[str, float], tuple[float | None, ...]]:
+    """Return mean, change from T and its spread by label and multiple; of recall at the farthest distance."""
+    found: dict[tuple[str, float], tuple[float | None, ...]] = {}
+    for row in comparison.rows:
+        label, own = row.label.split(" (beyond")[0], row.recall
+        if comparison.header["protocol"] != RECALL:
+            found |= {(label, one.multiple): (one.mean, one.change, one.change_spread) for one in row.cells}
+        elif own and own.within:
+            for one in filter(None, [own.within, *own.beyond]):
+                change = None if own.learned is False else one.accuracy - own.within.accuracy
+                found[label, one.multiple] = (one.accuracy, change, None)
+    return found
 
 
 def _place(multiple: float, published: Sequence[float], measured: Sequence[float]) -> float | None:
@@ -124,6 +148,7 @@ def _report(found: dict[str, Any]) -> Report:
     shown = [row for row in found["rows"] if row["multiple"] is not None]
     size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
     hidden = len(found["rows"]) - len(shown)
+    unit = "shares found" if theirs["metric"] == SHARES else "nats per token"
     return Report(
         facts=[f"{found['table']} beside these runs"],
         answer="",
@@ -133,10 +158,10 @@ def _report(found: dict[str, Any]) -> Report:
             *([f"{hidden} more published numbers, at lengths that were not measured"] if hidden else []),
             f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
             f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
-            f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
+            f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, {unit}, "
             f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
             f"seeds {', '.join(map(str, ours['seeds']))}",
-            "change: against T, in nats per token, ± SD over seeds. Corpus, model, "
+            f"change: against T, in {unit}, ± SD over seeds. Corpus, model, "
             "tokenizer and length differ: compare its direction, not its size",
         ],
         gap=True,

@@ -70,9 +70,9 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     given = list(dict.fromkeys(labels))
     parts = {one: _split(one) for one in given}
     found: dict[str, Style] = {}
-    for name in sorted(
-        given, key=lambda one: (parts[one][1] != "", parts[one][0] not in _names("encoding"), one)
-    ):
+    # Of two encodings that are alike the later in the alphabet keeps its style: nope does beside fope.
+    order = sorted(sorted(given), key=lambda one: parts[one][0], reverse=True)
+    for name in sorted(order, key=lambda one: (parts[one][1] != "", parts[one][0] not in _names("encoding"))):
         style, attempt = style_of(name), 0
         while style in found.values() and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS):
             style, attempt = _style(parts[name][0], f"{name} {attempt}"), attempt + 1

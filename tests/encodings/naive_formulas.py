@@ -18,7 +18,7 @@ from posenc.encodings.sum import Composed
 from posenc.laws.subject import AnyPositions
 from posenc.model.kernels import attend
 
-WIDTH, LAYERS, TOKENS, TRAINED = 8, 2, 20, 16
+WIDTH, LAYERS, TOKENS, TRAINED, SEED = 8, 2, 20, 16, 5
 NEAR = list(range(TOKENS))
 POSITIONS = {
     "contiguous": NEAR,
@@ -87,16 +87,16 @@ def network(u, layers, leak=0.0):
     return u
 
 
+def complex_pairs(x, layout="interleaved"):
+    half = len(x) // 2
+    first, second = (x[::2], x[1::2]) if layout == "interleaved" else (x[:half], x[half:])
+    return [complex(*pair) for pair in zip(first, second, strict=True)]
+
+
 def rotated_product(q, k, layout, width, angle, fade=lambda n: 1.0):
     """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
-    half = width // 2
-
-    def pair(x, n):
-        return complex(x[2 * n], x[2 * n + 1]) if layout == "interleaved" else complex(x[n], x[n + half])
-
-    turned = [
-        (pair(q, n) * pair(k, n).conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n in range(half)
-    ]
+    pairs = zip(complex_pairs(q[:width], layout), complex_pairs(k[:width], layout), strict=True)
+    turned = [(a * b.conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n, (a, b) in enumerate(pairs)]
     return math.fsum(turned) + dot(q[width:], k[width:])
 
 
@@ -112,6 +112,7 @@ class Example:
         sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": LAYERS}
         self.encoding = build_encoding(name, train_length=TRAINED, **sizes, **params)
         generator = torch.Generator().manual_seed(len(pos))
+        self.encoding.seed = SEED  # of rows past a table's end
         for parameter in self.encoding.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=generator)
         contiguous = {"name": "contiguous"}
@@ -136,6 +137,7 @@ class Example:
     def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
+        self.cache = {}  # of formulas that go through the layers
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
     def part(self, number, part):
@@ -153,10 +155,13 @@ class Example:
         return next((one for one in (self, *self.parts) if one.name == name), None)
 
     def attention(self, wanted=None):
-        """What the code computes: (H, wanted, D)."""
+        """What the code computes: (H, wanted, D); of `tape` after the layers before, which change it."""
         n = wanted or len(self.pos)
         q, k, v, x = (self.t[key][None] for key in "qkvx")
-        return attend(q[:, :, -n:], k, v, x, torch.tensor(self.pos), self.acting, self.layer)[0]
+        pos = torch.tensor(self.pos)
+        for layer in range(self.layer if self.name == "tape" else 0):
+            attend(q, k, v, x, pos, self.acting, layer)
+        return attend(q[:, :, -n:], k, v, x, pos, self.acting, self.layer)[0]
 
     def naive_attention(self):
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
@@ -303,6 +308,113 @@ def xpos(c, h, i, j):
     return rotated_product(q, k, c.s["layout"], WIDTH, angle, fade) / math.sqrt(WIDTH)
 
 
+def rope_pp(c, h, i, j):
+    """Im z is Re of -i z, so RoPE with an angle that is smaller by a right one."""
+    real = c.heads - c.heads // 2
+
+    def angle(n):
+        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) - (math.pi / 2 if h >= real else 0.0)
+
+    q, k = c.p["q"][h % real][i], c.p["k"][h % real][j]
+    return rotated_product(q, k, c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
+
+
+def fope(c, h, i, j):
+    """The matrix of every pair, at the query's and at the key's position."""
+    turning = [theta(n, WIDTH, c.s["base"]) for n in range(WIDTH // 2)]
+    turning = [w for w in turning if 2 * math.pi / w <= TRAINED]
+    sizes = (2, c.heads, len(turning), len(turning))
+    drawn = torch.randn(sizes, generator=generator_for(SEED, "encoding.series", c.layer)).tolist()
+
+    def moved(x, t):
+        out = list(x)
+        for m in range(len(turning)):
+            cos, sin = math.cos(t * turning[m]), math.sin(t * turning[m])
+            for n, w in enumerate(turning):
+                a, b = (kind[h][n][m] * c.s["gain"] / math.sqrt(len(turning)) for kind in drawn)
+                cos, sin = cos + a * math.cos(t * w), sin + b * math.sin(t * w)
+            out[2 * m] = cos * x[2 * m] - sin * x[2 * m + 1]
+            out[2 * m + 1] = sin * x[2 * m] + cos * x[2 * m + 1]
+        return out
+
+    return dot(moved(c.p["q"][h][i], c.pos[i]), moved(c.p["k"][h][j], c.pos[j])) / math.sqrt(WIDTH)
+
+
+def grape(c, h, i, j):
+    """Rotations one plane after another, by exp(t L) = 1 + sin(t) L + (1 - cos(t)) L^2, L = b a^T - a b^T."""
+    q, k = c.p["q"][h][i], c.p["k"][h][j]
+    for n in range(WIDTH // 2 if c.s["rotation"] else 0):
+        t = -c.r(i, j) * theta(n, WIDTH, c.s["base"]) * math.exp(c.place("own.log_factor")[n] / 16)
+        once = [0.0] * WIDTH
+        once[2 * n], once[2 * n + 1] = -k[2 * n + 1], k[2 * n]
+        twice = [-value if m // 2 == n else 0.0 for m, value in enumerate(k)]
+        k = [a + math.sin(t) * b + (1 - math.cos(t)) * d for a, b, d in zip(k, once, twice, strict=True)]
+    return dot(q, k) / math.sqrt(WIDTH) + GRAPE_BIASES[c.s["additive"]](c, h, i, j)
+
+
+def gated(c, h, i, j):
+    on_q = dot(c.place("own.query")[h], c.p["q"][h][i]) / math.sqrt(WIDTH)
+    on_k = dot(c.place("own.key")[h], c.p["k"][h][j]) / math.sqrt(WIDTH)
+    slope = softplus(c.place("own.rate")[h]) * alibi_slope(h + 1, c.heads)
+    return -c.r(i, j) * slope * (softplus(on_q) + softplus(on_k))
+
+
+def along_path(c, h, i, j):
+    width = c.s["path_width"]
+
+    def p(token):
+        own = c.place("own.map")[h * width : (h + 1) * width]
+        made = [dot(row, c.p["x"][token]) for row in own]
+        mean = math.sqrt(dot(made, made) / len(made) + torch.finfo(torch.float32).eps)
+        return [value / mean for value in made]
+
+    def edge(token):
+        turned = rotated_product(p(i), p(token), "interleaved", width, lambda n: -c.pos[token])
+        return math.log(sigmoid(turned / width))
+
+    edges = [edge(token) for token in range(j + 1, i + 1)]
+    return alibi_slope(h + 1, c.heads) * math.fsum(edges)
+
+
+GRAPE_BIASES = {
+    "none": lambda c, h, i, j: 0.0,
+    "gated": gated,
+    "forget": lambda c, h, i, j: -forgotten(c, h, i, j, "fox."),
+    "path": along_path,
+}
+
+
+def tape(c, h, i, j, layer=None):
+    e = tape_positions(c, c.layer if layer is None else layer)
+    q, k = complex_pairs(c.p["q"][h][i]), complex_pairs(c.p["k"][h][j])
+    terms = zip(q, e[h, i], k, e[h, j], strict=True)
+    return sum((a * b * (d * f).conjugate()).real for a, b, d, f in terms) / math.sqrt(WIDTH)
+
+
+def tape_positions(c, layer):
+    """Complex positions of every head and token before the attention of a layer."""
+    if layer in c.cache:
+        return c.cache[layer]
+    heads, pairs, e = range(c.heads), range(WIDTH // 2), {}
+    for i, t in enumerate(c.pos):
+        if layer == 0:
+            first = [cmath.exp(1j * t * theta(n, WIDTH, c.s["base"])) for n in pairs]
+            e.update({(h, i): first for h in heads})
+            continue
+        old = tape_positions(c, layer - 1)
+        a, u, w, v = (c.p[key][layer - 1] for key in ("mix", "up", "gate", "down"))
+        weights = [softmax([tape(c, g, i, j, layer - 1) for j in range(i + 1)]) for g in heads]
+        mixed = [[sum(p * old[g, j][n] for j, p in enumerate(weights[g])) for n in pairs] for g in heads]
+        new = [[old[h, i][n] + sum(a[h][g] * mixed[g][n] for g in heads) for n in pairs] for h in heads]
+        gates = [z * sigmoid(z) for z in (dot(row, c.p["x"][i]) for row in w)]
+        inner = [[sum(b * new[g][n] for g, b in enumerate(row)) for n in pairs] for row in u]
+        for h in heads:
+            added = [sum(x * g * one[n] for x, g, one in zip(v[h], gates, inner, strict=True)) for n in pairs]
+            e[h, i] = [x + y for x, y in zip(new[h], added, strict=True)]
+    c.cache[layer] = e
+    return e
+
+
 def hope(c, h, i, j):
     def angle(n):
         turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
@@ -343,9 +455,9 @@ def scale_invariant(c, h, i, j):
     return a * rope(c, h, i, j) - a**2 + beta / alpha
 
 
-def fox(c, h, i, j):
-    w, b = c.place("gate")[h], c.place("offset")[h]
-    return c.score(h, i, j) - sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
+def forgotten(c, h, i, j, prefix=""):
+    w, b = c.place(prefix + "gate")[h], c.place(prefix + "offset")[h]
+    return sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
 
 
 def cable(c, h, i, j):
@@ -394,10 +506,7 @@ def path(c, h, i, j):
         beta = 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
         share = beta * dot(u, k) / dot(u, u)
         k = [value - share * part for value, part in zip(k, u, strict=True)]
-    gates = 0.0
-    if c.s["forget"]:
-        g, a = c.place("fox.gate")[h], c.place("fox.offset")[h]
-        gates = sum(softplus(-(dot(g, c.p["x"][m]) + a)) for m in range(j + 1, i + 1))
+    gates = forgotten(c, h, i, j, "fox.") if c.s["forget"] else 0.0
     return dot(c.p["q"][h][i], k) / math.sqrt(WIDTH) - gates
 
 
@@ -457,13 +566,17 @@ SCORES = {
     "hard_alibi": Example.score,
     "stick_breaking": Example.score,
     "rope": rope,
+    "rope_pp": rope_pp,
+    "fope": fope,
+    "grape": grape,
+    "tape": tape,
     "xpos": xpos,
     "hope": hope,
     "pope": pope,
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
     "pattern": pattern,
     "scale_invariant": scale_invariant,
-    "fox": fox,
+    "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
     "cable": cable,
     "carope": carope,
     "selective_rope": selective_rope,
@@ -484,7 +597,7 @@ def tabled(c, t, place):
     if t < len(table) or c.s["beyond"] == "clamp":
         return list(table[min(t, len(table) - 1)])
     names = (f"encoding.table[{t}]", *([place] if place else []))
-    row = torch.randn(len(table[0]), generator=generator_for(0, *names)) * (c.heads * WIDTH) ** -0.5
+    row = torch.randn(len(table[0]), generator=generator_for(SEED, *names)) * (c.heads * WIDTH) ** -0.5
     return [float(value) for value in row]
 
 
@@ -530,6 +643,13 @@ CASES = [
     ("rope", {"layout": "half", "base": 500000.0}),
     ("rope", {"fraction": 0.5}),
     ("rope", {"drop_low": 0.5, "layout": "half"}),
+    ("rope_pp", {"layout": "half", "base": 500.0}),
+    ("fope", {"base": 10.0, "gain": 0.6}),
+    ("grape", {"additive": "gated"}),
+    ("grape", {"additive": "forget", "rotation": True, "base": 500.0}),
+    ("grape", {"additive": "path", "rotation": True, "path_width": 4}),
+    ("grape", {"additive": "none", "rotation": True}),
+    ("tape", {"base": 500.0, "width": 3}),
     ("xpos", {"layout": "half", "scale_base": 600.0, "base": 500.0}),
     ("hope", {"layout": "half", "turns": 0.01}),
     ("pope", {"base": 500.0}),

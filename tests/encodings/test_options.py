@@ -43,54 +43,43 @@ def options(own, positions=CONTIGUOUS, window=None, scale="none"):
     return build_options(own.shape, own, positions=positions, window=window, scale=scale)
 
 
-def drawn(training, seed, n=T, dense=False, most=None):
-    option = Randomized(SHAPE, max=most, dense=dense)
-    assert option.prefix_stable == dense  # a longer window draws other positions
-    return option.positions(n, training, generator_for(seed, "test"))
+# class, parameters -> first and last positions of T = 8 below 9, gaps of a window at most
+STILL, MOVED = {0}, {0, 1}
+DRAWN = [
+    (Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
+    (Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
+    (Offset, {}, MOVED, {7, 8}, 0),
+    (PoSE, {"chunks": 1}, STILL, {7}, 0),
+    (PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
+    (PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
+]
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T)])
-def test_randomized_positions_are_a_sorted_subset(training, n, most):
-    for seed in range(20):
-        pos = drawn(training, seed, n, most=most)
-        assert pos.dtype == torch.int64 and pos.shape == (n,)
-        assert (pos.diff() > 0).all() and int(pos[0]) >= 0 and int(pos[-1]) < (most or 16 * T)
-        assert torch.equal(
-            drawn(training, seed, n, dense=True, most=most), pos if training else torch.arange(n)
-        )
-    with pytest.raises(ValueError, match=r"129 positions .* positions\.max=128"):
-        drawn(False, 0, 16 * T + 1)
+@pytest.mark.parametrize("cls, params, starts, ends, gaps", DRAWN, ids=str)
+def test_drawn_positions(cls, params, starts, ends, gaps):
+    option, found, cuts = cls(SHAPE, max=9, **params), [], set()
+    for seed in range(400):
+        pos = option.positions(T, True, generator_for(seed, "test"))
+        assert pos.dtype == torch.int64 and pos.shape == (T,) and (pos.diff() >= 1).all()
+        later = (pos.diff() > 1).nonzero().flatten().tolist()
+        assert len(later) <= gaps
+        cuts.update(later)
+        found.append((int(pos[0]), int(pos[-1])))
+        evaluated = option.positions(T, False, generator_for(seed, "test"))
+        redrawn = cls is Randomized and not option.dense
+        assert torch.equal(evaluated, pos if redrawn else torch.arange(T))
+    assert ({first for first, _ in found}, {last for _, last in found}) == (starts, ends)
+    assert cuts == (set(range(T - 1)) if gaps else set())  # anywhere
+    assert option.prefix_stable != (cls is Randomized and not option.dense)  # a longer window draws others
 
 
-def test_randomized_positions_are_uniform():
+def test_randomized_positions_are_uniform_below_a_limit():
     option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
     for seed in range(2000):
         counts[option.positions(4, True, generator_for(seed, "test"))] += 1
     assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
-
-
-def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation():
-    option, starts = Offset(Shape(16, 2, 8, 2, 4), max=9), set()
-    for seed in range(200):
-        pos = option.positions(4, True, generator_for(seed, "test"))
-        assert (pos.diff() == 1).all() and len(pos) == 4
-        starts.add(int(pos[0]))
-        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
-    assert starts == set(range(6))  # 5 + 3 is the last position below 9
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 3, T])
-def test_pose_skips_between_chunks_in_training_alone(chunks):
-    option, ends, cuts = PoSE(SHAPE, max=40, chunks=chunks), set(), set()
-    for seed in range(400):
-        pos = option.positions(T, True, generator_for(seed, "test"))
-        assert len(pos) == T and int(pos[0]) == 0 and int(pos[-1]) < 40 and (pos.diff() >= 1).all()
-        assert int((pos.diff() > 1).sum()) <= chunks - 1
-        ends.add(int(pos[-1]))
-        cuts |= set((pos.diff() > 1).nonzero().flatten().tolist())
-        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
-    assert (ends == {T - 1} and not cuts) if chunks == 1 else (max(ends) == 39 and cuts == set(range(T - 1)))
+    with pytest.raises(ValueError, match=r"17 positions .* positions\.max=16"):
+        option.positions(17, False, generator_for(0, "test"))
 
 
 def test_cream_draws_the_middle_from_the_middle_in_training_alone():

@@ -14,6 +14,7 @@ from posenc.encodings import build_encoding
 from posenc.encodings.families import bias, content
 from posenc.encodings.families.absolute import sinusoid_frequencies, sinusoids
 from posenc.encodings.families.rotary import _as_complex, _as_real, cos_sin
+from posenc.model.kernels import attend
 
 
 def built(name, T=64, heads=4, layers=2, width=8, **params):
@@ -48,6 +49,8 @@ INITIAL = {
     "headscale": {"scale": (1.0, 1.0, 0.0)},
     "carope": {"frequency": NORMAL},
     "selective_rope": {"down": NORMAL, "up": (-2, 2, 0.25), "taps": uniform(4), "offset": ZERO},
+    "grape": {"own.map": NORMAL},
+    "tape": {"mix": (-0.1, 0.1, 0.02), "up": (-0.1, 0.1, 0.02), "gate": NORMAL, "down": (-0.1, 0.1, 0.02)},
     "path": {"down": NORMAL, "taps": uniform(3), "strength": NORMAL, "offset": ZERO},
     "fox": {"gate": NORMAL, "offset": ZERO},
     "cable": {"slope": NORMAL, "gain": NORMAL},
@@ -92,6 +95,36 @@ def test_initial_values_that_start_as_another_encoding():
     assert bias.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
     concat = built("learned", heads=8, width=16, per_layer=True, combine="concat").get_parameter("joined")
     assert concat.shape == (2, 128, 256) and concat.std().item() == pytest.approx(256**-0.5, rel=0.02)
+
+
+# encoding, parameters, values of learned numbers (others: those of the second encoding) -> what it is then
+GATES = {"own.query": 0.0, "own.key": 0.0, "own.rate": math.log(math.expm1(1 / (2 * math.log(2))))}
+SAME = [
+    ("grape", {"rotation": True, "additive": "none"}, {"own.log_factor": 0.0}, "rope", {}),
+    ("grape", {"additive": "gated"}, GATES, "alibi", {}),
+    ("grape", {"additive": "forget"}, {}, "fox", {}),
+    ("fope", {"gain": 0.0}, {}, "hope", {"turns": 1.0}),
+    ("tape", {}, {"mix": 0.0, "down": 0.0}, "rope", {}),
+    ("headscale", {}, {"scale": 1.0}, "nope", {}),
+    ("pattern", {"period": [0, 0, 0, 1], "windows": [5, None], "scales": []}, {}, "rnope_swa", {"window": 5}),
+]
+
+
+@pytest.mark.parametrize("name, params, values, other, others", SAME, ids=str)
+@torch.no_grad()
+def test_is_another_encoding_with_matching_parameters(name, params, values, other, others):
+    one, like = built(name, layers=4, **params), built(other, layers=4, **others)
+    theirs = dict(like.named_parameters())
+    for key, parameter in one.named_parameters():
+        if key in values:
+            parameter.fill_(values[key])
+        elif (last := key.removeprefix(f"{other}.")) in theirs:
+            parameter.copy_(theirs[last])
+    q, k, v = torch.randn(3, 2, 4, 40, 8, generator=torch.Generator().manual_seed(0))
+    x, pos = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1)), torch.arange(1000, 1040)
+    for layer in range(4):
+        found, want = (attend(q, k, v, x, pos, encoding, layer) for encoding in (one, like))
+        assert torch.allclose(found, want, atol=2e-6), (found - want).abs().max()
 
 
 @pytest.mark.parametrize("size", [-200.0, -5.0, 80.0])
@@ -160,17 +193,6 @@ def test_far_sums_of_gates_stay_exact():
     assert (found.double() - want).abs().max() < 1e-5
 
 
-def test_untrained_rows_depend_on_seed_place_and_position_alone():
-    at_once = Example("learned", list(range(40)), heads=1).encoding.rows(torch.arange(40), 0)
-    grown = Example("learned", list(range(40)), heads=1).encoding
-    grown.rows(torch.arange(18), 0)  # a shorter window first
-    assert torch.equal(grown.rows(torch.arange(40), 0), at_once)
-    assert torch.equal(grown.rows(torch.tensor([35]), 0), at_once[[35]])
-    grown.seed = 1
-    assert (grown.rows(torch.arange(40), 0)[16:] != at_once[16:]).all()
-    assert list(grown.state_dict()) == ["table"] and len(at_once.unique(dim=0)) == 40
-
-
 DRAWN = {"position_limit": 1024, "distance_limit": 1024}  # positions=randomized
 OFFSET = {"position_limit": 512}
 # encoding, T, parameters, attribute or parameter -> its value (a number, or the parameter's size)
@@ -197,6 +219,9 @@ REFUSED = [
     ("rope", 64, {"width": 15}, "head_dim=15"),
     ("xpos", 64, {"position_limit": 32_769}, "positions.max=32769"),
     ("xpos", 65_537, {}, "context_length=65537"),
+    ("fope", 4, {}, "no frequency has a period within T=4"),
+    ("grape", 64, {"additive": "none"}, "nothing is left"),
+    ("grape", 64, {"path_width": 5}, "path_width=5"),
     ("hope", 4, {}, "no pair turns as often within T=4"),
     ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
 ]

@@ -1,6 +1,5 @@
 """Sums of encodings: order, parameters, declarations, settings; formulas are in test_formulas."""
 
-import math
 import re
 from typing import Any
 
@@ -117,49 +116,22 @@ def pattern(**given: Any) -> Encoding:
     return build_encoding("pattern", **{**SIZES, "n_layers": 8}, **usual | given)
 
 
-def test_a_pattern_has_each_part_in_its_layers() -> None:
-    own = pattern(parts=["rope", "nope"], period=[0, 0, 0, 1], windows=[5, None])
-    like = build_encoding("rnope_swa", **{**SIZES, "n_layers": 8}, every=4, window=5)
-    length, heads, width = 12, SIZES["n_heads"], SIZES["head_dim"]
-    q, k, pos = torch.randn(1, heads, length, width), torch.randn(1, heads, length, width), torch.arange(12)
-    for layer in range(8):
-        for one, other in zip(
-            own.rotate(q, k, pos, pos, layer), like.rotate(q, k, pos, pos, layer), strict=True
-        ):
-            assert torch.equal(one, other)
-        assert torch.equal(own.visible(pos, pos, layer), like.visible(pos, pos, layer))
+# as published, from configuration alone; `period` says in which layers the second part is
+TWO_BASES = ["rope", {"name": "rope", "base": 1e6}]
+PUBLISHED = {
+    "SWAN": {"period": [0, 0, 0, 1], "windows": [4, None], "scales": ["none", "logn"]},
+    "iRoPE": {"period": [0, 0, 0, 1], "windows": [4, None], "scales": ["none", "floor"], "floor_scale": 4},
+    "Gemma 3": {"parts": TWO_BASES, "period": [0, 0, 0, 0, 0, 1], "windows": [4, None], "scales": []},
+    "SmolLM3": {"period": [0, 0, 0, 1], "windows": [], "scales": []},
+}
 
 
-def test_patterns_of_published_models() -> None:
-    """Gemma's two bases, Llama 4's temperature by its formula, SWAN's logarithm of the visible keys."""
-    q = k = torch.randn(1, SIZES["n_heads"], 12, SIZES["head_dim"])
-    pos, s = torch.arange(12), torch.randn(1, SIZES["n_heads"], 12, 12)
-    two = ["rope", {"name": "rope", "base": 1e6}]
-    gemma = pattern(parts=two, period=[0, 0, 0, 0, 0, 1], windows=[4, None])
-    for layer, base in [(0, 1e4), (4, 1e4), (5, 1e6), (6, 1e4)]:
-        (want, _), (found, _) = (
-            one.rotate(q, k, pos, pos, layer) for one in (build_encoding("rope", **SIZES, base=base), gemma)
-        )
-        assert torch.equal(found, want)
-        assert bool(gemma.visible(pos, pos, layer)[11, 0]) == (layer == 5)
-    irope = pattern(parts=["rope", "nope"], period=[0, 0, 0, 1], scales=["none", "floor"], floor_scale=4)
-    want = torch.tensor([1 + 0.1 * math.log1p((i + 1) // 4) for i in range(12)])
-    assert torch.equal(irope.scores(s, q, k, pos, pos, None, 2), s)
-    assert torch.allclose(irope.scores(s, q, k, pos, pos, None, 3), s * want[:, None])
-    swan = pattern(parts=["rope", "nope"], period=[0, 1], scales=["none", "logn"])
-    want = (torch.arange(12) + 1).log() / math.log(SIZES["train_length"])
-    assert torch.allclose(swan.scores(s, q, k, pos, pos, None, 1), s * want[:, None])
-
-
-@pytest.mark.parametrize("changes", [{"parts": ["alibi", "nope"]}, {"parts": ["learned", "t5"]}])
-def test_a_bias_in_some_layers_is_none_in_the_others(changes: dict[str, Any]) -> None:
-    own, pos = pattern(period=[0, 1], **changes), torch.arange(9)
-    biased = build_encoding("alibi", **SIZES).bias(pos, pos, 0)
-    if changes["parts"][0] == "alibi":
-        assert torch.equal(own.bias(pos, pos, 0), biased)
-    other = own.bias(pos, pos, 1 if changes["parts"][0] == "alibi" else 0)
-    assert other.shape == biased.shape and not other.any()
-    assert torch.equal(own.distance_bias(torch.arange(9), 1)[:, :1], own.bias(pos, pos, 1)[:, 0, :1])
+@pytest.mark.parametrize("layer", [0, 3, 5])
+@pytest.mark.parametrize("model", PUBLISHED)
+@torch.no_grad()
+def test_patterns_of_published_models(model: str, layer: int) -> None:
+    example = Example("pattern", layer=layer, **PUBLISHED[model])
+    assert (example.attention() - example.naive_attention()).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize(

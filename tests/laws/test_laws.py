@@ -38,6 +38,7 @@ VARIANTS = [
     ("learned", {"beyond": "truncate"}, {}),
     ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": False}}),
     ("rope", {}, {"attention": MLA}),
+    ("grape", {"additive": "gated", "rotation": True}, {}),
     *(
         pytest.param(*variant, marks=pytest.mark.slow)
         for variant in (

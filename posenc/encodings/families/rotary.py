@@ -51,6 +51,12 @@ def _as_complex(f: Tensor, turn: Tensor, layout: str) -> Tensor:
     return turned.transpose(-1, -2).flatten(-2)
 
 
+def check_pairs(head_dim: int) -> None:
+    """Raise ValueError for a head that is not made of pairs."""
+    if head_dim % 2:
+        raise ValueError(f"head_dim={head_dim}: rotary pairs need an even width")
+
+
 def even_share(head_dim: int, fraction: float) -> int:
     """Return the even width nearest to a share of a head's. Raises ValueError where it is 0."""
     width = 2 * round(head_dim * fraction / 2)

@@ -1,0 +1,70 @@
+"""FoPE: each rotary pair has a Fourier series of frequencies; frequencies that training cannot show are zero.
+
+Formula: of RoPE's frequencies theta_m = base^(-2m/D) the n with a whole period within T, 2 pi / theta_m <= T,
+stay. For m < n pair (2m, 2m+1) of q_t and k_t is multiplied by c_m(t) + i s_m(t),
+c_m(t) = sum over k < n of a_km cos(t theta_k), s_m(t) = sum over k < n of b_km sin(t theta_k),
+a and b the identity plus normal numbers of deviation gain n^-1/2, drawn from the seed for each layer and
+head, not trained. The other pairs carry no position.
+  gain  0.3 to 0.6 in the released configurations, larger for larger models; 0 is HoPE
+Source: the authors' code; of the paper only summaries were at hand.
+Departures from that code: all n pairs are kept (it keeps D/4 at most), pairs are (2m, 2m+1), and a pair at
+frequency zero is left as it is (there, padding with cos = sin = 1 doubles its part of the score).
+"""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding, Shape, at_least
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families.rotary import check_pairs, cos_sin, rotate_pairs
+
+
+class FoPE(Encoding):
+    name = "fope"
+    paper = "Hua et al. 2024, arXiv 2412.17739"
+    formula = "pairs of q, k times c(t) + i s(t), Fourier series over RoPE's theta_k >= 2 pi / T"
+    acts_on = "rotate"
+    past_training = "each frequency went through a whole period in training; their sums are new"
+    learned = "0"
+
+    def __init__(self, shape: Shape, *, base: float, gain: float) -> None:
+        super().__init__(shape)
+        check_pairs(shape.head_dim)
+        check_base(base)
+        at_least(0, gain=gain)
+        self.base, self.gain = base, gain
+        theta = sinusoid_frequencies(shape.head_dim, base, torch.device("cpu"))
+        self.kept = int((theta >= 2 * math.pi / shape.train_length).sum())
+        if not self.kept:
+            raise ValueError(f"base={base}: no frequency has a period within T={shape.train_length}")
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        """Return those that stay, in radians a token, highest first: (n,) float64."""
+        return sinusoid_frequencies(self.shape.head_dim, self.base, device)[: self.kept]
+
+    def series(self, layer: int, like: Tensor) -> Tensor:
+        """Return a and b: (2, H, n, n), sums over the first n, in the dtype and on the device of `like`."""
+        drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.kept).to(like)
+        return torch.eye(self.kept).to(like) + drawn * self.gain * self.kept**-0.5
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self._turned(q, q_pos, layer), self._turned(k, k_pos, layer)
+
+    def _turned(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            waves = torch.stack(cos_sin(pos, self.frequencies)).to(x.device)  # (2, T, n)
+            cos, sin = waves[:, None] @ self.series(layer, waves)  # (H, T, n)
+        width = 2 * self.kept
+        return torch.cat((rotate_pairs(x[..., :width], cos, sin, "interleaved"), x[..., width:]), dim=-1)
+
+
+@torch.compiler.disable
+@functools.lru_cache(64)
+def drawn_series(seed: int, layer: int, heads: int, frequencies: int) -> Tensor:
+    """Return standard normal numbers of a layer: (2, H, n, n)."""
+    generator = generator_for(seed, "encoding.series", layer)
+    return torch.randn(2, heads, frequencies, frequencies, generator=generator)

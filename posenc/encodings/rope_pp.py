@@ -1,0 +1,53 @@
+"""RoPE++: half of the heads score by the imaginary part of RoPE's complex product, with shared q and k.
+
+Formula: z_ij = sum over c < D/2 of q_ic conj(k_jc) exp(sqrt(-1) (i - j) theta_c), with pairs (2c, 2c+1) as
+complex numbers, theta_c = base^(-2c/D). Head h of the first half scores by Re z_ij, which is RoPE, head
+h + H/2 by Im z_ij of the *same* q and k, which is RoPE with q turned back by a right angle. Of an odd number
+of heads the middle one has no partner.
+  layout  as in `rope`
+Source: the paper's equations and the authors' code; of the text itself only the abstract was at hand.
+Departures: the paper has more heads for the same weights (EC) or fewer weights for the same heads (EH). Here
+the model's size is fixed, so the second half of the query and key maps is unused (EH without its saving), and
+each head keeps its own values, which the paper's pairs share.
+"""
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families.rotary import Layout, check_pairs, cos_sin, rotate_pairs
+
+
+class RoPEPlusPlus(Encoding):
+    name = "rope_pp"
+    paper = "Liu et al. 2025 (Beyond Real), arXiv 2512.07525"
+    formula = "head h: Re z_ij of RoPE's complex product; head h + H/2: Im z_ij of the same q and k"
+    acts_on = "rotate"
+    past_training = "defined everywhere; low frequencies reach angles that training never showed"
+    learned = "0"
+    relative = True
+
+    def __init__(self, shape: Shape, *, base: float, layout: Layout) -> None:
+        super().__init__(shape)
+        check_pairs(shape.head_dim)
+        check_base(base)
+        self.base, self.layout = base, layout
+        self.pairs = shape.n_heads // 2  # of a real and an imaginary head
+
+    def warnings(self) -> list[str]:
+        unused = 2 * self.pairs * self.shape.head_dim * self.shape.d_model
+        return [f"{unused:,} weights of each layer's queries and keys are unused: half of the heads share"]
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        """Return theta_k in radians a token, highest first: (D/2,) float64."""
+        return sinusoid_frequencies(self.shape.head_dim, self.base, device)
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        own = q.shape[1] - self.pairs  # heads whose q and k are used
+        q_cos, q_sin = cos_sin(q_pos, self.frequencies)  # (T, D/2)
+        k_cos, k_sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
+        real = rotate_pairs(q[:, :own], q_cos, q_sin, self.layout)
+        imaginary = rotate_pairs(q[:, : self.pairs], q_sin, -q_cos, self.layout)  # by a right angle less
+        k = rotate_pairs(k[:, :own], k_cos, k_sin, self.layout)
+        return torch.cat((real, imaginary), dim=1), torch.cat((k, k[:, : self.pairs]), dim=1)

@@ -1,0 +1,89 @@
+"""TAPE: rotary positions that each layer's attention and the text change, from layer to layer.
+
+Formula: every head h and token i has a position e_ih of D/2 complex numbers, exp(i t theta_k) in the first
+layer, theta_k = base^(-2k/D). Pairs (2k, 2k+1) of q_i and k_i are multiplied by it. After each layer but the
+last, p its attention weights:
+  e_ih <- e_ih + sum over g of A_hg sum over j of p_ij^g e_jg
+  e_ih <- e_ih + sum over m of V_hm silu(w_m . x_i) sum over g of U_mg e_ig
+A, U, V real, so that a shift of all positions, which turns every e alike, changes no score.
+  width  of U and V; null: 4 for each head, as in the released configuration
+Source: the authors' code; of the paper only abstracts and summaries were at hand.
+Departure: x_i is the next layer's normed input; there it is the output of the MLP before it.
+A pass through the layers in their order carries e along in the module. A compiler would lose its gradient
+between two blocks, so it leaves these hooks alone.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape, at_least
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families.rotary import check_pairs, cos_sin, rotate_pairs
+
+
+class TAPE(Encoding):
+    name = "tape"
+    paper = "Zhu et al. 2025, arXiv 2501.00712"
+    formula = (
+        "pairs of q_i, k_i times e_i; layer by layer e_i += A sum_j p_ij e_j, += V diag(silu(W x_i)) U e_i"
+    )
+    acts_on = "several"
+    past_training = "defined everywhere; low frequencies reach angles that training never showed"
+    learned = "(L - 1)*(H*H + (4*H if width is None else width)*(2*H + d))"
+    relative = True
+
+    def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
+        super().__init__(shape)
+        check_pairs(shape.head_dim)
+        check_base(base)
+        if width is None:
+            width = self.derived["width"] = 4 * shape.n_heads
+        at_least(1, width=width)
+        self.base = base
+        updates, heads = shape.n_layers - 1, shape.n_heads
+        self.mix = nn.Parameter(torch.empty(updates, heads, heads))  # A
+        self.up = nn.Parameter(torch.empty(updates, width, heads))  # U
+        self.gate = nn.Parameter(torch.empty(updates, width, shape.d_model))  # w
+        self.down = nn.Parameter(torch.empty(updates, heads, width))  # V
+        self.carried: Tensor | None = None  # e of the pass that is under way: (B or 1, H or 1, S, D)
+        self.mixed: list[Tensor] = []  # sum_j p_ij e_j by block of queries, the last block first
+        self.latest = -1  # layer
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        std = self.shape.d_model**-0.5 if name == "gate" else 0.02
+        nn.init.normal_(parameter, std=std, generator=generator)
+
+    @torch.compiler.disable
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> None:
+        """Bring the positions up to date with the layer before."""
+        e, mixed = self.carried, self.mixed
+        self.mixed, starts, self.latest = [], layer <= self.latest, layer
+        if starts or e is None or not mixed:
+            self.carried = None
+            return
+        with torch.autocast(x.device.type, enabled=False):
+            e = e + torch.einsum("gh,bhtd->bgtd", self.mix[layer - 1], torch.cat(mixed[::-1], dim=2))
+            gates = F.silu(F.linear(x.to(e.dtype), self.gate[layer - 1])).mT[..., None]  # (B, width, S, 1)
+            inner = gates * torch.einsum("mh,bhtd->bmtd", self.up[layer - 1], e)
+            self.carried = e + torch.einsum("hm,bmtd->bhtd", self.down[layer - 1], inner)
+
+    @torch.compiler.disable
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        e = self.carried
+        if e is None or layer == 0:
+            width, base = self.shape.head_dim, self.base
+            waves = cos_sin(k_pos, lambda device: sinusoid_frequencies(width, base, device))
+            e = torch.stack(waves, dim=-1).flatten(-2)[None, None]  # (1, 1, S, D)
+        self.carried = e if layer < self.shape.n_layers - 1 else None  # the last layer's is not read again
+        cos, sin = e[..., 0::2], e[..., 1::2]
+        first = k.shape[2] - q.shape[2]
+        turned = rotate_pairs(q, cos[:, :, first:], sin[:, :, first:], "interleaved")
+        return turned, rotate_pairs(k, cos, sin, "interleaved")
+
+    @torch.compiler.disable
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        if self.carried is not None:
+            with torch.autocast(p.device.type, enabled=False):
+                self.mixed.append(p.float() @ self.carried[:, :, : p.shape[-1]])  # (B, H, T, D)
+        return p @ v
