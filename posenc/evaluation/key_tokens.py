@@ -41,22 +41,11 @@ KEY = "eval.key_tokens"
 OF = ("fingerprint", "split", "base", "block", "longest", "max_targets")
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(Blocks):
     """The blocks of fixed-target, and which of their targets count."""
 
-    blocks: Blocks
     keys: np.ndarray  # (N, block) bool
-    hash: str
-
-    @property
-    def block(self) -> int:
-        """Targets in a block: a pass is that of fixed-target."""
-        return self.blocks.block
-
-    def tokens(self, window: int) -> int:
-        """Count the tokens that go through the model at this window."""
-        return self.blocks.tokens(window)
 
 
 def plan(request: EvalRequest) -> Plan:
@@ -65,19 +54,19 @@ def plan(request: EvalRequest) -> Plan:
     keys = None if request.key_tokens is None else request.key_tokens(blocks)
     if keys is None:
         keys = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
-    return Plan(blocks, keys, request.digest(NAME, blocks.hash, keys))
+    return Plan(**{**vars(blocks), "hash": request.digest(NAME, blocks.hash, keys)}, keys=keys)
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every key token. Raises NotApplicableError where there is none."""
     if not plan.keys.any():
         raise NotApplicableError("n/a: the reference has no key token among these targets")
-    blocks, ends = plan.blocks, context.starts[plan.blocks.documents] + plan.blocks.ends
-    nats = text_losses(context, ends, window, blocks.block)
+    ends = context.starts[plan.documents] + plan.ends
+    nats = text_losses(context, ends, window, plan.block)
     row, column = np.nonzero(plan.keys)
-    places = ends[row] - blocks.block + column
+    places = ends[row] - plan.block + column
     sizes = context.store.bytes_between(places, places + 1)
-    return sums_by_document(blocks.documents[row], nats[row, column], np.ones(len(row)), sizes)
+    return sums_by_document(plan.documents[row], nats[row, column], np.ones(len(row)), sizes)
 
 
 def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
@@ -147,10 +136,10 @@ def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
             size = (shape[0] * shape[1] + 7) // 8
             try:
                 packed = zlib.decompressobj().decompress(base64.b64decode(entry["keys"]), size + 1)
+                if len(packed) != size:
+                    raise ValueError(f"{len(packed)} bytes, not {size}")
             except (ValueError, TypeError, zlib.error) as error:
                 raise UserError(KEY, run, f"its keys are damaged ({error})") from error
-            if len(packed) != size:
-                raise UserError(KEY, run, f"its keys are damaged ({len(packed)} bytes, not {size})")
             bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=shape[0] * shape[1])
             return bits.astype(bool).reshape(shape)
     return None
