@@ -9,6 +9,7 @@ refused: transformers does not show them. Each pass begins from the rotation as 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -58,14 +59,19 @@ class HuggingFace(Foreign):
     is_known = True
 
     def __init__(self, model: nn.Module, train_length: int, bos: int | None = None) -> None:
-        config = text_config(model.config)
+        config = model.config.get_text_config()  # the language model's part
         super().__init__(model, config.vocab_size, train_length)
         self.bos, self.config = bos, config
         heads, width = getattr(config, "num_attention_heads", 1), config.hidden_size  # Mamba has none
         head_dim = getattr(config, "head_dim", None) or width // heads
         self.shape = Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
         self.rotations: list[Any] = [one for one in model.modules() if hasattr(one, "rope_type")]
-        self.loaded = [_state(one) for one in self.rotations]
+        self.loaded = [
+            copy.deepcopy(
+                {key: getattr(one, key) for key in (*vars(one), *one._buffers) if key.endswith(STATE)}
+            )
+            for one in self.rotations
+        ]
         self.fixed: str | None = None  # why extensions cannot change its frequencies
         self.encoding = self.effective_encoding = self._encoding()
         self.keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
@@ -228,11 +234,6 @@ def attention(
     return torch.cat(out, dim=2).transpose(1, 2)
 
 
-def text_config(config: Any) -> Any:
-    """Return the part of a configuration that is the language model's."""
-    return config.get_text_config()
-
-
 def biased_instead(config: Any) -> bool:
     """Tell whether slope times distance takes the place of the rotation that it has (Falcon's setting)."""
     try:
@@ -249,7 +250,7 @@ def rope_settings(config: Any) -> list[dict[str, Any]]:
 
 def trained_length(config: Any) -> int:
     """Return T of a configuration: of its training before any scaling of its rotation. UserError."""
-    config = text_config(config)
+    config = config.get_text_config()
     names = () if biased_instead(config) else LENGTHS  # Falcon's is a default that says nothing
     before = [
         *(one.get("original_max_position_embeddings") for one in rope_settings(config)),
@@ -269,10 +270,3 @@ def table_end(model: nn.Module) -> int | None:
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLES:
             return module.num_embeddings - int(getattr(module, "offset", 0))
     return None
-
-
-def _state(rotation: nn.Module) -> dict[str, Any]:
-    """Return a rotation's own numbers as loaded."""
-    names = [*vars(rotation), *rotation._buffers]
-    kept = {name: getattr(rotation, name) for name in names if name.endswith(STATE)}
-    return {name: one.clone() if isinstance(one, Tensor) else one for name, one in kept.items()}

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.core.seeds import raw_draws
-from posenc.data import TokenStore
 from posenc.data.plant import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
@@ -51,7 +50,10 @@ class Plan:
 
 def plan(request: EvalRequest) -> Plan:
     """Draw the sequences from the training split's tokens and T; neither targets nor hash know windows."""
-    symbols = frequent(request.store)
+    counts = token_counts(request.store)
+    symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
+    if len(symbols) < 4:
+        symbols = np.arange(request.store.vocab_size)
     letters, others = symbols[::2], symbols[1::2]
     size = min(max(2, request.train_length // 4), len(letters))  # m
     length = max(2 * size, request.longest + 1) - 2 * size  # of the filler
@@ -61,13 +63,6 @@ def plan(request: EvalRequest) -> Plan:
     filler = others[drawn[:, ::-1]]  # drawn from its end backwards
     unit = f"nats per token of the second copy (chance {math.log(len(letters)):.2f})"
     return Plan(copies, filler, unit, request.digest(NAME, REVISION, symbols, copies))
-
-
-def frequent(store: TokenStore) -> np.ndarray:
-    """Return the tokens that are at least RAREST of the training split, ascending; all if fewer than 4."""
-    counts = token_counts(store)
-    found = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
-    return found if len(found) >= 4 else np.arange(store.vocab_size)
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:

@@ -32,7 +32,7 @@ from posenc.core.signature import check_choice
 from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.foreign import Foreign, NotApplicableError
-from posenc.evaluation.hf import HuggingFace, biased_instead, text_config, trained_length
+from posenc.evaluation.hf import HuggingFace, biased_instead, trained_length
 from posenc.model.decoder import ModelShape
 from posenc.running.build import Job
 from posenc.running.eval_job import filled
@@ -162,11 +162,12 @@ def hf_job(settings: dict[str, Any]) -> Job:
     plan = check_evaluation(evaluation, length, settings["extend"])
     if plan.key_tokens is not None or "key-tokens" in plan.protocols:
         raise UserError("eval.protocols", "key-tokens", "needs a reference with this model's tokenizer")
-    biased = text_config(config).model_type in BIASED or biased_instead(text_config(config))
+    text = config.get_text_config()
+    biased = text.model_type in BIASED or biased_instead(text)
     if plan.precision == "bf16" and biased:
         problem = "its bias is slope times position, which bf16 rounds: 256 and 257 are one"
         raise UserError("eval.precision", "bf16", problem, allowed="fp32")
-    most = max(1, LOGITS // text_config(config).vocab_size)
+    most = max(1, LOGITS // text.vocab_size)
     plan = dataclasses.replace(plan, batch_tokens=min(plan.batch_tokens, most))
     subject = HuggingFace(model, length, bos_of(chosen, library))
     subject.check(plan.extend, max(plan.windows))
@@ -185,7 +186,7 @@ def hf_job(settings: dict[str, Any]) -> Job:
         device=resolve_device(settings["device"]),
         tokenizer=tokenizer,
         digest=f"{_identity(chosen['path'], config)} bos={subject.bos}",
-        own={"subject": {**chosen, "bos": subject.bos, "architecture": text_config(config).model_type}},
+        own={"subject": {**chosen, "bos": subject.bos, "architecture": text.model_type}},
     )
 
 
