@@ -59,7 +59,8 @@ class HuggingFace(Foreign):
     is_known = True
 
     def __init__(self, model: nn.Module, train_length: int, bos: int | None = None) -> None:
-        config = model.config.get_text_config()  # the language model's part
+        whole: Any = model.config
+        config = whole.get_text_config()
         super().__init__(model, config.vocab_size, train_length)
         self.bos, self.config = bos, config
         heads, width = getattr(config, "num_attention_heads", 1), config.hidden_size  # Mamba has none
