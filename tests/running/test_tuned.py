@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -21,11 +19,11 @@ Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
-def words(place: Path, corpus: Path) -> list[str]:
+def words(place, corpus):
     return [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
 
 
-def test_the_best_rate_on_validation_documents_is_read(words: list[str], posenc: Posenc) -> None:
+def test_the_best_rate_on_validation_documents_is_read(words, posenc):
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     done = posenc("train", "-m", "experiment=tuning", "encoding=rope", "train.lr=1e-5,3e-3,3.0", *tuning)
     assert done.code in (0, 1), done.err  # the highest may diverge
@@ -102,12 +100,12 @@ class Lower(Sweeper):
 '''
 
 
-def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words: list[str], place: Path) -> None:
+def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place):
     (place / "plugins/hydra_plugins").mkdir(parents=True)
     (place / "plugins/hydra_plugins/lower.py").write_text(SWEEPER)
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     line = ["train", "-m", "hydra/sweeper=lower", "encoding=rope", *tuning]
-    found: dict[str, Any] = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
+    found = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
     for more, says in (
         (["experiment=tuning", "eval.split=test"], "must not choose on test documents"),
         (["experiment=tuning", "hydra/launcher=slurm"], "without hydra/launcher"),
@@ -146,7 +144,7 @@ def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words: list[str],
 
 
 @pytest.mark.parametrize("rate", ["fast", True, None, [1]])
-def test_a_rate_that_is_none(rate: Any, corpus: Path, place: Path) -> None:
+def test_a_rate_that_is_none(rate, corpus, place):
     every = tiny.keywords(corpus)
     every["train"] |= {"lr": rate}
     with pytest.raises(UserError) as caught:
