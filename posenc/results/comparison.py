@@ -186,7 +186,7 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
-    """Return what an option chooses in each table, None where it fits not. Raises UserError if it fits none."""
+    """Return what an option chooses in each table, None where it does not fit. UserError if it fits none."""
     found, errors = [], []
     for table in tables:
         try:
@@ -244,7 +244,7 @@ def _notes(row: Row) -> list[str]:
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
-    """Compare each row of a column with the one of the lowest mean and with the baseline, where it is fair."""
+    """Compare each row of a column with the best and with the baseline, if they may be compared."""
     cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
     ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
     if len(ranked) < 2 or not _comparable(part, ranked, at):
