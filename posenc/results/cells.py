@@ -130,7 +130,7 @@ class Row:
 
     @property
     def names(self) -> set[str]:
-        """What a user may call it: its label, alone or with what is mixed; its encoding with an extension."""
+        """What a user may call it: its label, alone and with what is mixed; encoding+extension."""
         return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
 
 

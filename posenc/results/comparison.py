@@ -186,7 +186,7 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
-    """Return what an option chooses in each table, None where it does not fit. UserError if it fits none."""
+    """Return what an option chooses in each table, None where it does not fit; UserError if nowhere."""
     found, errors = [], []
     for table in tables:
         try:
