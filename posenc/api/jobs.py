@@ -16,9 +16,9 @@ from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.foreign import Foreign
-from posenc.running.eval_job import Outcome, run_eval
 from posenc.running.jobs import new_job
-from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer, run_subject
+from posenc.running.measure import Outcome, run_eval
+from posenc.running.subjects import given_job, kept_tokenizer
 from posenc.running.train_job import run_train, train_job
 from posenc.training.device import resolve_device
 
@@ -54,7 +54,7 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
         overrides, subject = {"plugins": subject.plugins, **overrides}, subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
     job = new_job("eval", _settings("eval", list(_words({group: str(subject), **overrides}))))
-    _check_end(run_subject(job) if isinstance(job, SubjectJob) else run_eval(job))
+    _check_end(run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 
@@ -85,7 +85,7 @@ def measure_given(
         tokenizer=settings["tokenizer"],
         own={},
     )
-    return job.directory, run_subject(job)
+    return job.directory, run_eval(job)
 
 
 def _tokenizer(given: Any) -> dict[str, Any]:
