@@ -18,6 +18,7 @@ WRONG: list[tuple[str, ...]] = [
     # choices of groups
     ("train encoding.name=os", "encoding=os", "no such encoding"),
     ("train 'encoding=[alibi,rope]'", "encoding=[alibi,rope]", "one choice"),
+    ("train encoding=null", "encoding=null", "one choice"),
     ("train tracking.name=comet", "tracking=comet", "none, tensorboard, trackio, wandb"),
     # keys
     ("train encoding.base.x=3", "encoding.base.x=3", "no such setting", "encoding.base"),
