@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     check_evaluation,
@@ -61,7 +60,14 @@ from posenc.running.build import Job, build_decoder, build_model, code_of, resol
 from posenc.running.run_directory import is_held, locked, put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, build_tracker, check_tracking
-from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
+from posenc.training.checkpoint import (
+    Checkpoint,
+    check_run,
+    check_weights,
+    load_weights,
+    newest_checkpoint,
+    stored_shapes,
+)
 from posenc.training.device import resolve_device
 from posenc.training.distributed import current
 
@@ -131,13 +137,9 @@ def load_model(run: StoredRun | Job, checkpoint: Checkpoint, vocab_size: int | N
 
 
 def _vocabulary(checkpoint: Path) -> int:
-    try:
-        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-            if "embedding.weight" in file.keys():  # noqa: SIM118
-                return int(file.get_slice("embedding.weight").get_shape()[0])
-    except SafetensorError as error:
-        raise RunError(f"{checkpoint}/model.safetensors: {error}") from error
-    raise RunError(f"{checkpoint} holds no token embeddings")
+    if (shape := stored_shapes(checkpoint).get("embedding.weight")) is None:
+        raise RunError(f"{checkpoint} holds no token embeddings")
+    return shape[0]
 
 
 def directory_of(run: str) -> Path:
