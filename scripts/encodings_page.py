@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posenc.cli.catalogue import PLACES, entry, yaml_text
+from posenc.cli.catalogue import PLACES, entry
+from posenc.config.overrides import value_text
 from posenc.encodings import list_encodings, options
 from posenc.encodings.options import POSITIONS, SCALES, Window
 from posenc.evaluation.extensions import default_knobs, extensions
@@ -70,7 +71,7 @@ def overview(entries: list[dict[str, Any]]) -> list[str]:
 def section(one: dict[str, Any]) -> list[str]:
     lines = [f"### {one['name']}", "```text", one["description"], "```"]
     if one["parameters"]:
-        shown = ", ".join(f"`encoding.{k}={yaml_text(v)}`" for k, v in one["parameters"].items())
+        shown = ", ".join(f"`encoding.{k}={value_text(v)}`" for k, v in one["parameters"].items())
         lines.append(f"Settings: {shown}.\n")
     lines.append(f"Past T: {one['past_training']}.")
     lines += [f"\nRefused with it: `{option}`: {why}." for option, why in one["refuses"].items()]
@@ -92,7 +93,7 @@ def extension_lines() -> list[str]:
     ]
     for name in extensions():
         cls = extensions()[name]
-        knobs = ", ".join(f"`extend.{k}={yaml_text(v)}`" for k, v in default_knobs(name).items())
+        knobs = ", ".join(f"`extend.{k}={value_text(v)}`" for k, v in default_knobs(name).items())
         row = (f"`{name}`", cls.formula, cls.applies, knobs or "none", cls.paper)
         lines.append("| " + " | ".join(cell(part) for part in row) + " |")
     return [*lines, ""]

@@ -38,7 +38,7 @@ def main() -> None:
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
-        split=asked.split,
+        splits=[asked.split],
         needed_tokens=length + 1,
         context_length=None,
     )

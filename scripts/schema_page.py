@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.CurveSummary"]
-COMPARISON += ["cells.ProbeColumn", "headroom.Recovered"]
+COMPARISON += ["headroom.Recovered"]
 COMPARISON += ["recall.RecallColumns", "recall.RowRecall", "recall.RecallCell", "recall.Horizon"]
 HEADER = """# The JSON that posenc writes
 

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import tiny
@@ -51,14 +49,12 @@ def test_the_python_page_runs_from_top_to_bottom(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
-    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT), MPLBACKEND="agg")
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    env = {"POSENC_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(tiny.ROOT), "MPLBACKEND": "agg"}
+    done = tiny.python("page.py", cwd=tmp_path, **env)
+    assert done.code == 0, done.err[-3000:]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "rope finished" in done.stdout and "| alibi" in done.stdout
-    shift = re.search(r"\['rotate'\] tensor\((\S+)\)", done.stdout)
+    assert "rope finished" in done.out and "| alibi" in done.out
+    shift = re.search(r"\['rotate'\] tensor\((\S+)\)", done.out)
     assert shift is not None and float(shift[1]) < 1e-4  # what the page says of RoPE
 
 
@@ -70,25 +66,17 @@ def test_the_notebook_runs_cell_by_cell(tmp_path):
     small = sources[0].replace("200_000", "8_192")
     script = tmp_path / "cells.py"  # the last line of a cell is shown by a notebook
     script.write_text("\n".join([small, *sources[1:], "print(runs.compare())"]), encoding="utf-8")
-    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT))
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "2 encodings" in done.stdout and "nats a byte with all of the text" in done.stdout
+    env = {"POSENC_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(tiny.ROOT)}
+    done = tiny.python(str(script), cwd=tmp_path, **env)
+    assert done.code == 0, done.err[-3000:]
+    assert "2 encodings" in done.out and "nats a byte with all of the text" in done.out
 
 
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs posenc[docs]")
 def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
     site = tmp_path / "site"
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)],
-        cwd=tiny.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = tiny.python("-m", "mkdocs", "build", "--strict", "-d", str(site))
+    assert done.code == 0, done.err[-3000:]
     pages = sorted(path for path in site.glob("*.html") if path.stem != "404")
     assert {page.stem for page in pages} >= {path.stem for path in DOCS.glob("*.md")} | {"contributing"}
     for page in pages:
@@ -116,10 +104,8 @@ def described():
 @pytest.mark.parametrize("name", ["schema", "encodings"])
 def test_the_page_is_what_its_script_writes(name):
     code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
-    command = [sys.executable, "-c", code]
-    made = subprocess.run(command, capture_output=True, text=True, cwd=tiny.ROOT, check=True)
-    page = (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    assert made.stdout == page, f"run python scripts/{name}_page.py"
+    made, page = tiny.python("-c", code), (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert made.code == 0 and made.out == page, f"run python scripts/{name}_page.py"
 
 
 def test_every_field_on_disk_is_described(trained_once):
@@ -151,8 +137,6 @@ def test_every_printed_field_is_described(posenc, trained_once, options):
 # --- The README and docs/study.md say what the records say: tables and figures made anew, nothing trained.
 
 
-sys.path.insert(0, str(tiny.ROOT / "scripts"))
-
 RECORDS = tiny.ROOT / "docs" / "study"
 
 
@@ -181,6 +165,5 @@ def test_records_are_compact_and_of_finished_runs_of_one_recipe(records, context
 
 
 def test_every_table_and_figure_is_what_the_records_give():
-    command = [sys.executable, "scripts/study_page.py", "--check"]
-    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = tiny.python("scripts/study_page.py", "--check")
+    assert done.code == 0, done.out + done.err

@@ -45,6 +45,31 @@ def keywords(corpus: Path) -> dict[str, Any]:
     }
 
 
+PLUGIN = '''
+"""A bias of one's own."""
+import torch
+from posenc.encodings.base import Encoding, Shape
+
+
+class Mine(Encoding):
+    """By the logarithm of the distance."""
+
+    name = "mine"
+    paper = past_training = "none"
+    formula = "score $ _ij"
+    acts_on = "bias"
+    learned = "0"
+    relative = penalty = True
+
+    def __init__(self, shape: Shape, *, strength: float) -> None:
+        super().__init__(shape)
+        self.strength = strength
+
+    def distance_bias(self, r, layer):
+        return -self.strength * torch.log1p(r.float()).expand(self.shape.n_heads, -1)
+'''
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command left behind."""
@@ -73,6 +98,14 @@ def environment(**more: str) -> dict[str, str]:
     """Of a process: one thread, no terminal, nothing of the user's that changes what is printed."""
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "HYDRA_FULL_ERROR", "POSENC_SWEEP")}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def python(*arguments: str, cwd: Path = ROOT, **env: str) -> Result:
+    """Run a script, `-c CODE` or `-m MODULE`, and wait."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment(**env), capture_output=True, text=True
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def start(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> subprocess.Popen[str]:

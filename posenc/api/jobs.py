@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +12,18 @@ import torch
 from posenc.api.loaded import LoadedRun, load
 from posenc.config.checks import check_evaluation, check_length, whole
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import CommandLine, group_of, quoted
+from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.foreign import Foreign
-from posenc.running.eval_job import Outcome, run_eval
 from posenc.running.jobs import new_job
-from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer, run_subject
+from posenc.running.measure import Outcome, run_eval
+from posenc.running.subjects import given_job, kept_tokenizer
 from posenc.running.train_job import run_train, train_job
 from posenc.training.device import resolve_device
 
 MODEL = ("context_length", "tokenizer", "device", "seed", "name")
 ASKED = (*MODEL, "data", "eval", "experiment_name", "runs_dir")  # what may be said of a given function
-PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # read by Hydra as the text that it is
 
 
 def train(**overrides: Any) -> LoadedRun:
@@ -57,7 +54,7 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
         overrides, subject = {"plugins": subject.plugins, **overrides}, subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
     job = new_job("eval", _settings("eval", list(_words({group: str(subject), **overrides}))))
-    _check_end(run_subject(job) if isinstance(job, SubjectJob) else run_eval(job))
+    _check_end(run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 
@@ -88,7 +85,7 @@ def measure_given(
         tokenizer=settings["tokenizer"],
         own={},
     )
-    return job.directory, run_subject(job)
+    return job.directory, run_eval(job)
 
 
 def _tokenizer(given: Any) -> dict[str, Any]:
@@ -121,17 +118,4 @@ def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _words(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """Return a value in Hydra's grammar."""
-    if value is None or isinstance(value, bool | int | float):
-        return json.dumps(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, str | Path):
-        return str(value) if PLAIN.fullmatch(str(value)) else quoted(str(value))
-    raise UserError("overrides", value, f"cannot be a setting ({type(value).__name__})")
+            yield f"{prefix}{key}={value_text(value)}"

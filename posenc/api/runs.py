@@ -76,7 +76,7 @@ class Runs(list[Run]):
         return Table(self, compare_runs(self, _request(request)))
 
     def plot(self, kind: str = "context", *, width: float = 5.5, **request: Any) -> Plot:
-        """Return a picture: context, change, heatmap or training; `width` in inches, request of `compare`.
+        """Return a picture: context, change, heatmap, recall or use; `width` in inches, request of `compare`.
 
         A Vega-Lite chart: shown by itself in a notebook, saved by `save`. Raises UserError.
         """
@@ -111,7 +111,7 @@ class Table:
         """Return it as table, markdown, csv, latex or json."""
         from posenc.report.writers import render
 
-        return render(self.tables, format, TEXT_WIDTH, runs=self.runs)
+        return render(self.tables, format, TEXT_WIDTH)
 
     def __repr__(self) -> str:
         return self.text().rstrip("\n")
@@ -130,13 +130,13 @@ class Plot:
         """Return the picture as png, svg or pdf."""
         from posenc.report.charts import plot_bytes
 
-        return plot_bytes(format, self.kind, self.runs, self.tables, self.width)
+        return plot_bytes(format, self.kind, self.tables, self.width)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture as the ending of the path says: .png, .svg or .pdf. Raises UserError."""
         from posenc.report.charts import save_plot
 
-        save_plot(Path(path), self.kind, self.runs, self.tables, self.width)
+        save_plot(Path(path), self.kind, self.tables, self.width)
         return Path(path)
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from posenc.config.overrides import value_text
 from posenc.core.signature import parameters_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
 
@@ -84,7 +85,7 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
 
 def _print_one(one: dict[str, Any]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
-    settings = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
+    settings = [f"encoding.{key}={value_text(value)}" for key, value in one["parameters"].items()]
     settings += [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
     learned = {None: "not declared", "0": "none"}.get(one["learned_parameters"])
     legend = "(T training length, d model width, D head width, H heads, L layers)"
@@ -102,12 +103,3 @@ def _print_one(one: dict[str, Any]) -> None:
             console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
             console.print(Padding(line, (0, 0, 0, 2)) if line else "")
-
-
-def yaml_text(value: Any) -> str:
-    """Return a value as it is written in an override."""
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return "[" + ",".join(yaml_text(one) for one in value) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

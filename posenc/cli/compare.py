@@ -13,11 +13,10 @@ from typing import Any
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.captions import EXPLAIN
+from posenc.report.captions import explain
 from posenc.report.charts import KIND, KINDS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import csv_lines, show, write
-from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
@@ -56,13 +55,11 @@ def run_compare(
     `records` says which of several records of a run count: length, corpus, split, stride.
     """
     if output.explain:
-        write(EXPLAIN, sys.stdout)
+        write(explain(), sys.stdout)
         return
     _check(request, output)
     everything = request.protocol == ALL or output.plot or output.html or output.against or output.per
-    protocols = (
-        None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL, *PROBES}
-    )
+    protocols = None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL}
     runs = load_runs(paths, protocols)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if conditions:
@@ -112,20 +109,19 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
     found = compare_runs(runs, request)
     if output.per in (None, "cell"):
         every = bool(request.columns)
-        show(found, output.format, sys.stdout, runs=runs, full=output.full, every=every)
+        show(found, output.format, sys.stdout, full=output.full, every=every)
     else:
         lines = seeds_table if output.per == "seed" else documents_table
         write(csv_lines(lines(runs, request)), sys.stdout)
     if output.plot is not None:
         kind = output.plot_kind or KINDS.get(request.protocol, KIND)
-        save_plot(Path(output.plot), kind, runs, found, output.plot_width or WIDTH)
+        save_plot(Path(output.plot), kind, found, output.plot_width or WIDTH)
         say(f"wrote {output.plot}")
     if output.html is not None:
         from posenc.report.page import write_page
 
         page = output_file("--html", output.html)
-        others = _others(runs, request)
-        write_page(page, runs, [*found, *others], ["posenc", *sys.argv[1:]])
+        write_page(page, [*found, *_others(runs, request)], ["posenc", *sys.argv[1:]])
         say(f"wrote {output.html}")
 
 
@@ -134,7 +130,7 @@ def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     if request.protocol == ALL:
         return []
     plain = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
-    skip = (request.protocol, *PROBES, RECALL)  # which are beside the headline's
+    skip = (request.protocol, RECALL)  # which is beside the headline
     return [one for one in compare_runs(runs, plain) if one.header["protocol"] not in skip]
 
 

@@ -36,8 +36,8 @@ from posenc.evaluation.forward_cache import NotApplicableError, free_memory, n_i
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.report.writers import width_of
 from posenc.running.build import build_decoder
-from posenc.running.eval_job import subject_and_request
 from posenc.running.jobs import applicable, seed_by_seed, validated
+from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.device import keep_freed_memory

@@ -15,9 +15,10 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
+from posenc.report.captions import MOST_NAMED
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
-from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_names, run_places
+from posenc.report.writers import color_of, width_of
+from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_places
 from posenc.results.schema import HEADLINE
 from posenc.results.settings import where as fitting
 
@@ -41,7 +42,6 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         markup=False,
         emoji=False,
         color_system="auto" if color_of(sys.stdout) else None,
-        safe_box=not unicode_of(sys.stdout),
     )
     now = time.time()
     lines = [*table(runs, console.width, now), Text("")] if runs else []
@@ -90,7 +90,8 @@ def run_export(paths: Sequence[str], conditions: Sequence[str], out: str) -> Non
     runs += f" ({diverged} diverged)" if diverged else ""
     say(f"wrote {visible(out)}: {runs}, {len(data) / 1e6:.2f} MB")
     if left := [run for run in found if not _has_ended(run)]:
-        say(f"left out, not finished: {run_names(left)}")
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        say(f"left out, not finished: {', '.join(run.name for run in left[:MOST_NAMED])}{more}")
 
 
 def _has_ended(run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir, expanded
@@ -22,6 +22,7 @@ from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.evaluation.plans import RecallGrid
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.selection import parse_multiple
+from posenc.results.settings import own_yaml
 from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
 
@@ -113,7 +114,7 @@ def check_model(model: dict[str, Any]) -> ModelShape:
 def _model_name(name: str, sizes: dict[str, int]) -> str:
     """The name of the YAML while the sizes are its own, else the sizes themselves."""
     path = choice_file("model", name)
-    own = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    own = {} if path is None else own_yaml(path)
     if any(own.get(key, value) != value for key, value in sizes.items() if key != "short_conv"):
         name = f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
     return f"{name}+conv{sizes['short_conv']}" if "short_conv" in sizes else name
@@ -121,9 +122,7 @@ def _model_name(name: str, sizes: dict[str, int]) -> str:
 
 def default_evaluation() -> dict[str, Any]:
     """The `eval` group as it is by default."""
-    text = (conf_dir() / "eval" / "default.yaml").read_text(encoding="utf-8")
-    settings: dict[str, Any] = yaml.safe_load(text)
-    return settings
+    return copy.deepcopy(own_yaml(conf_dir() / "eval" / "default.yaml"))
 
 
 def check_evaluation(

@@ -21,6 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from posenc.config.checks import LARGEST, LONGEST_CONTEXT
 from posenc.config.conf_text import groups
 from posenc.config.hydra_adapter import (
     BASIC_LAUNCHER,
@@ -291,7 +292,18 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
         if isinstance(error, ConfigKeyError):
             raise _unknown_key(key, None, _keys(SCHEMAS[command])) from error
         raise UserError(key, None, first_line(error)) from error
-    return {str(key): value for key, value in settings.items()}  # type: ignore[union-attr]
+    assert isinstance(settings, dict)
+    _check_sizes(settings)
+    return {str(key): value for key, value in settings.items()}
+
+
+def _check_sizes(settings: dict[Any, Any], prefix: str = "") -> None:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            _check_sizes(value, f"{prefix}{key}.")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            most = LONGEST_CONTEXT if key == "context_length" else LARGEST
+            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {most}")
 
 
 def _explained(command: str, overrides: list[str], error: Exception) -> UserError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import expanded
@@ -16,6 +18,7 @@ HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "-
 WRITTEN = "settings are written KEY=VALUE: encoding=rope, seed=1"
 # taken as they are written
 PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path", "train.init")
+PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # Hydra reads it as the text that it is
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 
@@ -130,3 +133,16 @@ def quoted(value: str) -> str:
         return value
     escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
     return f"'{escaped}'"
+
+
+def value_text(value: Any) -> str:
+    """Return a value of Python's in Hydra's grammar. Raises UserError for what is none of YAML's."""
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(value_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{value_text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, str | Path):
+        return str(value) if PLAIN.fullmatch(str(value)) else quoted(str(value))
+    raise UserError("overrides", value, f"cannot be a setting ({type(value).__name__})")

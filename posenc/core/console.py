@@ -1,4 +1,4 @@
-"""Speak on stderr while work goes on: lines, one task's progress, library calls that Ctrl-C can end."""
+"""Print on stderr while work goes on: lines, one task's progress, library calls that Ctrl-C can end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 SECONDS_BETWEEN_LINES = 5.0
 CLEAR = "\r\x1b[K"  # back to the beginning of the line, which goes
-PROGRESS = "POSENC_PROGRESS"  # environment variable; off in the jobs of a sweep, which tells of all of them
+PROGRESS = "POSENC_PROGRESS"  # environment variable; off in the jobs of a sweep, which reports for all
 UNINTERRUPTIBLE_THREAD = "posenc: a library at work"  # the name of a thread that may outlive the command
 T = TypeVar("T")
 

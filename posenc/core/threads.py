@@ -42,21 +42,14 @@ class Load:
         """Return how many cores others leave, one at least."""
         return max(1, int(self.cores - self.others + 0.5))
 
-    @property
-    def wanted(self) -> float:
-        """Return the cores that they want: more than they get, where they leave less than one."""
-        return self.others / min(1.0, max(self.cores - self.others, 0.05))
-
-    def speed(self, threads: int) -> float:
-        """Return the fair share of its quiet speed that work of so many threads gets."""
-        return min(1.0, self.cores / (threads + self.wanted))
-
     def note(self, threads: int) -> str | None:
         """Say what is left for so many threads, if a core's worth of what they would use is taken."""
-        if threads + self.wanted - self.cores < A_CORE:
+        # others would use more than they get, where they leave less than one core
+        wanted = threads + self.others / min(1.0, max(self.cores - self.others, 0.05))
+        if wanted - self.cores < A_CORE:
             return None
         busy = f"other processes keep {self.others:.1f} of {self.cores} cores busy"
-        return f"{busy}: expect about {max(0.1, round(self.speed(threads), 1)):.0%} of the usual speed"
+        return f"{busy}: expect about {max(0.1, round(self.cores / wanted, 1)):.0%} of the usual speed"
 
 
 class LoadMeter:

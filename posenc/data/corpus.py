@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
 
 BYTES = {"name": "bytes"}
 FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
-FEW = 0.5  # share of the training text inside windows up to which the user is told
+FEW = 0.5  # the user is told if windows reach at most this share of the training text
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
@@ -133,35 +133,36 @@ def inspect(
     data: Mapping[str, Any],
     tokenizer: Mapping[str, Any],
     *,
-    split: str,
+    splits: Sequence[str],
     needed_tokens: int,
     context_length: int | None,
 ) -> CorpusFacts:
-    """Check what needs no tokens, and return the facts: all splits with `context_length`, else one; lengths.
+    """Check what needs no tokens, and return the facts: every split with `context_length`, else `splits`.
 
     A document has at most as many tokens as bytes: what is refused cannot work.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
-    for each in SPLITS if context_length is not None else (split,):
+    for each in SPLITS if context_length is not None else splits:
         if not facts.sizes[each]:
             counts = ", ".join(f"{name} {len(facts.sizes[name])}" for name in SPLITS)
             problem = f"the {each} split is empty (documents: {counts})"
             hint = "splits hold whole documents: give more text, or larger shares in data.split"
             raise UserError("data", facts.name, problem, hint=hint)
-    if context_length is not None and facts.copies.get(split) == len(facts.sizes[split]):
-        problem = f"every document of the {split} split has the text of a training document"
-        raise UserError("data", facts.name, problem, hint="give documents that differ")
-    check_lengths(facts, split=split, needed_tokens=needed_tokens, context_length=context_length)
+    for split in splits if context_length is not None else ():
+        if facts.copies.get(split) == len(facts.sizes[split]):
+            problem = f"every document of the {split} split has the text of a training document"
+            raise UserError("data", facts.name, problem, hint="give documents that differ")
+    check_lengths(facts, splits=splits, needed_tokens=needed_tokens, context_length=context_length)
     return facts
 
 
 def check_lengths(
-    text: CorpusFacts | TokenStore, *, split: str, needed_tokens: int, context_length: int | None
+    text: CorpusFacts | TokenStore, *, splits: Sequence[str], needed_tokens: int, context_length: int | None
 ) -> None:
-    """Check the lengths of `inspect`: in bytes, or exactly, in tokens. Raises UserError."""
+    """Check that documents are long enough: roughly, in bytes, or exactly, in tokens. Raises UserError."""
     unit = "tokens" if isinstance(text, TokenStore) else "bytes"
-    checks = [("eval.lengths", split, needed_tokens)]
+    checks = [("eval.lengths", split, needed_tokens) for split in splits]
     if context_length is not None:  # a window of n inputs has n targets, one place further on
         checks.insert(0, ("context_length", "train", context_length + 1))
     for key, name, least in checks:

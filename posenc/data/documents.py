@@ -35,7 +35,7 @@ class Notes:
     lines: list[str] = field(default_factory=list)
 
     def text(self) -> list[str]:
-        """Return what the user is told, a line each."""
+        """Return the lines to show the user."""
         kinds = sorted(self.not_read.items(), key=lambda kind: (-kind[1], kind[0]))
         named = [f"{count:,} {kind}" for kind, count in kinds if count]
         return [*([f"not read: {', '.join(named)}"] if named else []), *self.lines]

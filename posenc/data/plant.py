@@ -142,7 +142,7 @@ def plant_pairs(window: Ints, plant: Plant, seed: int, step: int) -> Ints:
 def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
     """Return different cues, (N, pairs, cue), from raw draws (N, cue * alphabet).
 
-    No one token of two tells the pair.
+    Neither token of a cue of two identifies the pair alone.
     """
     if plant.cue == 1:
         return plant.keys[shuffled(raw)[:, :pairs, None]]

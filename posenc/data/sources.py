@@ -108,7 +108,7 @@ def is_streamed(data: Mapping[str, Any]) -> bool:
 
 
 def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what names the text for good without reading it; None where only its fingerprint does."""
+    """Return what identifies the text without reading it; None where only its fingerprint can."""
     arguments = check_data(data)
     return hub.pinned_identity(arguments) if is_streamed(data) else None
 

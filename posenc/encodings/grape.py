@@ -130,7 +130,7 @@ class GRAPE(Encoding):
         queries, keys = s.shape[-2:]
         if self.additive == "gated":
             of_q, of_k = state
-            r = (q_pos[:, None] - k_pos).clamp_min(0)  # (T, S)
+            r = q_pos[:, None] - k_pos  # (T, S)
             return s - r * (of_block(of_q, of_k.shape[2], s)[..., None] + of_k[..., None, :keys])
         with torch.autocast(s.device.type, enabled=False):
             cos, sin = cos_sin(k_pos, lambda device: torch.ones(state.shape[-1] // 2, device=device))

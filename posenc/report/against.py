@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from posenc.core.errors import UserError
-from posenc.report.captions import millions
+from posenc.report.captions import POLICY, millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
@@ -57,28 +57,23 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     rows = [row for row in published() if row["table"] == table]
     if not rows:
         raise UserError("--against", table, "there is no such table", allowed=tables())
-    shares, there = rows[0]["metric"] == SHARES, protocols_of(runs)
+    shares, there, theirs = rows[0]["metric"] == SHARES, protocols_of(runs), rows[0]["protocol"]
     if shares and RECALL not in there:
-        raise UserError(
-            "--against", table, "no run was asked to recall", hint="posenc train experiment=recall"
-        )
-    nearest = next((name for name in PROTOCOLS if rows[0]["protocol"].startswith(name)), HEADLINE)
-    nearest = RECALL if shares else nearest
+        hint = "posenc train experiment=recall"
+        raise UserError("--against", table, "no run was asked to recall", hint=hint)
+    nearest = RECALL if shares else next((name for name in PROTOCOLS if theirs.startswith(name)), HEADLINE)
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
     comparison, *others = compare_runs(runs, CompareRequest(protocol))
-    cells = _measured(comparison)
-    missing = sorted({row["encoding"] for row in rows} - {label for label, _ in cells})
-    notes = []
-    if not rows[0]["protocol"].startswith(protocol):
-        notes.append(f"protocols differ: {rows[0]['protocol']} there, {protocol} here")
-    if missing:
-        notes.append(f"published and not measured: {', '.join(missing)}")
-    known = {row["encoding"] for row in rows}
-    weak = [row.label for row in comparison.rows if row.recall and row.recall.learned is False]
-    if weak := sorted(known & {*weak}) if shares else []:
-        notes.append(f"did not learn to recall within T, so without a change: {', '.join(weak)}")
-    if others:
-        notes.append(f"not compared: {len(others)} more tables of runs with other settings")
+    cells, known = _measured(comparison), {row["encoding"] for row in rows}
+    missing = sorted(known - {label for label, _ in cells})
+    blind = {row.label for row in comparison.rows if row.recall and row.recall.learned is False}
+    weak = sorted(known & blind) if shares else []
+    notes = {
+        f"protocols differ: {theirs} there, {protocol} here": not theirs.startswith(protocol),
+        f"published and not measured: {', '.join(missing)}": bool(missing),
+        f"did not learn to recall within T, so without a change: {', '.join(weak)}": bool(weak),
+        f"not compared: {len(others)} more tables of runs with other settings": bool(others),
+    }
     measured = [column.multiple for column in comparison.columns]
     bases = {(row["encoding"], row["train_length"]): row for row in rows if row["multiple"] == 1}
     entries = []
@@ -97,16 +92,20 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
         entry["difference"] = None if change is None or ours is None else ours - change
         entries.append(entry)
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
-    theirs = {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys}
-    sides = {"table": table, "published": theirs, "measured": comparison.header}
-    return {**sides, "notes": notes, "rows": entries}
+    return {
+        "table": table,
+        "published": {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys},
+        "measured": comparison.header,
+        "notes": [note for note, holds in notes.items() if holds],
+        "rows": entries,
+    }
 
 
 def _measured(comparison: Comparison) -> dict[tuple[str, float], tuple[float | None, ...]]:
     """Return mean, change from T and its spread by label and multiple; of recall at the farthest distance."""
     found: dict[tuple[str, float], tuple[float | None, ...]] = {}
     for row in comparison.rows:
-        label, own = row.label.split(" (beyond")[0], row.recall
+        label, own = POLICY.sub("", row.label), row.recall
         if comparison.header["protocol"] != RECALL:
             found |= {(label, one.multiple): (one.mean, one.change, one.change_spread) for one in row.cells}
         elif own and own.within:
@@ -129,16 +128,13 @@ def _place(multiple: float, published: Sequence[float], measured: Sequence[float
 
 def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
     """Print to a stream. Raises UserError for a format that is not in FORMATS."""
-    match format:
-        case "table":
-            text = terminal([_report(found)], width_of(stream), color_of(stream))
-        case "markdown":
-            text = markdown([_report(found)])
-        case "json":
-            document = {"schema_version": SCHEMA_VERSION, **found}
-            text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-        case _:
-            raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    if format not in FORMATS:
+        raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    if format == "json":
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **found}, indent=2, allow_nan=False) + "\n"
+    else:
+        report, width = [_report(found)], width_of(stream)
+        text = markdown(report) if format == "markdown" else terminal(report, width, color_of(stream))
     write(text, stream)
 
 
@@ -149,23 +145,19 @@ def _report(found: dict[str, Any]) -> Report:
     size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
     hidden = len(found["rows"]) - len(shown)
     unit = "shares found" if theirs["metric"] == SHARES else "nats per token"
-    return Report(
-        facts=[f"{found['table']} beside these runs"],
-        answer="",
-        tables=[Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])],
-        notes=[
-            *found["notes"],
-            *([f"{hidden} more published numbers, at lengths that were not measured"] if hidden else []),
-            f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
-            f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
-            f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, {unit}, "
-            f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
-            f"seeds {', '.join(map(str, ours['seeds']))}",
-            f"change: against T, in {unit}, ± SD over seeds. Corpus, model, "
-            "tokenizer and length differ: compare its direction, not its size",
-        ],
-        gap=True,
-    )
+    notes = [
+        *found["notes"],
+        *[f"{hidden} more published numbers, at lengths that were not measured"] * bool(hidden),
+        f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
+        f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
+        f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, {unit}, "
+        f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
+        f"seeds {', '.join(map(str, ours['seeds']))}",
+        f"change: against T, in {unit}, ± SD over seeds. Corpus, model, "
+        "tokenizer and length differ: compare its direction, not its size",
+    ]
+    table = Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])
+    return Report([f"{found['table']} beside these runs"], "", [table], notes, gap=True)
 
 
 def _texts(row: dict[str, Any]) -> list[str]:

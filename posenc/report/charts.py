@@ -1,17 +1,18 @@
 """Build Vega-Lite charts of results, for the page and, drawn by vl-convert, as PNG, SVG or PDF.
 
 `chart.json` has the layers. Row names are data of a chart and never part of an expression. Colours are names
-of the page's style sheet, which become plain colours in a file.
+of the page's style sheet, which become plain colours in a file; `paper` is what else differs there.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,23 +22,18 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.captions import unit_of
 from posenc.report.series import (
-    SMOOTHED,
     Names,
     Point,
     band_is,
     context_points,
     grid_points,
-    missing,
     panel_titles,
     per_bit,
-    runs_of,
     source,
-    training_points,
     use_points,
 )
 from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
-from posenc.results.load import Run
 from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import printed, printed_change
 
@@ -45,12 +41,10 @@ PLOTS = {
     "context": "loss against context",
     "change": "change against the loss at T, against context",
     "heatmap": "change against T by encoding and context",
-    "training": "training loss against tokens",
     "recall": "share of planted values found, by window and distance",
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
 NOTHING = {  # why there is no chart of a kind
-    "training": "no run has logged losses",
     "recall": "no run was asked to recall: posenc train experiment=recall",
     "use": "no run was asked to recall: posenc train experiment=recall",
 }
@@ -66,29 +60,14 @@ FINE = 0.02  # changes: about linear up to here, logarithmic beyond
 DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
-START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
-    "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
-    "s": "M-.85,-.85H.85V.85H-.85Z",
-    "^": "M0,-1L1,.8H-1Z",
-    "v": "M0,1L1,-.8H-1Z",
-    "<": "M-1,0L.8,-1V1Z",
-    ">": "M1,0L-.8,-1V1Z",
-    "D": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z",
-    "P": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
-    "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
-    "*": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
-}
-ON_PAPER = {"ink": "#1A1A1A", "faint": "#555555", "line": "#DDDDDD"}  # of the page's colours, in a file
 POINTS, DPI = 72, 200  # of an inch; of a PNG
-SMALL = 7  # points: the size of text that a paper's column asks for
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # vl-convert has the first
 HEIGHT = 150  # points, of a panel of lines
 NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
 
 Spec = dict[str, Any]
+Panels = Sequence[tuple[Comparison, str]]  # with their titles
 
 
 @dataclass
@@ -98,85 +77,85 @@ class Chart:
     title: str
     spec: Spec
     panels: list[str]
-    rows: list[str] = field(default_factory=list)  # of the legend: those with a number
-    notes: list[str] = field(default_factory=list)  # below a figure
+    rows: list[str]  # of the legend: those with a number
+    note: str  # below a figure
     own_scales: bool = False  # the panels do not share y
 
 
-def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> Chart | None:
+def chart(kind: str, comparisons: Sequence[Comparison], names: Names) -> Chart | None:
     """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
-    titles = panel_titles(comparisons)
-    panels = list(zip(comparisons, titles, strict=True))
-    if kind == "heatmap":
-        return _heatmap(panels, names)
-    if kind == "recall":
-        return _recall(
-            [point for one, title in panels for point in grid_points(one, names, title)], comparisons
-        )
-    if kind == "use":
-        return _use(panels, names)
-    if kind == "training":
-        points = [p for one, title in panels for p in training_points(one, runs_of(one, runs), names, title)]
-        found = _lines("Training loss", points, titles, names)
-        return found and _training(found, comparisons)
-    points = [p for one, title in panels for p in context_points(one, names, title, kind == "change")]
-    if kind == "change" and all(point["x"] == 1 or point["y"] is None for point in points):
-        return None
-    found = _lines("Loss against context", points, titles, names)
-    if found is None:
-        return None
-    curves = any(row.curve for one in comparisons for row in one.rows)
-    columns = [column for one in comparisons for column in one.columns]
-    x, y = found.spec["encoding"]["x"], found.spec["encoding"]["y"]
-    x["axis"] |= _context_axis(columns, "position" if curves else "context")
-    x["scale"] |= {"type": "log", "base": 2, "padding": 12}
-    if not min(one.multiple for one in columns) < 1 < max(one.multiple for one in columns):
-        _without_t(found.spec)
-    unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header["metric"] == "ppl"
-    words: list[str] = []
-    if kind == "change":
-        found.title = "Rise over the mean from T/2 to T" if curves else "Change against T"
-        y["axis"]["title"] = f"{'rise over' if curves else 'change against'} T ({unit})"
-        words = _margins(found.spec, panels, runs)
-    else:
-        found.title = "Loss by position" if curves else found.title
-        y["axis"]["title"] = unit if perplexity else f"loss ({unit})"
-        y["scale"] |= {"padding": 6, "type": "log" if perplexity else "linear"}
-        for one, title in panels:
-            if (level := (one.header["reference"] or {}).get("mean")) is not None:
-                points.append({"panel": title, "level": level, "name": "trigram"})
-    few = len(found.rows) <= MOST_BANDS
-    words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
-    found.notes = [" ".join(filter(None, words)), *missing(comparisons, names)]
-    return found
+    panels = list(zip(comparisons, panel_titles(comparisons), strict=True))
+    match kind:
+        case "heatmap":
+            return _heatmap(panels, names)
+        case "recall":
+            return _recall(panels, names)
+        case "use":
+            return _use(panels, names)
+    return _context(panels, names, change=kind == "change")
 
 
-def _template(name: str) -> Spec:
-    every: Spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
-    return {"$schema": every["$schema"], "config": every["config"], **every[name]}
-
-
-def _lines(title: str, points: list[Point], panels: list[str], names: Names) -> Chart | None:
-    """Return lines with bands and a legend of the rows that have a number, those that end highest first."""
+def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
+    """Return lines of the loss, or of its change, with bands; a legend of the rows that have a number."""
+    comparisons, titles = [one for one, _ in panels], [title for _, title in panels]
+    points = [point for one, title in panels for point in context_points(one, names, title, change)]
     last = {point["row"]: point["y"] for point in points if point["y"] is not None}
-    if not last:
+    if not last or (change and all(point["x"] == 1 or point["y"] is None for point in points)):
         return None
-    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])
+    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])  # as the lines end
     _style(spec, rows, names)
     *below, band, line, dots = spec["layer"]
     if len(points) > DENSE * len(rows) * len(panels):
         dots["encoding"]["size"]["value"] = 0
-    spec["layer"] = [*below, *([band] if len(rows) <= MOST_BANDS else []), line, dots]
-    return Chart(title, spec | {"data": {"values": points}}, panels, rows)
+    few = len(rows) <= MOST_BANDS
+    spec["layer"] = [*below, *([band] if few else []), line, dots]
+    spec["data"] = {"values": points}
+    curves = any(row.curve for one in comparisons for row in one.rows)
+    columns = [column for one in comparisons for column in one.columns]
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
+    x["axis"] |= _context_axis(columns, "position" if curves else "context")
+    x["scale"] |= {"type": "log", "base": 2, "padding": 12}
+    if not min(one.multiple for one in columns) < 1 < max(one.multiple for one in columns):
+        spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]  # no line at T
+    unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header["metric"] == "ppl"
+    words: list[str] = []
+    if change:
+        title = "Rise over the mean from T/2 to T" if curves else "Change against T"
+        y["axis"]["title"] = f"{'rise over' if curves else 'change against'} T ({unit})"
+        words = _margins(spec, panels)
+    else:
+        title = "Loss by position" if curves else "Loss against context"
+        y["axis"]["title"] = unit if perplexity else f"loss ({unit})"
+        y["scale"] |= {"padding": 6, "type": "log" if perplexity else "linear"}
+        for one, panel in panels:
+            if (level := (one.header["reference"] or {}).get("mean")) is not None:
+                points.append({"panel": panel, "level": level, "name": "trigram"})
+    words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
+    return Chart(title, spec, titles, rows, " ".join(filter(None, words)))
+
+
+@functools.cache
+def _file() -> str:
+    return files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8")
+
+
+def _template(name: str) -> Spec:
+    every: Spec = json.loads(_file())
+    return {"$schema": every["$schema"], "config": every["config"], **every[name]}
+
+
+def shapes() -> dict[str, str]:
+    """Return the markers by the letters of MARKERS, as paths in a square from -1 to 1."""
+    return dict(json.loads(_file())["shapes"])
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:
-    """Give the layers that leave it open each row's colour, dashes and shape."""
-    styles = [names.styles[row] for row in rows]
+    """Give each row its colour, dashes and shape, in the layers where these are left open ({})."""
+    styles, paths = [names.styles[row] for row in rows], shapes()
     by_row = {
         "color": [f"var(--s{names.number(row)})" for row in rows],
         "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
-        "shape": [SHAPES[style.marker] for style in styles],
+        "shape": [paths[style.marker] for style in styles],
     }
     for layer in spec["layer"]:
         for channel in (one for one in by_row if layer["encoding"].get(one) == {}):
@@ -184,14 +163,10 @@ def _style(spec: Spec, rows: list[str], names: Names) -> None:
             layer["encoding"][channel] = {"field": "row", "type": "nominal", "scale": scale}
 
 
-def _without_t(spec: Spec) -> None:
-    spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]
-
-
-def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequence[Run]) -> list[str]:
+def _margins(spec: Spec, panels: Panels) -> list[str]:
     """Make y logarithmic beyond the margin of `same`, mark the margins, and say so."""
     points, y = spec["data"]["values"], spec["encoding"]["y"]
-    margins, units = panels[0][0].header["margins"], [per_bit(one, runs) for one, _ in panels]
+    margins, units = panels[0][0].header["margins"], [per_bit(one) for one, _ in panels]
     fine = max((unit * margins["same"] for unit in units if unit), default=FINE)
     values = [point[key] for point in points for key in ("y", "low", "high") if point.get(key) is not None]
     low, high = 1.2 * min(*values, -fine), 1.2 * max(*values, fine)
@@ -205,24 +180,6 @@ def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequenc
                 points.append({"panel": title, "level": collapsed, "name": "collapsed"})
     grey = [f"Grey: same, within {margins['same']:g} {margins['unit']}."] if any(units) else []
     return ["Above 0: worse than at T.", *grey, f"Logarithmic beyond {fine:.2g}."]
-
-
-def _training(found: Chart, comparisons: Sequence[Comparison]) -> Chart:
-    """Return the training losses, against tokens."""
-    spec, points = found.spec, found.spec["data"]["values"]
-    _without_t(spec)
-    end = {row: max(point["x"] for point in points if point["row"] == row) for row in found.rows}
-    settled = [point["y"] for point in points if point["x"] >= START * end[point["row"]]]
-    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
-    label = "datum.value ? datum.label : '0'"
-    x["axis"] |= {"title": "tokens trained on", "format": "~s", "tickCount": 5, "labelExpr": label}
-    x["scale"]["domain"] = [0, max(end.values())]
-    y["scale"] |= {"type": "log", "domain": [0.97 * max(min(settled), 1e-9), 1.03 * max(settled)]}
-    y["axis"]["title"] = "training loss (nats per token)"
-    text = f"Loss on training text; {source(comparisons)} A point is the mean of {SMOOTHED} logged steps."
-    bands = any("low" in point for point in points) and len(found.rows) <= MOST_BANDS
-    found.notes = [text + (" Bands: standard deviation over seeds." if bands else "")]
-    return found
 
 
 def _context_axis(columns: Sequence[Column], name: str) -> Spec:
@@ -250,7 +207,7 @@ def _heads(multiple: float, window: int | None) -> list[str]:
     return [*([] if window is None else [tokens]), f"{multiple:.3g}x"]
 
 
-def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+def _heatmap(panels: Panels, names: Names) -> Chart | None:
     """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
     spec, points = _template("heatmap"), []
     changes = [abs(c.change) for one, _ in panels for row in one.rows for c in row.cells if c.change]
@@ -281,12 +238,13 @@ def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | 
     x["axis"] |= {"labelExpr": f"{json.dumps(heads)}[datum.value]", "labelPadding": above}
     comparisons, titles = [one for one, _ in panels], [title for _, title in panels]
     words = f"Change against the loss at T in {unit_of(comparisons[0].header)}: red is worse, blue is better"
-    notes = [f"{source(comparisons)} {words}; at T the loss itself.", *missing(comparisons, names)]
-    return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], notes, own_scales=True)
+    note = f"{source(comparisons)} {words}; at T the loss itself."
+    return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], note, own_scales=True)
 
 
-def _recall(points: list[Point], comparisons: Sequence[Comparison]) -> Chart | None:
+def _recall(panels: Panels, names: Names) -> Chart | None:
     """Return a panel a row: windows below each other, distances beside each other, coloured by the share."""
+    points = [point for one, title in panels for point in grid_points(one, names, title)]
     if not points:
         return None
     spec = _template("heatmap")
@@ -296,12 +254,14 @@ def _recall(points: list[Point], comparisons: Sequence[Comparison]) -> Chart | N
         axis = spec["encoding"][channel]
         axis["sort"] = sorted({point[field_] for point in points}, key=int)
         axis["axis"] |= {"title": f"{name} (tokens)", "labelColor": "var(--faint)"}
-    words = f"Per cent of planted values found at a distance, in a window; {source(comparisons)}"
-    panels = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Recall", spec | {"data": {"values": points}}, panels, [], [words])
+    words = (
+        f"Per cent of planted values found at a distance, in a window; {source([one for one, _ in panels])}"
+    )
+    titles = list(dict.fromkeys(point["panel"] for point in points))
+    return Chart("Recall", spec | {"data": {"values": points}}, titles, [], words)
 
 
-def _use(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+def _use(panels: Panels, names: Names) -> Chart | None:
     """Return a point a row: harm to the right, use upward; the change is logarithmic beyond FINE."""
     found = [use_points(one, names, title) for one, title in panels]
     points, multiples = [point for _, some in found for point in some], {at for at, some in found if some}
@@ -322,18 +282,16 @@ def _use(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None
     if weak := [point["row"] for point in points if not point["learned"]]:
         words.append(f"Did not learn to recall: {', '.join(dict.fromkeys(weak))}.")
     titles = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, [" ".join(words)])
+    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, " ".join(words))
 
 
 # --- files
 
 
-def save_plot(
-    path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
-) -> None:
+def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> None:
     """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
     place = check_plot(path, kind, width)
-    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
+    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, comparisons, width))
 
 
 def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
@@ -355,12 +313,10 @@ def check_look(kind: str, width: float) -> None:
         raise UserError("--plot-width", width, "not a width", allowed=allowed)
 
 
-def plot_bytes(
-    format: str, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
-) -> bytes:
+def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> bytes:
     """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     names = Names(comparisons)
-    found = chart(kind, runs, comparisons, names)
+    found = chart(kind, comparisons, names)
     if found is None:
         raise UserError("--plot-kind", kind, NOTHING.get(kind, "no run has a number yet"))
     vl_convert, points = vega(), width * POINTS
@@ -372,13 +328,11 @@ def plot_bytes(
         wide, high = re.findall(r' (?:width|height)="([\d.]+)"', svg)[:2]
         inner = max(40.0, inner + (points - float(wide)) / columns)
     ids = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', svg)))}
-    svg = re.sub(
-        r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg
-    )  # Vega counts from figure to figure
+    # Vega counts from figure to figure
+    svg = re.sub(r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg)
     if format == "svg":
-        return svg.replace(
-            f'width="{wide}" height="{high}"', f'width="{wide}pt" height="{high}pt"', 1
-        ).encode()
+        size = f'width="{wide}" height="{high}"'
+        return svg.replace(size, f'width="{wide}pt" height="{high}pt"', 1).encode()
     if format == "pdf":
         pdf = bytes(vl_convert.svg_to_pdf(svg))  # its names come in any order
         return re.sub(rb"(?: +/\w+ \d+ 0 R\n)+", lambda one: b"".join(sorted(one[0].splitlines(True))), pdf)
@@ -400,24 +354,17 @@ def _on_paper(found: Chart, names: Names, width: float, inner: float, columns: i
 
     `width` of the whole and `inner`, of a panel without its axis, are in points.
     """
-    colors = ON_PAPER | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
-    text = re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec))
-    spec: Spec = json.loads(text)
-    config, layers = spec.pop("config"), spec["layer"]
-    for part in ("axis", "header", "legend"):
-        config[part] |= {"labelFontSize": SMALL, "titleFontSize": SMALL + 0.5}
-    config["axis"] |= {"domainWidth": 0.7, "tickWidth": 0.7, "tickSize": 3, "gridWidth": 0.5}
-    config |= {"background": "white", "padding": 3, "font": FONT, "text": {"fontSize": SMALL, "font": FONT}}
+    paper = json.loads(_file())["paper"]
+    colors = paper["colors"] | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
+    spec: Spec = json.loads(re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec)))
+    config = spec.pop("config")
+    for key, value in paper["config"].items():
+        config[key] = config.get(key, {}) | value if isinstance(value, dict) else value
     entry = 24 + CHARACTER * max(map(len, found.rows), default=1)
-    config["legend"] |= {"orient": "top", "columns": max(1, int(width / entry)), "labelLimit": 0, "offset": 4}
-    config["legend"] |= {"symbolSize": 26, "symbolStrokeWidth": 1.2, "columnPadding": 8, "rowPadding": 1}
-    config["line"] = {"strokeWidth": 1.2}
-    size = layers[-1]["encoding"].get("size")
-    if size:
+    config["legend"]["columns"] = max(1, int(width / entry))
+    if size := spec["layer"][-1]["encoding"].get("size"):
         size["value"] = min(size["value"], 26)
-    lines = [line for note in found.notes for line in textwrap.wrap(visible(note), int(width / CHARACTER))]
-    title = {"text": lines, "orient": "bottom", "anchor": "start", "frame": "bounds", "fontSize": SMALL}
-    title |= {"fontWeight": "normal", "color": ON_PAPER["faint"], "lineHeight": 9.5, "offset": 6}
+    title = paper["title"] | {"text": textwrap.wrap(visible(found.note), int(width / CHARACTER))}
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
     if len(found.panels) == 1:

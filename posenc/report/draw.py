@@ -6,6 +6,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,6 @@ LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the larges
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 2)))
 GREY = "0.45"
-STYLE: dict[str, Any] = {
-    "font.size": 7.5,
-    "axes.titlesize": 8,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "axes.xmargin": 0,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "posenc",
-    "pdf.fonttype": 42,
-}
 METADATA: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 TEXT_WIDTH, NUMBER, NAME = 80, 8, 24  # columns of a terminal, of a number, of a line's name
 MOST_NUMBERS = (TEXT_WIDTH - NAME) // NUMBER
@@ -43,11 +28,12 @@ MOST_NUMBERS = (TEXT_WIDTH - NAME) // NUMBER
 def picture_bytes(picture: Picture, format: str) -> bytes:
     """Return a file's content, the same bytes for the same picture; `format` is one of FORMATS."""
     import matplotlib
+    import matplotlib.style
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as glyphs that the font lacks: drawn as boxes
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
+        matplotlib.style.use(str(files("posenc.report").joinpath("posenc.mplstyle")))
         buffer = io.BytesIO()
         draw(picture).savefig(buffer, format=format, metadata=METADATA[format])
         return buffer.getvalue()

@@ -9,21 +9,21 @@ import base64
 import functools
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from posenc import __version__
 from posenc.core.errors import visible
-from posenc.report.captions import EXPLAIN, label
-from posenc.report.charts import SHAPES, chart, vega
-from posenc.report.series import Names, panel_titles, runs_of
-from posenc.report.table import BEST, TIED, CellText, Table, full_report_of, report_of, rows_table
+from posenc.report.captions import explain, label
+from posenc.report.charts import chart, shapes, vega
+from posenc.report.series import Names, panel_titles
+from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.settings import as_text, differing, flatten
+from posenc.results.settings import differing, flatten
 from posenc.results.store import write_text_atomic
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
@@ -35,36 +35,25 @@ CHIPS = {word: word for word in ("better", "same", "worse", "collapsed", "unclea
 CHIPS |= {"below": "better", "tied": "same", "above": "worse", "undertrained": "unclear"}  # style classes
 ON_PAGE = {"width": "container", "height": 280, "autosize": {"type": "fit-x", "contains": "padding"}}
 MEANS = {BEST: "best", TIED: "not distinguishable from the best"}
-FACTS = {
-    "T": ("context_length", as_text),
-    "tokens": ("tokens", "{:,.0f}".format),
-    "tokens/s": ("tokens_per_second", "{:,.0f}".format),
-    "time": ("wall_seconds", "{:,.0f} s".format),
-    "peak memory": ("peak_memory_bytes", lambda size: f"{size / 2**20:,.0f} MiB"),
-    "training loss": ("final_loss", "{:.3f}".format),
-}
 
 
-def write_page(
-    path: Path, runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequence[str] | None = None
-) -> None:
+def write_page(path: Path, comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> None:
     """Write the page, whole or not at all; the same runs give the same bytes.
 
-    `comparisons` are tables of `runs`, each a section; `command` is the command line that makes
-    the page again. Raises RunError where the file cannot be written or the chart library is not installed.
+    Each comparison is a section; `command` is the command line that makes the page again. Raises RunError
+    where the file cannot be written or the chart library is not installed.
     """
-    write_text_atomic(path, page(runs, comparisons, command or ()))
+    write_text_atomic(path, page(comparisons, command))
 
 
-def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
+def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
     """Return the document, a function of its arguments."""
     import jinja2
     from markupsafe import Markup, escape
 
-    shown = {path for one in comparisons for row in one.rows for path in row.runs}
-    runs = [run for run in runs if str(run.path) in shown]
+    runs = {str(run.path): run for one in comparisons for run in one.runs}
     names = Names(comparisons)
-    sections = [*_sections(runs, comparisons, names)]
+    sections = [*_sections(comparisons, names)]
     styles = list(names.styles.values())
     encodings = {row.encoding for one in comparisons for row in one.rows}
     what = f"{len(encodings)} positional encodings" if len(encodings) != 1 else "A positional encoding"
@@ -86,16 +75,14 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         scripts=[Markup(script) for script in scripts],
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
-        swatches=[(style, SHAPES[style.marker]) for style in styles],
+        swatches=[(style, shapes()[style.marker]) for style in styles],
         settings=_settings(runs, comparisons, names),
-        unfinished=[run for run in runs if run.state != "finished"],
-        runs=_runs_table(runs),
-        environment=_environment(runs),
+        unfinished=[run for run in runs.values() if run.state != "finished"],
         command=shlex.join(command),
         version=__version__,
         chips=CHIPS,
         means=MEANS,
-        rules=escape(EXPLAIN),  # our own, in lines
+        rules=escape(explain()),  # our own, in lines
     )
 
 
@@ -114,20 +101,13 @@ def chart_library() -> str:
 # --- the sections
 
 
-def _sections(
-    runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names
-) -> Iterator[dict[str, Any]]:
-    """Yield what the section of each comparison shows; a run's training is drawn in the first one."""
-    drawn: set[str] = set()
+def _sections(comparisons: Sequence[Comparison], names: Names) -> Iterator[dict[str, Any]]:
+    """Yield what the section of each comparison shows."""
     for comparison, panel in zip(comparisons, panel_titles(comparisons), strict=True):
         name = panel or comparison.header["protocol"]
-        short, full = report_of(comparison, runs), full_report_of(comparison, runs)
-        paths = {path for row in comparison.rows for path in row.runs}
-        losses = [] if comparison.header["protocol"] == RECALL else ["context", "change", "use"]
-        kinds = [*losses, *(() if paths <= drawn else ("training",))]
-        drawn |= paths
-        members = runs_of(comparison, runs)
-        charts = [found for kind in kinds if (found := chart(kind, members, [comparison], names))]
+        short, full = report_of(comparison), full_report_of(comparison)
+        kinds = [] if comparison.header["protocol"] == RECALL else ["context", "change", "use"]
+        charts = [found for kind in kinds if (found := chart(kind, [comparison], names))]
         numbers = [names.number(names.of(row)) for row in comparison.rows]
         yield {
             "title": name,
@@ -140,7 +120,7 @@ def _sections(
         }
 
 
-def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[str, Any]:
+def _table(table: Table, caption: str, numbers: Sequence[int]) -> dict[str, Any]:
     """Return a table for the template; `numbers` are those of the rows' styles."""
     rows = [
         {"name": row[0].text, "number": number, "cells": row[1:]}
@@ -150,16 +130,17 @@ def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[st
     return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
 
 
-def _settings(runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> list[dict[str, Any]]:
-    """Return of each row, those as trained first, its settings and in which ones the rows differ."""
-    by_path = {str(run.path): flatten(run.config or {}) for run in runs}
+def _settings(
+    runs: Mapping[str, Run], comparisons: Sequence[Comparison], names: Names
+) -> list[dict[str, Any]]:
+    """Return the settings of each row, those as trained first, and the ones in which rows differ."""
     rows = sorted((row for one in comparisons for row in one.rows), key=lambda row: row.extend is not None)
     seen: set[str] = set()
     found: list[dict[str, Any]] = []
     for row in rows:
         if not set(row.runs) <= seen:
             seen |= set(row.runs)
-            each = [by_path[path] for path in row.runs]
+            each = [flatten(runs[path].config or {}) for path in row.runs]
             unlike = set(differing(each))  # seeds and names
             shared = {key: value for key, value in sorted(each[0].items()) if key not in unlike}
             number = names.number(names.of(row))
@@ -168,31 +149,6 @@ def _settings(runs: Sequence[Run], comparisons: Sequence[Comparison], names: Nam
     for one in found:
         one["differs"] = ", ".join(f"{key} = {value}" for key, value in one["all"].items() if key in differ)
     return found
-
-
-def _runs_table(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return a line for each run: state, seed, speed, what it ended with."""
-    rows = []
-    for run in runs:
-        facts = run.facts or {}
-        known = [(facts.get(key), text) for key, text in FACTS.values()]
-        shown = [text(value) if isinstance(value, int | float) else "-" for value, text in known]
-        rows.append([CellText(text) for text in (run.name, run.state, as_text(run.seed), *shown)])
-    return _table(Table(["run", "status", "seed", *FACTS], rows), "Runs", [None] * len(runs))
-
-
-def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return versions, device, precision and commit; where runs differ, each of them."""
-    values: dict[str, dict[str, None]] = {}
-    for run in runs:
-        facts: dict[str, Any] = dict(run.facts or {})
-        found = dict(facts.get("versions") or run.status.get("versions") or {})
-        found |= {key: facts.get(key) for key in ("precision", "device")}
-        found["commit of posenc"] = run.status.get("git_commit")
-        for key, value in found.items():
-            if value is not None:
-                values.setdefault(str(key), {})[as_text(value)] = None
-    return [(key, ", ".join(some)) for key, some in values.items()]
 
 
 def _file(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,15 @@ Summary = Mapping[str, Any]
 def run_summary(run: Run) -> dict[str, Any]:
     """Return what is known of a run directory. Tokens, nats per token; null where it is not known."""
     facts: dict[str, Any] = dict(run.facts or {})
-    config, last = run.config or {}, last_metrics(run.path)
-    train, state = config.get("train"), run.state
+    config, last, state = run.config or {}, last_metrics(run.path), run.state
+    train = config.get("train")
     asked: float | None = _number(train.get("tokens")) if isinstance(train, dict) else None
-    tokens, speed = last.get("tokens", facts.get("tokens")), facts.get("tokens_per_second")
+    tokens = _number(last.get("tokens", facts.get("tokens")))
     if state == FINISHED:
-        tokens = asked = facts.get("tokens")
+        tokens = asked = _number(facts.get("tokens"))
     elif tokens is None and asked and run.problem is None:
-        tokens = 0
-    tokens, asked, speed = _number(tokens), _number(asked), _number(speed or last.get("tokens_per_second"))
+        tokens = 0.0
+    speed = _number(facts.get("tokens_per_second") or last.get("tokens_per_second"))
     left = (asked - tokens) / speed if asked and speed and tokens is not None else None
     losses = headline_losses(run)
     longest = max((multiple for multiple in losses if multiple > 1), default=None)
@@ -65,7 +65,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "pid": run.status.get("pid"),
         "nats_at_train_length": losses.get(1.0),
         "longest_multiple": longest,
-        "nats_at_longest": None if longest is None else losses[longest],
+        "nats_at_longest": losses.get(longest or 0.0),
         "continue": command if state in RESUMABLE else f"{command} --retry" if state == DIVERGED else None,
     }
 
@@ -129,23 +129,21 @@ def table(runs: Sequence[Summary], width: int, now: float) -> list[Text]:
 
 def _cells(run: Summary, now: float) -> dict[str, str | None]:
     """Return the cells of a run by their column; None where nothing is known."""
-    speed, at_t, written = run["tokens_per_second"], run["nats_at_train_length"], run["written"]
-    tokens, asked = run["tokens"], run["tokens_asked"]
+    tokens, asked, longest = run["tokens"], run["tokens_asked"], run["longest_multiple"]
     of = f"/{millions(asked)}" if asked and (tokens or 0) < 0.999 * asked else ""
+
+    def shown(key: str, text: Callable[[Any], str] = str) -> str | None:
+        return None if run[key] is None else text(run[key])
+
     return {
-        "status": run["status"],
-        "experiment": run["experiment"],
-        "encoding": run["encoding"],
-        "model": run["model"],
-        "T": None if run["context_length"] is None else str(run["context_length"]),
-        "seed": None if run["seed"] is None else str(run["seed"]),
-        "tokens": None if tokens is None else millions(tokens) + of,
-        "tok/s": None if speed is None else millions(round(speed)),
-        "age": None if written is None else age(now - written),
-        "at T": None if at_t is None else f"{at_t:.3f}",
-        "longest": f"{run['nats_at_longest']:.3f} {length(multiple)}"
-        if (multiple := run["longest_multiple"])
-        else None,
+        **{key: run[key] for key in ("status", "experiment", "encoding", "model")},
+        "T": shown("context_length"),
+        "seed": shown("seed"),
+        "tokens": shown("tokens", lambda count: millions(count) + of),
+        "tok/s": shown("tokens_per_second", lambda speed: millions(round(speed))),
+        "age": shown("written", lambda at: age(now - at)),
+        "at T": shown("nats_at_train_length", "{:.3f}".format),
+        "longest": shown("nats_at_longest", lambda nats: f"{nats:.3f} {length(longest)}"),
     }
 
 

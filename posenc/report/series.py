@@ -1,4 +1,4 @@
-"""Prepare what charts show: styles and short names of rows, points, and what is missing with its reason."""
+"""Prepare what charts show: styles and short names of rows, their points, the words around a chart."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.core.errors import visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import facts_of, label, length, millions, percent, plural, short_label
+from posenc.report.captions import cut, facts_of, label, length, percent, plural, short_label
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.load import Run, losses_of
 from posenc.results.recall import PROTOCOL as RECALL
 
-LONGEST_NAME = 44  # characters
-MOST_REASONS = 14  # rows named below a chart
-MOST_LOGGED = 120  # points of a training curve
-SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
 DIGITS = 6  # significant ones of a coordinate
 Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text
 # Hues of Okabe and Ito, moved apart in lightness until the nearest two differ by more under simulated colour
@@ -66,7 +60,7 @@ def style_of(label: str) -> Style:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """Return the styles of rows side by side: as `style_of`; of two that are alike one gets another."""
+    """Return the styles of rows that are shown together: as `style_of`, but no two alike."""
     given = list(dict.fromkeys(labels))
     parts = {one: _split(one) for one in given}
     found: dict[str, Style] = {}
@@ -92,7 +86,7 @@ def _split(label: str) -> tuple[str, str]:
 
 @functools.cache
 def _names(group: str) -> frozenset[str]:
-    """Return what there is a YAML of."""
+    """Return the choices of a group of conf/."""
     return frozenset(choice_files(group))
 
 
@@ -136,12 +130,6 @@ class Names:
         return list(self.styles).index(name)
 
 
-def cut(text: str, longest: int = LONGEST_NAME) -> str:
-    """Escape what cannot be printed, and take the middle out of a long text."""
-    text, half = visible(text), (longest - 1) // 2
-    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
-
-
 def context_points(comparison: Comparison, names: Names, panel: str, change: bool = False) -> Iterator[Point]:
     """Yield the rows' means by multiple of T, or their changes against T.
 
@@ -154,12 +142,17 @@ def context_points(comparison: Comparison, names: Names, panel: str, change: boo
             point: Point = {"panel": panel, "row": names.of(row), "x": _short(column.multiple), "y": None}
             if value is not None and math.isfinite(value):
                 point |= {"y": _short(value), "text": _text(names.of(row), cell, comparison)}
-                if spread is not None and math.isfinite(spread):
-                    point |= {"low": _short(value - spread), "high": _short(value + spread)}
-                elif cell.change_ci95 is not None and cell.change is not None:
-                    low, high = (value + end - cell.change for end in cell.change_ci95)
-                    point |= {"low": _short(low), "high": _short(high)}
+                point |= dict(zip(("low", "high"), _ends(cell, value, spread), strict=False))
             yield point
+
+
+def _ends(cell: Cell, value: float, spread: float | None) -> list[float]:
+    """Return the ends of the band around a value of a cell; none without one."""
+    if spread is not None and math.isfinite(spread):
+        return [_short(value - spread), _short(value + spread)]
+    if cell.change_ci95 is not None and cell.change is not None:
+        return [_short(value + end - cell.change) for end in cell.change_ci95]
+    return []
 
 
 def _text(name: str, cell: Cell, comparison: Comparison) -> str:
@@ -169,30 +162,6 @@ def _text(name: str, cell: Cell, comparison: Comparison) -> str:
     if cell.targets is not None:
         counts += f", {cell.targets} targets, {cell.documents} documents"
     return "\n".join([name, place, *cell_lines(cell, comparison.header["metric"]), counts])
-
-
-def training_points(comparison: Comparison, runs: Sequence[Run], names: Names, panel: str) -> Iterator[Point]:
-    """Yield the mean training loss of each set of runs (as trained, where rows share them), thinned.
-
-    At each number of tokens that all of its runs have logged.
-    """
-    logs = {str(run.path): _smoothed(losses_of(run)) for run in runs}
-    drawn: set[str] = set()
-    for row in sorted(comparison.rows, key=lambda row: row.extend is not None):
-        own = [log for path in row.runs if (log := logs.get(path))]
-        if set(row.runs) <= drawn or not own:
-            continue
-        drawn |= set(row.runs)
-        places = sorted(set.intersection(*map(set, own)))
-        for at in {*places[:: max(1, math.ceil(len(places) / MOST_LOGGED))], *places[-1:]}:
-            here = [log[at] for log in own]
-            mean = statistics.fmean(here)
-            text = f"{names.of(row)}\n{millions(round(at))} tokens\n{mean:.3f}"
-            point = {"panel": panel, "row": names.of(row), "x": _short(at), "y": _short(mean), "text": text}
-            if len(here) > 1:
-                spread = statistics.stdev(here)
-                point |= {"low": _short(mean - spread), "high": _short(mean + spread)}
-            yield point
 
 
 def grid_points(comparison: Comparison, names: Names, panel: str) -> Iterator[Point]:
@@ -222,50 +191,33 @@ def use_points(comparison: Comparison, names: Names, panel: str) -> tuple[float,
         far = own.beyond[known.index(at)] if own else None
         if cell.change is None or not math.isfinite(cell.change) or own is None or far is None:
             continue
-        low, high = (100 * end for end in far.ci95)
+        low, high = (_short(100 * end) for end in far.ci95)
+        learned = own.learned is not False
         text = _text(names.of(row), cell, comparison) + f"\nrecall {percent(far)}"
-        text += "" if (learned := own.learned is not False) else ", did not learn"
+        text += "" if learned else ", did not learn"
         point: Point = {"panel": panel, "row": names.of(row), "x": _short(cell.change), "text": text}
-        point["learned"] = learned
-        point |= {"y": _short(100 * far.accuracy), "low": _short(low), "high": _short(high)}
-        if cell.change_spread is not None:
-            point |= {
-                "left": _short(cell.change - cell.change_spread),
-                "right": _short(cell.change + cell.change_spread),
-            }
-        elif cell.change_ci95 is not None:
-            point |= {"left": _short(cell.change_ci95[0]), "right": _short(cell.change_ci95[1])}
-        points.append(point)
+        point |= {"learned": learned, "y": _short(100 * far.accuracy), "low": low, "high": high}
+        ends = _ends(cell, cell.change, cell.change_spread)
+        points.append(point | dict(zip(("left", "right"), ends, strict=False)))
     return at, points
-
-
-def _smoothed(log: Mapping[float, float]) -> dict[float, float]:
-    """Average SMOOTHED logged losses at the middle one; keep them where there are fewer."""
-    steps, half = sorted(log), SMOOTHED // 2
-    if len(steps) < SMOOTHED:
-        return dict(log)
-    return {
-        steps[i]: statistics.fmean(log[step] for step in steps[i - half : i + half + 1])
-        for i in range(half, len(steps) - half)
-    }
 
 
 def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-# Words around a chart
+# --- words around a chart
 
 
 def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
     """Name what sets the comparisons apart; empty for a single one."""
-    every = [facts_of(one, ()) for one in comparisons]
+    every = [facts_of(one) for one in comparisons]
     return [cut(", ".join(part for part in own if not all(part in one for one in every))) for own in every]
 
 
 def source(comparisons: Sequence[Comparison]) -> str:
     """Say what all of them were measured on."""
-    every = [facts_of(one, ()) for one in comparisons]
+    every = [facts_of(one) for one in comparisons]
     return ", ".join(cut(part) for part in every[0] if all(part in one for one in every)) + "."
 
 
@@ -278,37 +230,11 @@ def band_is(comparisons: Sequence[Comparison]) -> str:
     return "Bands: 95% CI over documents (1 seed)." if any(cell.change_ci95 for cell in cells) else ""
 
 
-def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
-    """Name each row that lacks a number, with the reasons, in one sentence; none where none does."""
-    lines: list[str] = []
-    for row in (row for one in comparisons for row in one.rows):
-        places: dict[str, list[str]] = {}
-        for cell in row.cells:
-            if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
-                places.setdefault(cell.note or ">1e30", []).append(length(round(cell.multiple, 3)))
-        whole = len(row.cells)  # a reason that holds everywhere needs no places
-        reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
-        if reasons := reasons if row.cells else row.notes:
-            lines.append(cut(f"{names.of(row)} {', '.join(reasons)}", 120))
-    if len(lines) > MOST_REASONS:
-        lines[MOST_REASONS - 1 :] = [f"and {len(lines) - MOST_REASONS + 1} more rows"]
-    return [f"Missing: {'; '.join(lines)}."] if lines else []
-
-
-# The runs behind a comparison
-
-
-def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
-    """Return those of `runs` that are in its rows."""
-    paths = {path for row in comparison.rows for path in row.runs}
-    return [run for run in runs if str(run.path) in paths]
-
-
-def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
+def per_bit(comparison: Comparison) -> float | None:
     """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
     metric = comparison.header["metric"]
     if metric != "nats":
         return 1.0 if metric == "bpb" else None
-    records = [record for run in runs_of(comparison, runs) for record in run.records]
+    records = [record for run in comparison.runs for record in run.records]
     ratios = [record["nats"] / record["bpb"] for record in records if record["nats"] and record["bpb"]]
     return statistics.median(ratios) if ratios else None

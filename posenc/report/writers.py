@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import answer, plural
+from posenc.report.captions import answer, cut, plural
 from posenc.report.table import (
     BEST,
     TIED,
@@ -53,9 +52,8 @@ PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format late
 
 
 def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
-    """Print comparisons, as wide, coloured and plain as the stream can show; `shown` as for `render`."""
-    width, color, unicode = width_of(stream), color_of(stream), unicode_of(stream)
-    write(render(comparisons, format, width, color, unicode, **shown), stream)
+    """Print comparisons, as wide and coloured as the stream can show; `shown` as for `render`."""
+    write(render(comparisons, format, width_of(stream), color_of(stream), **shown), stream)
 
 
 def render(
@@ -63,33 +61,27 @@ def render(
     format: str,
     width: int = 80,
     color: bool = False,
-    unicode: bool = True,
     *,
-    runs: Sequence[Run] = (),
     full: bool = False,
     every: bool = False,
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
-    Without `unicode` ± is `+/-`. `runs` are what they were made of; `full`: every number with its interval;
-    `every`: lengths below T too. Raises UserError for a format that is not in FORMATS.
+    `full`: every number with its interval; `every`: lengths below T too. Raises UserError for a format that
+    is not in FORMATS.
     """
     match format:
-        case "table" if full:
-            text = terminal([full_report_of(one, runs) for one in comparisons], width, color)
         case "table":
-            text = terminal([report_of(one, runs, every) for one in comparisons], width, color)
-        case "markdown":
-            text = markdown([paper_report_of(one, runs, every or full) for one in comparisons])
-        case "latex":
-            text = latex([paper_report_of(one, runs, every or full) for one in comparisons])
+            reports = [full_report_of(one) if full else report_of(one, every) for one in comparisons]
+            return terminal(reports, width, color)
+        case "markdown" | "latex":
+            papers = [paper_report_of(one, every or full) for one in comparisons]
+            return markdown(papers) if format == "markdown" else latex(papers)
         case "csv":
-            text = csv_lines(cells_table(comparisons))
+            return csv_lines(cells_table(comparisons))
         case "json":
-            text = json_document(comparisons)
-        case _:
-            raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
-    return text if unicode else text.replace("±", "+/-")
+            return json_document(comparisons)
+    raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
 
 
 def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
@@ -97,14 +89,13 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
 
     Runs of several settings (a sweep over T) have a table each.
     """
-    measured = protocols_of(runs)
+    measured, width = protocols_of(runs), width_of(stream)
     found = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
-    reports = [report_of(one, runs) for one in found]
+    reports = [report_of(one) for one in found]
     if saved is not None:
         weak = any(row.undertrained for one in found for row in one.rows)
-        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
-    text = terminal(reports, width_of(stream), color_of(stream))
-    write(text if unicode_of(stream) else text.replace("±", "+/-"), stream)
+        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width)}"]
+    write(terminal(reports, width, color_of(stream)), stream)
 
 
 def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
@@ -117,9 +108,8 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     if not any(word.startswith("encoding.") for word in words):
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
     sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
-    return (
-        sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
-    )
+    fits = words and len(sweep) + len("next   ") <= width
+    return sweep if fits else f"posenc compare {saved.parent.parent}"
 
 
 # --- the stream
@@ -146,15 +136,6 @@ def color_of(stream: TextIO) -> bool:
     """Return whether styles belong on this stream: a capable terminal, or FORCE_COLOR."""
     console = Console(file=stream)
     return console.is_terminal and not console.is_dumb_terminal
-
-
-def unicode_of(stream: TextIO) -> bool:
-    """Return whether the stream's encoding has the sign that a table uses."""
-    try:
-        "±".encode(getattr(stream, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # --- terminal
@@ -252,7 +233,7 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
     for n, row in enumerate([[CellText(head) for head in table.heads], *table.rows]):
         parts = []
         for i, cell in enumerate(row):
-            text = Text(_cut(visible(cell.text), widths[i]) if i == 0 else visible(cell.text))
+            text = Text(cut(cell.text, widths[i]) if i == 0 else visible(cell.text))
             marked = any(one[i].mark for one in table.rows)
             if n == 0:
                 text.stylize("bold")
@@ -265,14 +246,6 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
             room = " " * (widths[i] - text.cell_len)
             parts.append(text + room if i in (0, *table.left) else Text(room) + text)
         yield Text(GAP).join(parts)
-
-
-def _cut(text: str, width: int) -> str:
-    """Take the middle out of a name that is too long."""
-    if cell_len(text) <= width:
-        return text
-    half = (width - 2) // 2
-    return f"{text[:half]}..{text[len(text) - (width - 2 - half) :]}"
 
 
 # --- papers
@@ -348,37 +321,27 @@ def json_document(comparisons: Sequence[Comparison]) -> str:
 
     A perplexity that overflows is null, with the note `>1e30`.
     """
-    documents = [{"summary": visible(answer(one))} | _finite(one.to_dict()) for one in comparisons]
+    import orjson
+
+    documents = [{"summary": visible(answer(one))} | one.to_dict() for one in comparisons]
+    for cell in (cell for one in documents for row in one["rows"] for cell in row["cells"]):
+        if cell["mean"] == math.inf:  # which orjson writes as null
+            cell["note"] = cell["note"] or ">1e30"
     several = {"schema_version": SCHEMA_VERSION, "comparisons": documents}
-    return json.dumps(documents[0] if len(documents) == 1 else several, indent=2, allow_nan=False) + "\n"
+    document = documents[0] if len(documents) == 1 else several
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return lines of results.frame as CSV: unrounded, a unit a column, empty where there is none."""
-    heads = list(dict.fromkeys(key for line in lines for key in line))
-    return csv_text([heads, *([line.get(head) for head in heads] for line in lines)])
-
-
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV with text that no spreadsheet takes for a formula; None is an empty field."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for row in rows:
-        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in row])
+    writer, heads = csv.writer(out, lineterminator="\n"), [*lines[0]] if lines else []
+    for values in (heads, *(line.values() for line in lines)):
+        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in values])
     return out.getvalue()
 
 
 def _csv_field(value: str) -> str:
+    """Return text that no spreadsheet takes for a formula."""
     shown = visible(value)
     return f"'{shown}" if shown.strip() and shown.lstrip()[0] in FORMULA else shown
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        clean = {key: _finite(item) for key, item in value.items()}
-        if value.get("mean") == math.inf and "note" in value:
-            clean["note"] = value["note"] or ">1e30"
-        return clean
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""A row and its numbers: a cell for each window or bin, its use of context, its probes, its reference."""
+"""A row and its numbers: a cell for each window or bin, its use of context, its reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.results.headroom import Recovered
@@ -15,11 +15,9 @@ from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, 
 from posenc.results.recall import RowRecall
 from posenc.results.schema import (
     BREAK,
-    HEADLINE,
     HUGE,
     METRICS,
     REFERENCE_PROTOCOL,
-    UNIT,
     Metric,
     Record,
     multiple_of,
@@ -27,7 +25,6 @@ from posenc.results.schema import (
     printed_change,
 )
 from posenc.results.selection import Selected, select
-from posenc.results.settings import size_of
 from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread
 
 NOT_MEASURED = "not measured"
@@ -83,24 +80,11 @@ class EffectiveContext:
 
 @dataclass
 class CurveSummary:
-    """A row's curves past T. In nats per token, and tokens."""
+    """Where a row's curves past T break, in tokens."""
 
     train_length: int  # T
-    slope: float | None  # nats per token of loss, for each token past T; mean over seeds
-    slope_spread: float | None  # standard deviation over seeds
-    slope_ci95: list[float] | None  # over documents, for one seed
     breaks_at: list[int | None]  # of each seed: the first position that is surely 0.1 nats above T; or none
     holds: list[bool]  # of each seed: whether no position past T can be 0.1 nats above T; else it is unclear
-
-
-@dataclass
-class ProbeColumn:
-    """A probe at one window, beside the headline protocol."""
-
-    name: str  # induction, far-copy
-    multiple: float  # of T: the longest one that all rows (where none is, any) have
-    window: int | None  # tokens
-    unit: str  # of the losses, whatever the comparison's metric
 
 
 @dataclass(kw_only=True)
@@ -121,17 +105,11 @@ class Row:
     effective_context: EffectiveContext | None = None  # null for an undertrained row
     curve: CurveSummary | None = None  # of the protocol `positions`
     recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
-    probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
     recall: RowRecall | None = None  # of the protocol `recall`
     # not in JSON:
     members: list[Selected] = field(default_factory=list, repr=False)
     settings: dict[str, str] = field(default_factory=dict)
     extension: str | None = None
-
-    @property
-    def size(self) -> dict[str, str] | None:
-        """The model, corpus and lengths of its runs, where one of them names them."""
-        return next((size for m in self.members if (size := size_of(m.run)) is not None), None)
 
     @property
     def measured(self) -> bool:
@@ -152,60 +130,51 @@ class Row:
 
     @property
     def names(self) -> set[str]:
-        """What the row may be called by: its label, with what is mixed; its encoding, with an extension."""
+        """What a user may call it: its label, alone and with what is mixed; encoding+extension."""
         return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
-
-    def alike(self, other: Row) -> bool:
-        """Return whether both have seeds of one encoding with one set of settings, at one size."""
-        if (self.encoding, self.settings) != (other.encoding, other.settings):
-            return False
-        return self.size is None or other.size is None or self.size == other.size
 
 
 def single(values: Iterable[Any]) -> Any:
-    """Return the one value that all of them are; None where they differ or there is none."""
+    """Return the value that all of them have; None where they differ or there is none."""
     distinct = set(values)
     return next(iter(distinct)) if len(distinct) == 1 else None
 
 
 def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     """Return the cell of a row at one window length, or of one bin of its curves."""
-    found: list[tuple[float, Any]] = []  # a number, its record
-    changes: list[float | None] = []  # of each number; None without one at T
-    reasons, windows = Counter[str](), set()
-    pairs: list[tuple[Sample, Sample]] = []  # of a seed here, and at its crop line
-    for member in row.members:
-        record: Any = member.record(row.extension, multiple)
-        value = None if record is None else value_of(record, metric)
-        if record is not None:
-            windows.add(record["window"])
-        if record is None or value is None:
-            reasons[_reason(member.run, record)] += 1
-            continue
-        base = member.record(None, 1.0)
-        reference = None if base is None else value_of(base, metric)
-        found.append((value, record))
-        changes.append(record.get("rise", None if reference is None else value - reference))
-        if base is not record:
-            pairs += pair_of(member, record, base)
-    values, records = [value for value, _ in found], [record for _, record in found]
-    cell = Cell(multiple, single(windows), seeds=len(values))
+    there = [(member, member.record(row.extension, multiple)) for member in row.members]
+    found = [(m, r, value) for m, r in there if r is not None and (value := value_of(r, metric)) is not None]
+    reasons = Counter(_reason(m.run, r) for m, r in there if value_of(r, metric) is None)
+    records: list[Any] = [record for _, record, _ in found]
+    values = [value for _, _, value in found]
+    bases = [member.record(None, 1.0) for member, _, _ in found]
+    pairs = [  # of a seed here, and at its crop line
+        pair
+        for (member, record, _), base in zip(found, bases, strict=True)
+        if base is not record
+        for pair in pair_of(member, record, base)
+    ]
+    cell = Cell(multiple, single(record["window"] for _, record in there if record), seeds=len(values))
     cell.targets_hash = single(record["targets_hash"] for record in records)
     cell.targets, cell.documents = single((r["targets"], r["documents"]) for r in records) or (None, None)
     cell.rankable = bool(values) and set(reasons) <= INNOCENT and all(r["per_document"] for r in records)
     if values:
         cell.mean, cell.spread = mean_and_spread(values)
-    of = f" of {len(values) + sum(reasons.values())}" if values else ""
+    of = f" of {len(there)}" if values else ""
     notes = [f"{n}{of} {reason}" if of else reason for reason, n in sorted(reasons.items())]
+    references = [value_of(base, metric) for base in bases]
+    changes = [
+        record.get("rise", None if reference is None else value - reference)
+        for record, value, reference in zip(records, values, references, strict=True)
+    ]
     based = [change for change in changes if change is not None]
     if 0 < len(based) < len(values):  # a change of some seeds beside a loss of all would be unlike it
         notes.append(f"{len(based)} of {len(values)} with 1x")
     elif values and len(based) == len(values) and all(map(math.isfinite, based)):
         cell.change, cell.change_spread = mean_and_spread(based)
     cell.note = ", ".join(notes) or None
-    per: Per = "targets" if metric == "nats" else "bytes"
     if len(values) == 1 and cell.change is not None and metric != "ppl":
-        own = _difference(pairs, per)
+        own = _difference(pairs, "targets" if metric == "nats" else "bytes")
         cell.change_ci95 = records[0].get("rise_ci95") if own is None else interval_of(own)
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
         same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
@@ -225,8 +194,8 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
     columns = []
     for multiple, records in sorted(by_multiple.items()):
         scored = [record for record in records if record["targets"]]
-        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
-        column = Column(multiple, window, targets, single(r["documents"] for r in scored))
+        counts = (single(record[key] for record in scored) for key in ("targets", "documents"))
+        column = Column(multiple, single(record["window"] for record in records), *counts)
         if any("rise" in record for record in records):
             octave = math.log2(multiple)
             is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
@@ -242,9 +211,9 @@ def samples_of(row: Row, multiple: float) -> dict[int, Sample]:
     return {seed: sample for seed, sample in samples if seed is not None and sample is not None}
 
 
-def value_of(record: Record, metric: Metric) -> float | None:
+def value_of(record: Record | None, metric: Metric) -> float | None:
     """Return the number of a record; None without one or with a note. Perplexity beyond 1e30 is infinite."""
-    if record["note"] is not None or record["nats"] is None:
+    if record is None or record["note"] is not None or record["nats"] is None:
         return None
     if metric == "ppl":
         ppl = perplexity(record["nats"])
@@ -268,7 +237,7 @@ def _reason(run: Run, record: Record | None) -> str:
 
 
 def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
-    """Return both sides by document, on the one set of targets of the run; nothing where one is missing."""
+    """Return the sums by document of a record and of the one it is compared with; [] without one of them."""
     ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
     return [(ours, theirs)] if ours and theirs else []
 
@@ -283,24 +252,21 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 
 def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext | None:
     """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
-    losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
-    missing = set()
+    losses: dict[float, tuple[float, int]] = {}  # nats and tokens by multiple
+    missing = []
     members = [member for member in row.members if member.cells]
     for multiple in multiples:
         records = [r for member in members if (r := member.record(row.extension, multiple)) is not None]
         values = [value for r in records if (value := value_of(r, "nats")) is not None]
         if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
-            missing.add(multiple)  # the encoding has no number there; memory and time are no such reason
+            missing.append(multiple)  # the encoding has no number there; memory and time are no such reason
         if values and len(values) == len(members):
-            losses.append((math.fsum(values) / len(values), multiple, records[0]["window"]))
+            losses[multiple] = (math.fsum(values) / len(values), records[0]["window"])
     if len(losses) < 2:
         return None
-    best = min(loss for loss, _, _ in losses)
-    multiple, window = max(
-        (multiple, window) for loss, multiple, window in losses if loss <= best + EFFECTIVE
-    )
-    known = missing | {one for _, one, _ in losses}
-    return EffectiveContext(multiple, window, not any(one > multiple for one in known))
+    best, _ = min(losses.values())
+    multiple = max(one for one, (loss, _) in losses.items() if loss <= best + EFFECTIVE)
+    return EffectiveContext(multiple, losses[multiple][1], multiple >= max([*missing, *losses]))
 
 
 def summarise_curves(row: Row) -> CurveSummary | None:
@@ -309,15 +275,9 @@ def summarise_curves(row: Row) -> CurveSummary | None:
     found = [record for record in records if "curve" in record]
     if not found:
         return None
-    curves = [record["curve"] for record in found]
-    slopes = [curve["slope"] for curve in curves if curve["slope"] is not None]
-    slope, spread = mean_and_spread(slopes) if slopes else (None, None)
     return CurveSummary(
         train_length=round(found[0]["window"] / found[0]["multiple"]),
-        slope=slope,
-        slope_spread=spread,
-        slope_ci95=curves[0]["slope_ci95"] if len(curves) == 1 else None,
-        breaks_at=[curve["breaks_at"] for curve in curves],
+        breaks_at=[record["curve"]["breaks_at"] for record in found],
         holds=[_holds(record) for record in found],
     )
 
@@ -330,37 +290,12 @@ def _holds(record: Record) -> bool:
     return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)
 
 
-def beside(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[list[Selected]]:
-    """Return for each run of each row its records of another protocol.
-
-    Of the checkpoint whose loss is shown: a probe of another one is of another model.
-    """
+def beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
+    """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
     every = {id(member.run): member for row in rows for member in row.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
-    there = {id(one.run): one for one in select(runs, protocol, steps)}
+    there = {id(one.run): one for one in select([one.run for one in every.values()], protocol, steps)}
     return [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
-
-
-def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
-    """Return the probes beside the headline protocol; give each row its cells of them."""
-    found = []
-    for name in PROBES if protocol == HEADLINE else ():
-        members = beside(rows, runs, name)
-        windows = [
-            {window for member in some for window in member.cells.get(row.extension, ())}
-            for row, some in zip(rows, members, strict=True)
-        ]
-        windows = [some for some in windows if some]
-        if not windows:
-            continue
-        longest = max(set.intersection(*windows) or set.union(*windows))
-        for row, some in zip(rows, members, strict=True):
-            row.probes.append(make_cell(replace(row, members=some), longest, "nats"))
-        window = single(at for row in rows if (at := row.probes[-1].window) is not None)
-        records = [record for some in members for one in some for record in one.records]
-        unit = single(record["unit"] for record in records) or UNIT
-        found.append(ProbeColumn(name, longest, window, unit))
-    return found
 
 
 def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
@@ -398,19 +333,19 @@ def undertrained(row: Row) -> str | None:
 def _against_reference(member: Selected) -> Estimate | None:
     """Return the loss as trained minus the reference's on the same targets, in bits per byte.
 
-    Of the records that are shown; of a protocol that has no reference of its own, of the run's newest ones.
+    Of the records that are shown, or of the run's newest ones where their targets have no reference.
     """
     if member.run.state == "diverged":
         return None
+
+    def place(record: Record) -> tuple[str, int]:
+        return record["targets_hash"], record["window"]
+
     plain = [r for r in member.run.records if r["per_document"] is not None and r["extend"] is None]
-    references = {_place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
-    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and _place(r) in references]
+    references = {place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
+    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and place(r) in references]
     if not losses:
         return None
     shown = {id(record) for record in member.records}
     best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
-    return _difference(pair_of(member, best, references[_place(best)]), "bytes")
-
-
-def _place(record: Record) -> tuple[str, int]:
-    return record["targets_hash"], record["window"]
+    return _difference(pair_of(member, best, references[place(best)]), "bytes")

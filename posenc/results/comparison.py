@@ -1,6 +1,7 @@
-"""The comparison: rows are encodings, columns window lengths, seeds are averaged, nothing is dropped.
+"""The comparison: rows are encodings, columns are window lengths, numbers are means over seeds.
 
-Runs that cannot share a ranking (another corpus, length, model, set of targets) become tables of their own.
+Runs that cannot share a ranking (another corpus, length, model, set of targets) get a table of their own.
+A run without numbers is shown with its reason.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import fnmatch
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results import cells as numbers
-from posenc.results.cells import Column, ProbeColumn, Row
+from posenc.results.cells import Column, Row
 from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
@@ -30,6 +31,7 @@ from posenc.results.schema import (
     SCHEMA_VERSION,
     UNIT,
     Metric,
+    Record,
 )
 from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
@@ -60,9 +62,13 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
-    probes: list[ProbeColumn]
     rows: list[Row]
     recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of its rows, each once."""
+        return list({str(m.run.path): m.run for row in self.rows for m in row.members}.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -81,10 +87,11 @@ class _Part:
     protocol: str
     metric: Metric
     group: dict[str, str]  # what tells it from the other tables
-    runs: list[Run]
     selected: list[Selected]
     rows: list[Row]
     mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
+    columns: list[Column] = field(default_factory=list)  # that are shown
+    multiples: list[float] = field(default_factory=list)  # of every column, shown or not
 
 
 EVERYTHING = CompareRequest()
@@ -98,27 +105,23 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
     check_level(request.recall_level)
-    parts = _prepare(_parts(runs, request), request)
-    every = [numbers.columns_of(part.selected) for part in parts]
-    chosen = _choose_columns(every, request.columns)
+    parts = _choose_rows(_parts(runs, request), request.rows)
+    _choose_columns(parts, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
+    protocols = list(dict.fromkeys(part.protocol for part in parts))
+    references = {protocol: long_trained(runs, protocol) for protocol in protocols}
     found = [
-        _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
-        for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
+        _compare(part, baseline, request.recall_level, references[part.protocol])
+        for part, baseline in zip(parts, baselines, strict=True)
     ]
-    for protocol in {part.protocol: part for part in parts}:
-        references = long_trained(runs, protocol)
-        for row in (row for one in found if one.header["protocol"] == protocol for row in one.rows):
-            row.recovered = recovered_of(row.members, row.extension, references)
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
-        comparison.rows = comparison.rows if rows is None else rows
-    protocols = [part.protocol for part in parts]
-    return sorted(found, key=lambda one: (protocols.index(one.header["protocol"]), not _has_recovered(one)))
+        comparison.rows = rows or comparison.rows
 
+    def place(one: Comparison) -> tuple[int, bool]:
+        """Put what is held against long-trained runs before their table."""
+        return protocols.index(one.header["protocol"]), not any(row.recovered for row in one.rows)
 
-def _has_recovered(comparison: Comparison) -> bool:
-    """Return whether its rows are held against the long-trained ones, whose table comes after it."""
-    return any(row.recovered for row in comparison.rows)
+    return sorted(found, key=place)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -140,49 +143,50 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
         raise UserError(
             "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
         )
-    parts = []
-    for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
-        mixed: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
-        for group, members, selected in mixed or split_runs(runs, protocol):
-            if request.protocol == ALL and measured and not selected:
-                continue
-            metric = request.metric
-            if any(one.curves for one in selected) and metric != "nats":
-                if request.protocol != ALL:
-                    raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
-                metric = "nats"
-            rows = group_runs(members, selected, mixed_values(selected))
-            parts.append(_Part(protocol, metric, dict(group), members, selected, rows))
+    asked = (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]
+    parts, metric = [], request.metric
+    for protocol in asked:
+        whole: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
+        for group, members, selected in whole or split_runs(runs, protocol):
+            in_nats = any(one.curves for one in selected)
+            if in_nats and metric != "nats" and request.protocol != ALL:
+                raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
+            if selected or not measured or request.protocol != ALL:
+                rows = group_runs(members, selected, mixed_values(selected))
+                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), selected, rows))
     return parts
 
 
-def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
-    """Return the parts with the rows that are asked for, named by what tells them apart. Raises UserError."""
+def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
+    """Return the parts with the rows that are asked for, without those that have none. Raises UserError.
+
+    A part keeps the values that still tell it from the others, a row those in which its part differs.
+    """
     chosen: list[dict[int, Row]] = [{} for _ in parts]
-    for pattern in request.rows:
-        fitting = [
+    for pattern in asked:
+        found = [
             [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
             for part in parts
         ]
-        if not any(fitting):
+        if not any(found):
             there = sorted({name for part in parts for row in part.rows for name in row.names})
             raise UserError("--rows", pattern, "there is no such row", allowed=there)
-        for rows, found in zip(chosen, fitting, strict=True):
-            rows |= {id(row): row for row in found}
-    if request.rows:
-        parts = [part for part, rows in zip(parts, chosen, strict=True) if rows]
-        for part, rows in zip(parts, filter(None, chosen), strict=True):
+        for rows, some in zip(chosen, found, strict=True):
+            rows |= {id(row): row for row in some}
+    if asked:
+        for part, rows in zip(parts, chosen, strict=True):
             part.rows = list(rows.values())
+        parts = [part for part in parts if part.rows]
     keys = {key for part in parts for key in part.group}
     shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
         part.selected, part.mixed = shown_of(part.selected, part.rows)
-    return list(parts)
+    return parts
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
-    """Return what an option chooses in each table; None where it does not fit. Raises UserError if in all."""
+    """Return what an option chooses in each table, None where it does not fit; UserError if nowhere."""
     found, errors = [], []
     for table in tables:
         try:
@@ -196,10 +200,10 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
 
 
 def _compare(
-    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None, level: float
+    part: _Part, baseline: int | None, level: float, references: Sequence[tuple[Run, Record]]
 ) -> Comparison:
-    """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    rows, metric = part.rows, part.metric
+    """Compare the rows of one table."""
+    rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
@@ -207,96 +211,84 @@ def _compare(
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
+        row.recovered = recovered_of(row.members, row.extension, references)
         comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
         if comparable and row.undertrained is None:  # of the others the loss says nothing of context
-            row.effective_context = numbers.effective_context(row, multiples)
-    unlike = list(part.mixed[0]) if part.mixed else []
-    for i, column in enumerate(columns):
-        _rank(column.multiple, i, rows, metric, unlike, baseline)
-    probes = numbers.add_probes(rows, part.runs, part.protocol)
-    header = _header(part)
-    header["baseline"] = None if baseline is None else rows[baseline].full_label
+            row.effective_context = numbers.effective_context(row, part.multiples)
+    for i in range(len(columns)):
+        _rank(part, i, baseline)
+    header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
     if part.protocol in (HEADLINE, PROTOCOL):
-        hidden = {*multiples} - {one.multiple for one in columns}
-        members = zip(numbers.beside(rows, part.runs, PROTOCOL), [row.extension for row in rows], strict=True)
+        hidden = {*part.multiples} - {one.multiple for one in columns}
+        members = zip(numbers.beside(rows, PROTOCOL), [row.extension for row in rows], strict=True)
         recall, every = recall_of_rows(list(members), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
-    return Comparison(header, columns, probes, rows, recall)
+    return Comparison(header, columns, rows, recall)
 
 
 def _notes(row: Row) -> list[str]:
     """Return what is missing or weak: runs, training, cells."""
-    notes = []
+    notes: dict[str, list[str]] = defaultdict(list)
     for member in row.members:
-        run = member.run
+        run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
         if not member.cells or run.state != "finished":
-            seed = "" if run.seed is None else f"seed {run.seed} "
             state = numbers.NOT_MEASURED if run.state == "finished" else run.state
-            notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
-    found: dict[str, list[str]] = defaultdict(list)
+            notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
     for member in row.members:
         for multiple, record in sorted(member.cells.get(row.extension, {}).items()):
             if record["note"]:
-                found[record["note"]].append(f"{multiple:g}x")
-    return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
+                notes[record["note"]].append(f"{multiple:g}x")
+    return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
 
 
-def _rank(
-    multiple: float,
-    at: int,
-    rows: Sequence[Row],
-    metric: Metric,
-    unlike: Sequence[str],
-    baseline: int | None,
-) -> None:
-    """Compare the rows of a column that may be compared with the one of the lowest mean, and the baseline."""
-    cells = [row.cells[at] for row in rows]
-    means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
-    if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
+def _rank(part: _Part, at: int, baseline: int | None) -> None:
+    """Compare each row of a column with the lowest mean and with the baseline, where that is fair."""
+    cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
+    ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
+    if len(ranked) < 2 or not _comparable(part, ranked, at):
         return
-    ranked = zip(rows, cells, strict=True)
-    samples = [numbers.samples_of(row, multiple) if cell.rankable else None for row, cell in ranked]
+    samples = [numbers.samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
-    for i, versus in compare_with(samples, None, metric).items():
+    for i, versus in compare_with(samples, None, part.metric).items():
         cells[i].versus_best = versus
-    if baseline is not None:
-        for i, versus in compare_with(samples, baseline, metric).items():
-            cells[i].versus_baseline = versus
+    against = {} if baseline is None else compare_with(samples, baseline, part.metric)
+    for i, versus in against.items():
+        cells[i].versus_baseline = versus
 
 
-def _comparable(
-    rows: Sequence[Row], ranked: dict[int, float], at: int, metric: Metric, unlike: Sequence[str]
-) -> bool:
+def _comparable(part: _Part, ranked: Sequence[Row], at: int) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-    With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
-    means over seeds are not those of the losses.
+    As much text has to come before each target, which the stride and T decide. Perplexities are not ranked:
+    their means over seeds are not those of the losses.
     """
+    unlike = set(part.mixed[0]) if part.mixed else set()
+    across = part.metric == "bpb" and "tokenizer" in unlike
     if (
-        metric == "ppl"
-        or {"stride", "context length"} & set(unlike)
-        or (metric != "bpb" and "tokenizer" in unlike)
+        part.metric == "ppl"
+        or unlike & {"stride", "context length"}
+        or ("tokenizer" in unlike and not across)
     ):
         return False
     by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
-    for i in ranked:
-        by_tokenizer[rows[i].mixed.get("tokenizer")].add(rows[i].cells[at].targets_hash)
+    for row in ranked:
+        by_tokenizer[row.mixed.get("tokenizer")].add(row.cells[at].targets_hash)
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "target set"} & set(unlike)
-    return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
+    same_text = not unlike & {"evaluated on", "split", "target set"}
+    return len(set.union(*hashes)) == 1 or (across and same_text)
 
 
 def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
     selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
-    def shared(value: Callable[[Selected], Any]) -> Any:
-        found = {as_text(value(one)): value(one) for one in selected}
+    def shared(values: Iterable[Any]) -> Any:
+        found = {as_text(value): value for value in values}
         return next(iter(found.values())) if len(found) == 1 else None
 
     def ends(values: Sequence[int]) -> list[int] | None:
@@ -306,18 +298,21 @@ def _header(part: _Part) -> dict[str, Any]:
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [row.settings for row in rows if row.settings]
     several = len({row.encoding for row in rows}) > 1
-    fields, facts = ("corpus", "fingerprint", "split", "stride"), ("tokenizer", "context_length", "model")
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
+    of_records, of_runs = (
+        ("corpus", "fingerprint", "split", "stride"),
+        ("tokenizer", "context_length", "model"),
+    )
     return {
         "protocol": part.protocol,
         "group": part.group,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
-        **{key: shared(lambda one: one.records[0].get(key)) for key in fields},  # noqa: B023
-        **{key: shared(lambda one: (one.run.facts or {}).get(key)) for key in facts},  # noqa: B023
+        **{key: shared(one.records[0].get(key) for one in selected) for key in of_records},
+        **{key: shared((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
-        "tokens": shared(tokens_trained),
+        "tokens": shared(map(tokens_trained, selected)),
         "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
@@ -326,40 +321,34 @@ def _header(part: _Part) -> dict[str, Any]:
         "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
-        "baseline": None,
     }
 
 
 def _find_baseline(part: _Part, asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
-    rows = list(enumerate(part.rows))
-    found = [i for i, row in rows if asked == row.full_label]
-    found = (
-        found or [i for i, row in rows if asked == row.label] or [i for i, row in rows if asked in row.names]
-    )
+    found: list[int] = []
+    for names in (lambda row: {row.full_label}, lambda row: {row.label}, lambda row: row.names):
+        found = found or [i for i, row in enumerate(part.rows) if asked in names(row)]
     if len(found) == 1:
         return found[0]
     problem = "stands for several rows" if found else "there is no such row among those shown"
-    allowed = [row.full_label for i, row in rows if i in found or not found]
+    allowed = [row.full_label for i, row in enumerate(part.rows) if i in found or not found]
     raise UserError("--baseline", asked, problem, allowed=allowed)
 
 
-def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
-    """Return the columns of each table that are asked for; all of a table that has none of them.
-
-    Raises UserError for what nobody measured.
-    """
-    there = sorted({column.multiple for columns in every for column in columns})
+def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
+    """Give each part the columns that are asked for, or all if it has none of them. Raises UserError."""
+    for part in parts:
+        every = numbers.columns_of(part.selected)
+        part.multiples = [column.multiple for column in every]
+        chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
+        part.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
+    there = sorted({multiple for part in parts for multiple in part.multiples})
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
             hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
             shown = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
-    chosen = [
-        [dataclasses.replace(c, shown=True) for c in columns if any(_close(one, c.multiple) for one in asked)]
-        for columns in every
-    ]
-    return [some or columns for some, columns in zip(chosen, every, strict=True)]
 
 
 def _close(a: float, b: float) -> bool:
@@ -368,33 +357,30 @@ def _close(a: float, b: float) -> bool:
 
 def _ordered(comparison: Comparison, order: str) -> list[Row]:
     """Return the rows in the order asked for; those without that number last. Raises UserError."""
-    rows = comparison.rows
     reverse, key = order.startswith("-"), order.removeprefix("-")
-    if key == "name":
-        return sorted(rows, key=lambda row: row.label, reverse=reverse)
-    if key == PROTOCOL and comparison.recall is not None:
-        return sorted(rows, key=lambda row: _recall_place(row, reverse))
     multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
     if found and found[2]:
         at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
-    if not key or found is None or (at < 0 and multiples):
+
+    def number(row: Row) -> float | None:
+        if key == PROTOCOL:
+            cells = row.recall.beyond if row.recall and row.recall.learned else []
+            return cells[-1].accuracy if cells and cells[-1] else None
+        cell = row.cells[at] if row.cells else None
+        return None if cell is None else cell.change if found and found[1] else cell.mean
+
+    def place(row: Row) -> tuple[bool, float]:
+        value = number(row)
+        return value is None, 0.0 if value is None else -value if reverse else value
+
+    if key == "name":
+        return sorted(comparison.rows, key=lambda row: row.label, reverse=reverse)
+    by_recall = key == PROTOCOL and comparison.recall is not None
+    if not by_recall and (not key or found is None or (at < 0 and multiples)):
         lengths = [f"{one:g}x" for one in multiples]
         allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
         allowed += [] if comparison.recall is None else [PROTOCOL]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-
-    def place(row: Row) -> tuple[bool, float]:
-        cell = row.cells[at] if row.cells else None
-        value = None if cell is None else cell.change if found and found[1] else cell.mean
-        return value is None, 0.0 if value is None else -value if reverse else value
-
-    return sorted(rows, key=place)
-
-
-def _recall_place(row: Row, reverse: bool) -> tuple[bool, float]:
-    """Return the sort key of the recall in the longest window; what did not learn is last."""
-    cells = row.recall.beyond if row.recall and row.recall.learned else []
-    value = cells[-1].accuracy if cells and cells[-1] else None
-    return value is None, 0.0 if value is None else -value if reverse else value
+    return sorted(comparison.rows, key=place)

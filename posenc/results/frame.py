@@ -15,7 +15,7 @@ from posenc.results.cells import Cell, Row, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
-from posenc.results.recall import PROTOCOL, RecallCell
+from posenc.results.recall import PROTOCOL
 from posenc.results.schema import Record, multiple_of
 from posenc.results.selection import Selected, extend_key
 
@@ -60,80 +60,64 @@ def _members(
 
 
 def _head(comparison: Comparison, row: Row) -> Line:
-    return {
-        "protocol": comparison.header["protocol"],
-        **comparison.header["group"],
-        "label": row.label,
-        "encoding": row.encoding,
-        "extend": row.extend,
-        "beyond": row.beyond,
-        **row.mixed,
-    }
+    named = {key: getattr(row, key) for key in ("label", "encoding", "extend", "beyond")}
+    h = comparison.header
+    return {"protocol": h["protocol"], **h["group"], **named, **row.mixed}
 
 
 def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
-    h, head = comparison.header, _head(comparison, row)
-    metric = h["metric"]
-    of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": None}
-    if row.effective_context is not None:
-        of_row["effective_context"] = row.effective_context.window
+    h, head, found = comparison.header, _head(comparison, row), row.recovered
+    context = row.effective_context and row.effective_context.window
+    of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": context}
     if row.curve is not None:
-        places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
-        of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
-    if (found := row.recovered) is not None:
-        of_row |= {"room_nats": found.room, **_ends("room_nats", found.room_ci95)}
-        of_row |= {"recovered": found.share, **_ends("recovered", found.ci95)}
+        of_row["breaks_at"] = " ".join("none" if at is None else str(at) for at in row.curve.breaks_at)
+    if found is not None:
+        of_row |= _number("room_nats", found.room, found.room_ci95)
+        of_row |= _number("recovered", found.share, found.ci95)
     if h["reference"] is not None:
-        of_row[f"reference_{metric}"] = h["reference"]["mean"]
+        of_row[f"reference_{h['metric']}"] = h["reference"]["mean"]
     for cell in row.cells:
-        yield head | _cell(cell, metric) | of_row
+        yield head | _cell(cell, h["metric"]) | of_row
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
-    for probe, probed in zip(comparison.probes, row.probes, strict=True):
-        yield head | {"protocol": probe.name} | _cell(probed, "nats")
     for one in row.recall.grid if row.recall else ():
-        yield head | {"protocol": PROTOCOL} | _recall(one)
+        keys = ("multiple", "window", "seeds", "distance", "pairs", "windows")
+        line = {key: getattr(one, key) for key in keys} | {"recall": one.accuracy, "recall_sd": one.spread}
+        yield head | {"protocol": PROTOCOL} | line | _number("recall", one.accuracy, one.ci95)
 
 
 def _cell(cell: Cell, metric: str) -> Line:
     loss, change = f"loss_{metric}", f"change_{metric}"
     line: Line = {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
-    line |= {loss: cell.mean, f"{loss}_sd": cell.spread}
-    line |= {change: cell.change, f"{change}_sd": cell.change_spread, **_ends(change, cell.change_ci95)}
+    line |= {loss: cell.mean, f"{loss}_sd": cell.spread, change: cell.change}
+    line |= {f"{change}_sd": cell.change_spread} | _number(change, cell.change, cell.change_ci95)
     if cell.verdict is not None:
-        line |= {"change_bpb": cell.verdict_change, **_ends("change_bpb", cell.verdict_ci95)}
+        line |= _number("change_bpb", cell.verdict_change, cell.verdict_ci95)
     line["verdict"] = cell.verdict
     line |= _versus("best", cell.versus_best, metric) | _versus("baseline", cell.versus_baseline, metric)
     return line | {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
-
-
-def _recall(cell: RecallCell) -> Line:
-    line: Line = {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
-    line |= {"distance": cell.distance, "pairs": cell.pairs, "windows": cell.windows}
-    return line | {"recall": cell.accuracy, "recall_sd": cell.spread, **_ends("recall", cell.ci95)}
 
 
 def _versus(name: str, versus: Versus | None, metric: str) -> Line:
     """Return the columns `versus_best`, its word, and `versus_best_nats`, the difference."""
     if versus is None:
         return {}
-    column = f"versus_{name}_{metric}"
-    line: Line = {f"versus_{name}": versus.word, column: versus.difference, **_ends(column, versus.ci95)}
-    return line | {f"versus_{name}_p": versus.p, f"versus_{name}_method": versus.method}
+    difference = _number(f"versus_{name}_{metric}", versus.difference, versus.ci95)
+    more = {f"versus_{name}_p": versus.p, f"versus_{name}_method": versus.method}
+    return {f"versus_{name}": versus.word} | difference | more
 
 
 def _seed(row: Row, multiple: float) -> Line:
     """Return the columns of a row of one run; its intervals are over documents."""
     (member,) = row.members
-    records = member.records
     nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
     line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
-    line |= {"change_nats": nats.change, **_ends("change_nats", nats.change_ci95)}
+    line |= _number("change_nats", nats.change, nats.change_ci95)
     if not member.curves:
-        line |= {"loss_bpb": bits.mean, "change_bpb": bits.change, **_ends("change_bpb", bits.change_ci95)}
+        line |= {"loss_bpb": bits.mean} | _number("change_bpb", bits.change, bits.change_ci95)
     line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
-    for key in ("corpus", "split", "stride", "checkpoint_step"):
-        line[key] = records[0].get(key) if records else None
+    first = dict(member.records[0]) if member.records else {}
+    line |= {key: first.get(key) for key in ("corpus", "split", "stride", "checkpoint_step")}
     return line | {"note": nats.note}
 
 
@@ -141,8 +125,8 @@ def _documents(record: Record, base: Record | None) -> Iterator[Line]:
     """Yield a line for each document; its change is against the run as trained at T on the same targets."""
     at_t = {} if base is None else {one["document"]: one["nats"] for one in _sums(base)}
     for one in _sums(record):
-        nats, bits = one.pop("nats"), math.log(2) * one["bytes"]
-        change = nats - at_t[one["document"]] if one["document"] in at_t else None
+        nats, bits, before = one.pop("nats"), math.log(2) * one["bytes"], at_t.get(one["document"])
+        change = None if before is None else nats - before
         yield {
             "multiple": record["multiple"],
             "window": record["window"],
@@ -155,15 +139,16 @@ def _documents(record: Record, base: Record | None) -> Iterator[Line]:
         }
 
 
-def _sums(record: Record) -> list[dict[str, Any]]:
+def _sums(record: Record) -> list[Line]:
     """Return the sums of a record, a mapping for each document."""
     columns: Any = record["per_document"] or {}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _ends(name: str, interval: Sequence[float] | None) -> Line:
+def _number(name: str, value: float | None, interval: Sequence[float] | None) -> Line:
+    """Return a number with the ends of its interval."""
     low, high = interval or (None, None)
-    return {f"{name}_low": low, f"{name}_high": high}
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _aligned(lines: Iterable[Line]) -> list[Line]:

@@ -7,17 +7,16 @@ that of one trained at 8T in windows of 8T, of the same encoding, settings and t
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from posenc.results.load import Run, encoding_of
+from posenc.results.load import Run
 from posenc.results.ranking import interval_of
 from posenc.results.schema import HEADLINE, Record
 from posenc.results.selection import Selected
-from posenc.results.settings import settings_of, size_of
-from posenc.results.statistics import Estimate, Ratio, Sample, document_part, mean_and_spread, ratios_of
+from posenc.results.settings import kind_of
+from posenc.results.statistics import Ratio, Sample, document_part, mean_and_spread, ratios_of, welch
 
 PROTOCOLS = (HEADLINE, "key-tokens")  # the targets are the same at every window, and see a whole one
 NO_ROOM, FEW_DOCUMENTS = "no room", "too few documents"
@@ -31,16 +30,16 @@ class Recovered:
     ci95: list[float] | None  # of it, over seeds and documents
     room: float  # loss at T minus that of the long-trained model, nats per token
     room_ci95: list[float] | None  # of it; where it includes 0 there is no room
-    multiple: float  # of T: the window, and what the long-trained model was trained at
-    window: int  # tokens
     reference: float  # loss of the long-trained model, nats per token; mean over seeds
     seeds: int  # of the row
     reference_seeds: int  # of the long-trained model
-    note: str | None  # why there is no share
+    note: str | None = None  # why there is no share
+    multiple: float = 1.0  # of T: the window, and what the long-trained model was trained at
+    window: int = 0  # tokens
 
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[tuple[Run, Record]]:
-    """Return the records at their own T of the runs that share their targets with runs of a shorter T."""
+    """Return the runs that share their targets with runs of a shorter T, with their record at their own T."""
     found, lengths = [], defaultdict(set)
     for run in runs if protocol in PROTOCOLS else ():
         if run.facts is None or run.state == "diverged":
@@ -64,27 +63,20 @@ def recovered_of(
     if not bases or not references:
         return None
     member, at_t = bases[0]
-    kind = _kind(member.run)
-    own = [
-        (run, record)
-        for run, record in references
-        if record["targets_hash"] == at_t["targets_hash"] and record["window"] > at_t["window"]
-    ]
-    own = [(run, record) for run, record in own if _kind(run) == kind]
-    for window in sorted({record["window"] for _, record in own}, reverse=True):
+    long: dict[int, dict[int | None, Record]] = defaultdict(dict)  # by window and seed, the first run of each
+    for run, record in reversed(references):
+        same = record["targets_hash"] == at_t["targets_hash"] and record["window"] > at_t["window"]
+        if same and kind_of(run, length=False) == kind_of(member.run, length=False):
+            long[record["window"]][run.seed] = record
+    for window, by_seed in sorted(long.items(), reverse=True):
         multiple = round(window / at_t["window"], 6)
-        pairs = [
-            (ours, far)
-            for one, base in bases
-            if (record := one.record(extension, multiple))
-            and (ours := one.sample(base))
-            and (far := one.sample(record))
-        ]
-        by_seed = {run.seed: record for run, record in reversed(own) if record["window"] == window}
-        if pairs:
-            samples = [Sample(record["per_document"] or {}) for record in by_seed.values()]
-            ratios = ratios_of([one for pair in pairs for one in pair] + samples, "targets")
-            count = 2 * len(pairs)
+        far = [(one, base, one.record(extension, multiple)) for one, base in bases]
+        pairs = [(one.sample(base), one.sample(record)) for one, base, record in far if record]
+        samples = [one for near, far in pairs if near and far for one in (near, far)]
+        if samples:
+            count = len(samples)
+            samples += [Sample(record["per_document"] or {}) for record in by_seed.values()]
+            ratios = ratios_of(samples, "targets")
             found = share_of(ratios[:count:2], ratios[1:count:2], ratios[count:])
             return replace(found, multiple=multiple, window=window)
     return None
@@ -100,44 +92,23 @@ def share_of(near: Sequence[Ratio], far: Sequence[Ratio], long: Sequence[Ratio])
 
     at_t, at_far, reference = (np.array([one.value for one in some]) for some in (near, far, long))
     room = float(at_t.mean() - reference.mean())
-    interval = interval_of(_estimate(room, at_t, reference, document_part(near, long)))
-    found = Recovered(
-        share=None,
-        ci95=None,
-        room=room,
-        room_ci95=interval,
-        multiple=1.0,
-        window=0,
-        reference=float(reference.mean()),
-        seeds=len(near),
-        reference_seeds=len(long),
-        note=FEW_DOCUMENTS if interval is None else NO_ROOM,
-    )
-    if interval is None or interval[0] <= 0:
-        return found
+    around = _interval(room, at_t, reference, document_part(near, long))
+    found = Recovered(None, None, room, around, float(reference.mean()), len(near), len(long))
+    if around is None or around[0] <= 0:
+        return replace(found, note=FEW_DOCUMENTS if around is None else NO_ROOM)
     share = float((at_t - at_far).mean()) / room
     without = [np.mean([one.left_out for one in some], axis=0) for some in (near, far, long)]
     left_out = (without[0] - without[1]) / (without[0] - without[2])
     n, freedom = len(left_out), min(one.freedom for one in (*near, *far, *long))
     documents = float((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum())
     own, theirs = (at_t - at_far - share * at_t) / room, share * reference / room
-    estimate = _estimate(share, own, theirs, (documents, freedom))
-    return replace(found, share=share, ci95=interval_of(estimate), note=None)
+    return replace(found, share=share, ci95=_interval(share, own, theirs, (documents, freedom)))
 
 
-def _estimate(
+def _interval(
     value: float, a: Iterable[float], b: Iterable[float], documents: tuple[float | None, float]
-) -> Estimate:
-    """Return the estimate of a value whose seeds vary as mean(a) - mean(b) does, unpaired (Welch 1947)."""
-    variance, squares = 0.0, 0.0
-    for values in (list(a), list(b)):
-        part = (mean_and_spread(values)[1] or 0.0) ** 2 / len(values)
-        variance, squares = variance + part, squares + part**2 / max(len(values) - 1, 1)
-    freedom = variance**2 / squares if squares else 1.0
-    return Estimate(value, variance, *documents, seed_freedom=freedom)
-
-
-def _kind(run: Run) -> str:
-    """Return what two runs share that differ in their training length alone, as comparable text."""
-    size = {key: value for key, value in (size_of(run) or {}).items() if key != "context_length"}
-    return json.dumps([encoding_of(run), settings_of(run), size], sort_keys=True)
+) -> list[float] | None:
+    """Return the 95% interval of a value whose seeds vary as mean(a) - mean(b) does, unpaired."""
+    spreads = [(mean_and_spread(one)[1] or 0.0, len(one)) for one in (list(a), list(b))]
+    parts = [(spread**2 / n, max(n - 1, 1)) for spread, n in spreads]
+    return interval_of(welch(value, parts, documents))

@@ -1,7 +1,7 @@
-"""Read run directories and bundles, damaged and foreign ones too: nothing is executed or raised for them.
+"""Read run directories and bundles. Nothing is executed; what is damaged makes a Run with a problem.
 
 A bundle holds many runs without weights, to keep beside a paper and to compare from. It is gzipped JSON
-lines: a head, then for each run its status, settings, results and training losses.
+lines: a head, then for each run its status, settings and results.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ MARKS = ("status.json", "results.json")
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
 DIGITS = 7  # of the sums by document: a table shows three to five, and the others do not compress
-LOSS_DIGITS = 5
 MOST_PACKED = 50  # times smaller than its content; real ones are 5 to 10 times
-MOST_LOSSES = 200  # points of a training curve: a figure is some 400 pixels wide
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
@@ -48,7 +46,6 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
-    losses: dict[float, float] | None = None  # of a bundle; losses_of reads the others
     unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
@@ -109,12 +106,6 @@ def is_dead(status: dict[str, Any]) -> bool:
         return False
 
 
-def run_names(runs: Sequence[Run], most: int = 3) -> str:
-    """Return a few names for a message: `a, b, c and 4 more`."""
-    names = ", ".join(run.name for run in runs[:most])
-    return names + (f" and {len(runs) - most} more" if len(runs) > most else "")
-
-
 # --- run directories and bundles
 
 
@@ -164,10 +155,6 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
             config, status, results = (line.get(key) for key in ("config", "status", "results"))
             run.config = config if isinstance(config, dict) else None
             run.status = status if isinstance(status, dict) else {}
-            columns = line.get("losses")
-            if not isinstance(columns, dict) or not all(isinstance(one, list) for one in columns.values()):
-                columns = {}
-            run.losses = _plausible(zip(columns.get("tokens", ()), columns.get("loss", ()), strict=False))
             try:
                 if results is not None or run.status.get("status") != "diverged":
                     _take(run, results or {}, protocols)
@@ -253,16 +240,7 @@ def bundled(run: Run) -> bytes:
     records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
     results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records} if run.facts else None
     status = {key: run.status[key] for key in KEPT if key in run.status}
-    losses = losses_of(run)
-    every = sorted(losses)
-    if len(every) > MOST_LOSSES:  # a grid: of two seeds of which one missed a step the others stay the same
-        grid = [every[-1] * (k + 1) / MOST_LOSSES for k in range(MOST_LOSSES)]
-        every = sorted({min(every, key=lambda one: abs(one - at)) for at in grid})
-    columns = {
-        "tokens": [int(at) if at.is_integer() else at for at in every],
-        "loss": [float(f"{losses[at]:.{LOSS_DIGITS}g}") for at in every],
-    }
-    line = {"name": run.name, "status": status, "config": config, "results": results, "losses": columns}
+    line = {"name": run.name, "status": status, "config": config, "results": results}
     return orjson.dumps(line) + b"\n"
 
 
@@ -299,29 +277,6 @@ def unpacked(data: bytes) -> Iterator[dict[str, Any]]:
         raise ValueError(f"damaged ({error})") from error
     if found != head.get("runs"):
         raise ValueError(f"damaged ({found} of {head.get('runs')} runs)")
-
-
-def losses_of(run: Run) -> dict[float, float]:
-    """Return a run's logged training losses, nats per token by tokens trained on; empty without any."""
-    if run.losses is not None:
-        return run.losses
-    pairs = []
-    with contextlib.suppress(OSError, ValueError):
-        for line in (read_file(run.path, "metrics.jsonl") or b"").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # cut short by a kill
-                entry = json.loads(line)
-                pairs.append((entry["tokens"], entry["loss"]))
-    return _plausible(pairs)
-
-
-def _plausible(pairs: Iterable[tuple[Any, Any]]) -> dict[float, float]:
-    """Return those that can be tokens and a loss, sorted; they may be a stranger's."""
-    found = {}
-    for tokens, loss in pairs:
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if 0 <= float(tokens) < 1e15 and abs(float(loss)) < 1e15:
-                found[float(tokens)] = float(loss)
-    return dict(sorted(found.items()))
 
 
 def last_metrics(path: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from posenc.results.statistics import (
     on_shared_documents,
     p_beyond,
     ratios_of,
+    welch,
 )
 
 if TYPE_CHECKING:
@@ -156,14 +157,8 @@ def ranked_rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, Ran
 
 def unpaired(a: RankedRow, b: RankedRow) -> Estimate:
     """Return the mean of a minus that of b: seeds as Welch (1947), documents paired."""
-    variance = a.variance + b.variance
-    squares = a.variance**2 / a.freedom + b.variance**2 / b.freedom
-    return Estimate(
-        a.mean - b.mean,
-        variance,
-        *document_part(a.ratios, b.ratios),
-        seed_freedom=variance**2 / squares if squares else 1.0,
-    )
+    parts = [(one.variance, one.freedom) for one in (a, b)]
+    return welch(a.mean - b.mean, parts, document_part(a.ratios, b.ratios))
 
 
 def _nats_per_token(row: Mapping[int, Sample]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -23,7 +23,8 @@ PROTOCOL = "recall"
 LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
 KEPT = 0.5  # of the accuracy within T, at the recall horizon
 
-Place = tuple[float, int, int]  # window as a multiple of T, distance and pairs
+Place = tuple[float, int, int | None, int]  # window as a multiple of T and in tokens, distance, pairs
+Seed = tuple[float, float, int]  # what a seed finds at a place: accuracy, nats, windows
 Rank = Literal["best", "tied", "below"]
 
 
@@ -62,7 +63,6 @@ class RowRecall:
     beyond: list[RecallCell | None]  # in the order of the comparison's multiples
     horizon: Horizon | None  # null for a row that did not learn
     grid: list[RecallCell]  # every window, distance and number of pairs
-    targets_hash: str | None  # of the values that were asked for; null where the seeds differ
     note: str | None  # how many seeds have no number or did not learn
 
 
@@ -72,7 +72,6 @@ class RecallColumns:
 
     level: float  # per cent within T that a row needs
     multiples: list[float]  # of T: windows beyond it, each with its farthest distance
-    distances: list[int | None]  # tokens: that distance of each; null where the rows differ
 
 
 def check_level(level: float) -> None:
@@ -88,58 +87,99 @@ def recall_of_rows(
 
     A row is the records of its seeds and its extension; `hidden` are windows that get no column.
     """
-    records = [record for members, _ in rows for one in members for record in one.records]
-    windows = {multiple_of(record) for record in records if "recall" in record}
+    records = [record for members, _ in rows for one in members for record in _asked([one])]
+    windows = {multiple_of(record) for record in records}
     multiples = sorted(one for one in windows if one > 1 and one not in hidden)
     found = [_recall_of(members, extension, level, multiples) for members, extension in rows]
     if not any(found):
         return None, found
-    far = [{cell.distance for row in found if row and (cell := row.beyond[i])} for i in range(len(multiples))]
-    distances = [next(iter(some)) if len(some) == 1 else None for some in far]
-    if len({row.targets_hash for row in found if row}) == 1:
+    if len({record["targets_hash"] for record in records}) == 1:
         whole = [sum(bool(m.cells) or m.run.state == "diverged" for m in members) for members, _ in rows]
         _rank(found, whole)
-    return RecallColumns(level, multiples, distances), found
+    return RecallColumns(level, multiples), found
+
+
+def _asked(members: Sequence[Selected]) -> list[Record]:
+    return [record for one in members for record in one.records if "recall" in record]
 
 
 def _recall_of(
     members: Sequence[Selected], extension: str | None, level: float, multiples: Sequence[float]
 ) -> RowRecall | None:
     """Return the recall of a row; None without a number."""
-    found: dict[Place, list[tuple[Record, int]]] = defaultdict(list)
+    at: dict[Place, list[Seed]] = defaultdict(list)
+    usual = set()  # the numbers of pairs of the training
     for one in members:
         for multiple, record in one.cells.get(extension, {}).items():
-            if "recall" in record:
-                recall = record["recall"]
-                for i, place in enumerate(zip(recall["distance"], recall["pairs"], strict=True)):
-                    found[multiple, *place].append((record, i))
-    if not found:
+            for distance, pairs, seed in _lines(record):
+                at[multiple, record["window"], distance, pairs].append(seed)
+            usual |= {*record["recall"]["pairs"][:1]} if "recall" in record else set()
+    if not at:
         return None
-    records = [record for lines in found.values() for record, _ in lines]
-    main = {record["recall"]["pairs"][0] for record in records}  # those of the training
-    grid = [_cell(place, lines) for place, lines in sorted(found.items())]
-    usual = [cell for cell in grid if cell.pairs in main]
-    last = {cell.multiple: cell for cell in usual}  # the farthest of each window
-    within, trained = _within(members, extension), _within(members, None)
-    learned = None if trained is None else _enough(trained, level)
-    missing = sum(not any("recall" in record for record in one.records) for one in members)
+    grid = [_cell(place, seeds) for place, seeds in sorted(at.items())]
+    trained = [cell for cell in grid if cell.pairs in usual]
+    farthest = {cell.multiple: cell for cell in trained}
+    within, as_trained = _within(members, extension), _within(members, None)
+    learned = None if as_trained is None else _enough(as_trained, level)
+    missing = sum(not _asked([one]) for one in members)
     weak = sum(not _enough(cell, level) for one in members if (cell := _within([one], None)))
-    notes = [f"{missing} of {len(members)} without"] if missing else []
-    notes += [f"{weak} of {len(members)} did not learn"] if weak and learned else []
-    hashes = {record["targets_hash"] for record in records}
+    notes = {f"{missing} of {len(members)} without": missing > 0}
+    notes[f"{weak} of {len(members)} did not learn"] = weak > 0 and bool(learned)
     return RowRecall(
         within=within,
         learned=learned,
-        beyond=[last.get(one) for one in multiples],
-        horizon=_horizon(usual, within) if learned and within else None,
+        beyond=[farthest.get(one) for one in multiples],
+        horizon=_horizon(trained, within) if learned and within else None,
         grid=grid,
-        targets_hash=hashes.pop() if len(hashes) == 1 else None,
-        note=", ".join(notes) or None,
+        note=", ".join(note for note, holds in notes.items() if holds) or None,
     )
+
+
+def _lines(record: Record) -> Iterator[tuple[int, int, Seed]]:
+    """Yield distance, pairs and what was found; those of the training first."""
+    if "recall" in record:
+        recall = record["recall"]
+        columns = (recall[key] for key in ("distance", "pairs", "correct", "windows", "nats"))
+        for distance, pairs, correct, windows, nats in zip(*columns, strict=True):
+            yield distance, pairs, (correct / windows, nats, windows)
+
+
+def _cell(place: Place, seeds: Sequence[Seed]) -> RecallCell:
+    accuracies, nats, windows = zip(*seeds, strict=True)
+    mean, spread = mean_and_spread(accuracies)
+    loss, _ = mean_and_spread(nats)
+    cell = RecallCell(*place, mean, spread, [], loss, min(windows), len(seeds))
+    cell.ci95 = list(_interval(cell, CONFIDENCE))
+    return cell
+
+
+def _within(members: Sequence[Selected], extension: str | None) -> RecallCell | None:
+    """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
+
+    All distances are asked for in the same texts, so that the windows of one are what the interval is over.
+    """
+    seeds: list[Seed] = []
+    for one in members:
+        record = one.record(extension, 1.0)
+        if record is not None and "recall" in record:
+            pairs, window = record["recall"]["pairs"][0], record["window"]
+            usual = [seed for _, own, seed in _lines(record) if own == pairs]
+            accuracy, nats = (math.fsum(seed[i] for seed in usual) / len(usual) for i in (0, 1))
+            seeds.append((accuracy, nats, min(windows for _, _, windows in usual)))
+    return _cell((1.0, window, None, pairs), seeds) if seeds else None
 
 
 def _enough(within: RecallCell, level: float) -> bool:
     return 100 * within.accuracy >= level - 1e-9
+
+
+def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
+    """Return how far a row looks back; `cells` have the training's pairs."""
+    longest = max(cell.multiple for cell in cells)
+    here = [(cell.distance or 0, cell) for cell in cells if cell.multiple == longest]
+    kept = [distance for distance, cell in here if cell.accuracy >= KEPT * within.accuracy]
+    distance = max(kept, default=0)
+    return Horizon(distance, distance / within.window, distance == max(here)[0])
 
 
 def _rank(rows: Sequence[RowRecall | None], whole: Sequence[int]) -> None:
@@ -181,56 +221,3 @@ def _interval(cell: RecallCell, confidence: float) -> tuple[float, float]:
     seeds = t * cell.spread / math.sqrt(cell.seeds)
     low, high = math.hypot(cell.accuracy - low, seeds), math.hypot(high - cell.accuracy, seeds)
     return max(0.0, cell.accuracy - low), min(1.0, cell.accuracy + high)
-
-
-def _made(
-    multiple: float,
-    window: int,
-    distance: int | None,
-    pairs: int,
-    windows: int,
-    values: Sequence[tuple[float, float]],
-) -> RecallCell:
-    """Return a cell of the accuracy and the nats of each seed."""
-    mean, spread = mean_and_spread([accuracy for accuracy, _ in values])
-    nats, _ = mean_and_spread([nats for _, nats in values])
-    cell = RecallCell(multiple, window, distance, pairs, mean, spread, [], nats, windows, len(values))
-    cell.ci95 = list(_interval(cell, CONFIDENCE))
-    return cell
-
-
-def _cell(place: Place, lines: Sequence[tuple[Record, int]]) -> RecallCell:
-    multiple, distance, pairs = place
-    found = [(record["recall"], i) for record, i in lines]
-    values = [(recall["correct"][i] / recall["windows"][i], recall["nats"][i]) for recall, i in found]
-    windows = min(recall["windows"][i] for recall, i in found)
-    return _made(multiple, lines[0][0]["window"], distance, pairs, windows, values)
-
-
-def _within(members: Sequence[Selected], extension: str | None) -> RecallCell | None:
-    """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
-
-    All distances are asked for in the same texts, so that the windows of one are what the interval is over.
-    """
-    values, windows = [], []
-    for one in members:
-        record = one.record(extension, 1.0)
-        if record is None or "recall" not in record:
-            continue
-        recall = record["recall"]
-        usual = [i for i, pairs in enumerate(recall["pairs"]) if pairs == recall["pairs"][0]]
-        shares = [recall["correct"][i] / recall["windows"][i] for i in usual]
-        nats = [recall["nats"][i] for i in usual]
-        values.append((math.fsum(shares) / len(usual), math.fsum(nats) / len(usual)))
-        windows.append(min(recall["windows"][i] for i in usual))
-        pairs, window = recall["pairs"][0], record["window"]
-    return _made(1.0, window, None, pairs, min(windows), values) if values else None
-
-
-def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
-    """Return how far a row looks back; `cells` have the training's pairs."""
-    longest = max(cell.multiple for cell in cells)
-    here = [(cell.distance or 0, cell) for cell in cells if cell.multiple == longest]
-    kept = [distance for distance, cell in here if cell.accuracy >= KEPT * within.accuracy]
-    distance = max(kept, default=0)
-    return Horizon(distance, distance / within.window, distance == max(here)[0])

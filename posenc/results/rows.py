@@ -12,10 +12,9 @@ from typing import Any
 from posenc.results.cells import Row
 from posenc.results.load import Run, encoding_of, spoken_name
 from posenc.results.selection import Selected, mixed_values
-from posenc.results.settings import differing, knob_words, options_of, settings_of
+from posenc.results.settings import OPTIONS, differing, knob_words, options_of, settings_of, size_of
 
 CODE = "code"
-OPTION = ("attention.", "positions.")  # groups whose choice is named by options_of
 
 
 def as_trained(settings: Mapping[str, Any]) -> str:
@@ -63,7 +62,6 @@ def group_runs(
         if row.tuned is not None:
             row.notes.append(f"train.lr={row.settings.get('train.lr')} is tuned: {row.tuned}")
     _label(rows)
-    _note_missing_seeds(rows)
     return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))
 
 
@@ -86,18 +84,23 @@ def _settings(runs: Sequence[Run]) -> dict[int, dict[str, str]]:
 def _add_without_numbers(rows: list[Row], run: Run, settings: dict[str, str]) -> None:
     """Add a run to its row; one that diverged to the rows of extensions too: they lack that seed as well."""
     alone = Row(encoding=_name(run), settings=settings, members=[Selected(run)])
-    same = [row for row in rows if alone.alike(row)]
+    same = [row for row in rows if (row.encoding, row.settings) == (alone.encoding, settings)]
+    same = [row for row in same if _of_one_size([*row.members, *alone.members])]
     trained = [row for row in same if row.extension is None]
     if len(trained) == 1:
         extended = [row for row in same if row.extension and row.mixed == trained[0].mixed]
         for row in [*trained, *(extended if run.state == "diverged" else [])]:
             row.members.append(Selected(run))
-        return
-    unmeasured = [row for row in same if not row.measured and row.size == alone.size]
-    if unmeasured:
+    elif unmeasured := [row for row in same if not row.measured]:
         unmeasured[0].members.append(Selected(run))
     else:
         rows.append(alone)
+
+
+def _of_one_size(members: Sequence[Selected]) -> bool:
+    """Return whether they have one model, corpus and length, as far as it is known."""
+    sizes = [size for member in members if (size := size_of(member.run)) is not None]
+    return all(size == sizes[0] for size in sizes)
 
 
 def _keep_one_a_seed(row: Row) -> None:
@@ -121,52 +124,29 @@ def _beyond(row: Row) -> str | None:
     return None if policy in (None, "null", "") else policy
 
 
-def _note_missing_seeds(rows: Sequence[Row]) -> None:
-    """Note the seeds that other rows have, and that the same row as trained has."""
-    measured = {seed for row in rows if row.measured for seed in row.seeds}
-    by_encoding = defaultdict(list)
-    for row in rows:
-        by_encoding[row.encoding].append(row)
-    for row in rows:
-        alike = [other for other in by_encoding[row.encoding] if row.alike(other)]
-        everything = measured.union(*(other.seeds for other in alike))
-        there = {seed for other in alike if row.mixed == other.mixed for seed in other.seeds}
-        for words, seeds in (("no run of", everything - there), ("not extended:", there - set(row.seeds))):
-            if seeds and row.seeds:
-                row.notes.append(f"{words} seed " + ", ".join(map(str, sorted(seeds))))
-
-
 def _label(rows: Sequence[Row]) -> None:
     """Name each row by its encoding, its options and the settings in which rows of its encoding differ.
 
-    Of groups with a choice (`optim.name`) the choice, and their other settings where rows of one differ.
+    Where they differ in a choice (`optim.name`), what only belongs to it is not named.
     """
-    by_encoding, alike = defaultdict(list), defaultdict(list)
+    by_encoding, of_name = defaultdict(list), defaultdict(list)
     for row in rows:
         by_encoding[row.encoding].append(row.settings)
     unlike = {name: differing(some) for name, some in by_encoding.items()}
-    choices = {
-        name: [key for key in keys if re.fullmatch(r"\w+\.name", key) and not key.startswith(OPTION)]
-        for name, keys in unlike.items()
-    }
-    words = []
     for row in rows:
-        named = [row.settings[key] for key in choices[row.encoding] if key in row.settings]
-        words.append((*options_of(row.settings), *named))
-        alike[row.encoding, words[-1]].append(row.settings)
-    within = {key: differing(some) for key, some in alike.items()}
-    of_name = defaultdict(list)
-    for row, own in zip(rows, words, strict=True):
-        inside = (*OPTION, *(key.removesuffix("name") for key in choices[row.encoding]))
-        keys = [key for key in unlike[row.encoding] if not key.startswith(inside)]
-        keys += [key for key in within[row.encoding, own] if key.startswith(inside)]
-        parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *own]
+        keys = unlike[row.encoding]
+        chosen = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
+        parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *options_of(row.settings)]
         for key in keys:
-            if key in row.settings and key != "encoding.beyond":
+            if key not in row.settings or key in OPTIONS or key == "encoding.beyond":
+                continue
+            if not key.startswith(chosen):
                 short = key.removeprefix("encoding.").removeprefix("attention.")
                 parts.append(f"{short}={row.settings[key]}")
-        knobs = [] if row.extension is None else knob_words(json.loads(row.extension))
-        row.label = " ".join([*parts, *knobs, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
+            elif key.endswith(".name"):
+                parts.append(row.settings[key])
+        parts += [] if row.extension is None else knob_words(json.loads(row.extension))
+        row.label = " ".join([*parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
         of_name[row.label, tuple(row.mixed.items())].append(row)
     for twins in of_name.values():
         for row in sorted(twins, key=lambda row: not row.measured)[1:]:
@@ -178,12 +158,12 @@ def shown_of(
 ) -> tuple[list[Selected], list[dict[str, str]]]:
     """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
     kept = {(id(member.run), row.extension) for row in rows for member in row.members}
-    cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
-    shown = [
-        replace(one, cells=cells, curves={key: one.curves[key] for key in cells if key in one.curves})
-        for one, cells in zip(selected, cut, strict=True)
-        if cells
-    ]
+    shown = []
+    for one in selected:
+        cells = {key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept}
+        if cells:
+            curves = {key: one.curves[key] for key in cells if key in one.curves}
+            shown.append(replace(one, cells=cells, curves=curves))
     mixed = mixed_values(shown)
     values = {id(one.run): own for one, own in zip(shown, mixed, strict=True)}
     for row in rows:

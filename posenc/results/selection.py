@@ -21,10 +21,8 @@ from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, multiple_of
 from posenc.results.settings import (
     as_text,
     differing,
-    encoding_of,
     flatten,
-    settings_of,
-    size_of,
+    kind_of,
 )
 from posenc.results.statistics import Sample
 
@@ -91,20 +89,18 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     newest: list[tuple[Run, int, list[Record]]] = []
     measured: dict[TargetSet, list[tuple[Run, Record]]] = defaultdict(list)
     for run in runs:
-        if run.facts is None or run.state == "diverged":
-            continue
         records = [record for record in run.records if record["protocol"] == protocol]
-        last = max((record["checkpoint_step"] for record in records), default=0)
-        kept = [r for r in records if r["checkpoint_step"] == (steps or {}).get(id(run), last)]
-        if kept:
+        if not records or run.facts is None or run.state == "diverged":
+            continue
+        step = (steps or {}).get(id(run), max(record["checkpoint_step"] for record in records))
+        if kept := [record for record in records if record["checkpoint_step"] == step]:
             newest.append((run, len(records), kept))
         for record in kept:
             measured[target_set(record)].append((run, record))
     ranked = {key: _preference(key, found) for key, found in measured.items()}
     selected = []
     for run, count, kept in newest:
-        best = min({target_set(record) for record in kept}, key=lambda key: ranked[key])
-        one = Selected(run)
+        best, one = min(map(target_set, kept), key=lambda key: ranked[key]), Selected(run)
         for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
             one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
         one.left_out = count - len(one.records)
@@ -150,14 +146,11 @@ def _bins(record: Record) -> dict[float, Record]:
 def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
     """Return the sort key of a set of targets; the preferred one sorts first."""
     windows = {record["window"] for _, record in found}
-    foreign = not any(
-        record["fingerprint"] == (run.facts or {}).get("corpus", {}).get("fingerprint")
-        for run, record in found
-    )
+    owners = {id(run): (run.facts or {}).get("corpus", {}).get("fingerprint") for run, _ in found}
+    foreign = key[0] not in owners.values()
     tuned_on = key[1] != "test"  # extensions are tuned on validation documents and measured there too
     targets = max(record["targets"] for _, record in found)
-    owners = len({id(run) for run, _ in found})
-    return tuned_on, -owners, foreign, -len(windows), -max(windows), -targets, key
+    return tuned_on, -len(owners), foreign, -len(windows), -max(windows), -targets, key
 
 
 def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
@@ -206,8 +199,7 @@ def only(
     Raises UserError if nothing is left (of `protocol`), though there was something.
     """
     kept = list(runs)
-    asked = {"length": length, "corpus": corpus, "split": split, "stride": stride}
-    for key, value in asked.items():
+    for key, value in {"length": length, "corpus": corpus, "split": split, "stride": stride}.items():
         if value is None:
             continue
 
@@ -215,13 +207,12 @@ def only(
             return multiple_of(record) if key == "length" else record[key]  # type: ignore[literal-required]
 
         of = [r for run in kept for r in run.records if protocol in (None, r["protocol"]) or key == "stride"]
-        there = {own(record) for record in of} - {None}
+        there = sorted({own(record) for record in of} - {None})
         if (there or key == "stride") and value not in there:
             x = "x" if key == "length" else ""
-            shown = [f"{as_text(one)}{x}" for one in sorted(there)]
-            raise UserError(
-                f"--{key}", f"{as_text(value)}{x}", "no record is of this", allowed=shown or "none"
-            )
+            shown = [f"{as_text(one)}{x}" for one in there]
+            asked = f"{as_text(value)}{x}"
+            raise UserError(f"--{key}", asked, "no record is of this", allowed=shown or "none")
         for i, run in enumerate(kept):
             records = [r for r in run.records if own(r) == value or (key == "stride" and r["stride"] is None)]
             if key == "length":  # whole sets of targets
@@ -238,18 +229,17 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     rows = [_comparable(one, names) for one in selected]
     models = [flatten((one.run.facts or {}).get("model", {})) for one in selected]
     unlike = differing(models)
-    named = ["name"] if "name" in unlike else unlike
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
     hashes = [one.records[0]["targets_hash"] for one in selected]
     for one, targets in zip(selected, hashes, strict=True):
         longest[targets] = max(longest[targets], *map(multiple_of, one.records))
     for targets, row, model in zip(hashes, rows, models, strict=True):
-        row["model"] = " ".join(
-            model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in named
-        )
+        row["model"] = " ".join(f"{key}={model.get(key)}" for key in unlike)
+        if "name" in unlike:
+            row["model"] = model.get("name", UNKNOWN)
         row["target set"] = f"{targets[:8]}, to {longest[targets]:g}x"
     keys = differing(rows)
-    if any(key in keys for key in ("evaluated on", "split", "stride", "tokenizer", "context length")):
+    if {"evaluated on", "split", "stride", "tokenizer", "context length"} & {*keys}:
         keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause
     return [{key: row[key] for key in keys} for row in rows]
 
@@ -267,11 +257,11 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Group]:
         return [({}, list(runs), selected) for _, _, selected in found] or [({}, list(runs), [])]
     measured = {id(run) for _, members, _ in found for run in members}
     rest = [run for run in runs if id(run) not in measured]
-    kinds = [[_kind(run) for run in members] for _, members, _ in found] if rest else []
+    kinds = [{kind_of(run) for run in members} for _, members, _ in found] if rest else []
     for run in rest:
-        whole, size = _kind(run)
-        places = [i for i, of in enumerate(kinds) if (whole, size) in of]
-        places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
+        own = kind_of(run)
+        places = [i for i, of in enumerate(kinds) if own in of]
+        places += [i for i, of in enumerate(kinds) if own[1] in (size for _, size in of)]
         found[[*places, -1][0]][1].append(run)
     return found
 
@@ -290,12 +280,6 @@ def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
         for values, some in by_values.items()
         for own, members, inside in _alike(some, protocol)
     ]
-
-
-def _kind(run: Run) -> tuple[str, str]:
-    """Return encoding and settings, and the size, as comparable texts."""
-    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
-    return kind, json.dumps(size_of(run), sort_keys=True)
 
 
 def _own_names(selected: Sequence[Selected]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import json
@@ -56,6 +57,13 @@ def size_of(run: Run) -> dict[str, str] | None:
     model = {key for key in flat if key.startswith(("model.", "data.plant.")) and key != "model.name"}
     unused = {key for key in model if flat[key] == "null"}  # which earlier runs do not have
     return {key: flat[key] for key in sorted((SIZE | model) - unused) if key in flat}
+
+
+def kind_of(run: Run, length: bool = True) -> tuple[str, str]:
+    """Return encoding and settings, and the size, as comparable texts; without `length` of any T."""
+    size = {key: value for key, value in (size_of(run) or {}).items() if length or key != "context_length"}
+    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
+    return kind, json.dumps(size, sort_keys=True)
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:
@@ -148,17 +156,16 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
 
 
 def _fits(value: str | None, patterns: Sequence[str]) -> bool:
-    return value is not None and any(_alike(value, pattern) for pattern in patterns)
-
-
-def _alike(found: str, asked: str) -> bool:
-    """Return whether it is the same text, the same number (1e-3 is 0.001), or a glob that fits."""
-    if found == asked or fnmatch.fnmatchcase(found, asked):
-        return True
-    try:
-        return float(found) == float(asked)
-    except ValueError:
+    """Return whether it is one of the texts or numbers (1e-3 is 0.001), or fits one of the globs."""
+    if value is None:
         return False
+    for asked in patterns:
+        if value == asked or fnmatch.fnmatchcase(value, asked):
+            return True
+        with contextlib.suppress(ValueError):
+            if float(value) == float(asked):
+                return True
+    return False
 
 
 def value_of_key(run: Run, key: str) -> str | None:

@@ -172,6 +172,18 @@ def difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate:
     )
 
 
+def welch(
+    value: float, parts: Sequence[tuple[float, float]], documents: tuple[float | None, float]
+) -> Estimate:
+    """Return an estimate whose seeds vary by independent parts, each a variance and its freedom (1947).
+
+    `documents` are the variance over documents and its degrees of freedom.
+    """
+    variance = sum(part for part, _ in parts)
+    squares = sum(part**2 / freedom for part, freedom in parts)
+    return Estimate(value, variance, *documents, seed_freedom=variance**2 / squares if squares else 1.0)
+
+
 def document_part(a: Sequence[Ratio], b: Sequence[Ratio] = ()) -> tuple[float | None, float]:
     """Return the jackknife variance of mean(a) - mean(b), of the same units, and its degrees of freedom.
 

@@ -29,6 +29,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
 from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
 from posenc.evaluation.extensions import NONE, build_extension, resolve_extend
+from posenc.evaluation.foreign import Foreign
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
 from posenc.results.schema import RunFacts
@@ -52,11 +53,12 @@ class Job:
     device: torch.device
     evaluation: EvalPlan
     own_text: bool = True  # the corpus to measure on is the one it is trained on
+    subject: Foreign | None = None  # a model that posenc did not train
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What one training step computes, checked; no corpus is read for it."""
+    """What one training step computes, checked without reading a corpus."""
 
     parts: dict[str, Any]  # of the model, as a run stores them
     shape: ModelShape
@@ -177,7 +179,7 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
 
 
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
-    """Return an encoding's settings with the numbers that its nulls came to; for a sum, in its parts too."""
+    """Return an encoding's settings with derived numbers for nulls, also in the parts of a sum."""
     found = {**settings, **part.derived}
     parts: tuple[Encoding, ...] = getattr(part, "parts", ())
     for key in part_parameters(type(part)):
@@ -191,7 +193,7 @@ def run_facts(
 ) -> RunFacts:
     """Return the `run` object of results.json; settings that were null have their number here.
 
-    `trained` has the fingerprint, tokens, seconds and final_loss of the training, whose peak it is.
+    `trained` holds fingerprint, tokens, seconds and final_loss of the training, `peak_memory_bytes` its peak.
     """
     settings = job.settings
     attention: Any = model.blocks[0].attention
@@ -223,5 +225,25 @@ def run_facts(
         final_loss=trained["final_loss"],
         settings_hash=job.hash,
         code=hashlib.sha256(code.encode()).hexdigest()[:8],
+        versions=versions(),
+    )
+
+
+def subject_facts(job: Job, subject: Foreign) -> RunFacts:
+    """Return the `run` object of a model that posenc did not train: of its training nothing is known."""
+    parameters = {"total": count} if (count := sum(one.numel() for one in subject.parameters())) else {}
+    tokenizer, kept = job.tokenizer, Path(job.tokenizer.get("path", "")).stem
+    return RunFacts(
+        name=job.directory.name,
+        encoding=job.settings["encoding"],
+        model={"name": job.settings.get("subject", {}).get("architecture", "given")},
+        parameters=parameters,
+        tokenizer={"name": kept} if kept.startswith("given-") else tokenizer,  # no place in the cache
+        context_length=job.settings["context_length"],
+        seed=job.settings["seed"],
+        steps=0,
+        precision="fp32",
+        device=str(job.device),
+        settings_hash=job.hash,
         versions=versions(),
     )

@@ -20,7 +20,7 @@ from posenc.encodings.families.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
 from posenc.running.eval_job import load_model, stored_run
-from posenc.running.hf import library_of
+from posenc.running.subjects import library_of
 
 STILL = 1e30  # a rotation's frequencies divided by this turn nothing at any length
 THERE = "an encoding without hooks, or one that turns every pair of a head by the frequencies of a base"

@@ -1,4 +1,4 @@
-"""Validate the jobs of a command (which apply, which are one run, where each stands), and run one of them."""
+"""Validate the jobs of a command, and run one of them, or several as one model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from posenc.report.writers import show_runs
 from posenc.results.load import load_run
 from posenc.results.schema import Record
 from posenc.results.selection import target_set
-from posenc.running.eval_job import Job, eval_job, run_eval
+from posenc.running.build import Job
+from posenc.running.eval_job import eval_job
+from posenc.running.measure import run_eval
 from posenc.running.run_directory import HeldRunError
 from posenc.running.signals import SWEEP, StopFlag
-from posenc.running.subject_job import SubjectJob, run_subject
+from posenc.running.subjects import hf_job
 from posenc.running.train_job import TrainJob, run_train, train_job, train_steps
 from posenc.training.distributed import current
 from posenc.training.stacked import train_stacked
@@ -44,11 +46,7 @@ def new_job(command: str, settings: dict[str, Any]) -> Job:
     """Return the Job of these settings. Raises UserError."""
     if command == "train":
         return train_job(settings)
-    if settings["subject"] is None:
-        return eval_job(settings)
-    from posenc.running.hf import hf_job
-
-    return hf_job(settings)
+    return eval_job(settings) if settings["subject"] is None else hf_job(settings)
 
 
 def applicable(command: str, composed: Jobs) -> Jobs:
@@ -91,8 +89,6 @@ def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> i
         if isinstance(job, TrainJob):
             current().connect(job.device, job.directory.name, job.batch_windows)
             outcome = run_train(job, [o for o in composed.overrides if not is_hydras(o)])
-        elif isinstance(job, SubjectJob):
-            outcome = run_subject(job)
         else:
             outcome = run_eval(job)
     except HeldRunError:
@@ -126,7 +122,7 @@ def run_stack(composed: Jobs) -> int:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
+    """Print a run's table, of these records or of all; with an extension also the values without it."""
     run = load_run(directory)
     if records is not None and run.problem is None:
         extended = [r for r in records if r["extend"] is not None]

@@ -1,4 +1,4 @@
-"""A run's folder: its locks, how the run stands, and config.yaml, status.json, metrics.jsonl and log.txt.
+"""The run directory: its locks, the run's state, and config.yaml, status.json, metrics.jsonl and log.txt.
 
 Of several processes only the first one writes; for the others the writing functions do nothing. The folder
 may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
@@ -17,13 +17,13 @@ import shutil
 import socket
 import stat
 import subprocess
-import traceback
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ParamSpec, TextIO
+from typing import Any, ParamSpec
 
 import yaml
 from filelock import Timeout
@@ -105,7 +105,7 @@ def is_held(directory: Path, name: str) -> bool:
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
-    """Let only the first process of the run do it."""
+    """Let only the first process of the run call the function."""
 
     @functools.wraps(write)
     def written(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -220,7 +220,7 @@ def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
 
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """Write results.json from records/; facts of an earlier step, or of this one unless `newer`, lose."""
+    """Write results.json from records/; stored facts of a later step, or of this one unless `newer`, stay."""
     with locked(directory, "results", seconds=60):  # train and eval may end at the same time
         before = load_run(directory).facts
         if before is not None and before.get("steps", 0) >= facts["steps"] + int(newer):
@@ -241,12 +241,6 @@ def refuse_links(directory: Path) -> None:
             folders[:] = [name for name in folders if name != "wandb"]
 
 
-def _open_log(directory: Path) -> TextIO:
-    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(directory / LOG, how, 0o666)  # of a stranger's run: neither a link nor a pipe
-    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
-
-
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
     """Log to log.txt too, and why it ends if it fails."""
@@ -254,10 +248,10 @@ def log_file(directory: Path) -> Iterator[None]:
         yield
         return
     try:
-        file = _open_log(directory)
+        handler = logging.FileHandler(directory / LOG, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise cannot_write(directory / LOG, error) from error
-    handler, root = logging.StreamHandler(file), logging.getLogger()
+    root = logging.getLogger()
     # on a full disk lines are lost; the run itself ends, with the reason, at what it cannot write
     handler.handleError = lambda record: None  # type: ignore[method-assign]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -266,13 +260,13 @@ def log_file(directory: Path) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
-        with contextlib.suppress(OSError):  # a full disk must not hide the reason
-            file.write(f"{traceback.format_exc()}failed: {' '.join(reason.split())}\n")
+        failed = {"name": "posenc", "levelname": "ERROR", "msg": f"failed: {' '.join(reason.split())}"}
+        handler.handle(logging.makeLogRecord({**failed, "exc_info": sys.exc_info()}))
         raise
     finally:
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
-            file.close()
+            handler.close()
 
 
 @functools.cache

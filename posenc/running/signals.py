@@ -63,7 +63,7 @@ def leave_at_once(code: int) -> None:
 
 
 def stop_with_parent() -> None:
-    """Take a SIGTERM once the sweep that started this process is gone: killed, it could not pass one on."""
+    """Raise SIGTERM once the sweep that started this process is gone: a killed one passes none on."""
     parent = os.environ.pop(PARENT, None)
     if parent is None:
         return

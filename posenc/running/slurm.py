@@ -147,7 +147,7 @@ def preemptible(run: Callable[[], int]) -> int:
     """Run in a job that saves and goes back into the queue near its time limit, or when it is pre-empted.
 
     submitit's signal (USR2) is turned into one that the run saves on; submitit's handler does the rest. A job
-    that Slurm itself requeues, or that was cancelled, leaves no result: for who waits, that would be the end.
+    that Slurm itself requeues, or that was cancelled, leaves no result: that would end the waiting command.
     """
     requeue = signal.getsignal(signal.SIGUSR2)
     assert callable(requeue)

@@ -28,14 +28,14 @@ from posenc.core.errors import visible
 from posenc.core.machine import free_memory
 from posenc.core.threads import say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
-from posenc.report.runs_table import headline_losses
+from posenc.report.runs_table import headline_losses, run_summary
 from posenc.report.writers import show_runs
-from posenc.results.load import last_metrics, load_run, load_runs, spoken_name
+from posenc.results.load import load_run, load_runs, spoken_name
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.running.eval_job import targets_of
 from posenc.running.jobs import HELD, validated
+from posenc.running.measure import targets_of
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
-from posenc.running.signals import CODES, PARENT, STACK, WAIT, to_take_over
+from posenc.running.signals import CODES, PARENT, STACK, WAIT, StopFlag
 from posenc.training.device import resolve_device
 
 WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
@@ -63,7 +63,6 @@ class Job:
     state: str = WAITING
     reason: str | None = None
     began: float = 0.0
-    trained: int = 0  # tokens before it began
     threads: int = 1
     memory: float = 0.0  # bytes it needs, about
     own: ComposedJob | None = None  # None: a stack of several
@@ -110,15 +109,15 @@ class Job:
         """How it stands, with the reason."""
         return visible(self.state + (f", {self.reason}" if self.reason else ""))
 
-    def progress(self, now: float) -> str:
+    def progress(self) -> str:
         """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
-        last, tokens = last_metrics(self.place), tokens_of(self.place)
+        run = run_summary(load_run(self.place, ()))
+        tokens, loss, left = run["tokens"] or 0, run["training_loss"], run["seconds_left"]
         if self.tokens is None or tokens >= self.tokens:
             return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
-        if tokens <= self.trained:
+        if loss is None or left is None:
             return ""
-        left = clock((now - self.began) / (tokens - self.trained) * (self.tokens - tokens))
-        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {last['loss']:.3f}, {left} left"
+        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {loss:.3f}, {clock(left)} left"
 
 
 class WorkerPool:
@@ -129,21 +128,22 @@ class WorkerPool:
         self.at_once = 1
         self.gpus: Sequence[str] = ()
         self.stopping = False  # no more jobs begin
-        self.received: list[int] = []  # signals, in order
         self.last_status, self.shown = time.monotonic(), 0
 
-    def run(self) -> None:
-        """Run all that wait; signals are passed on to the jobs, and none outlives this call."""
-        before: dict[int, Any] = {n: signal.signal(n, self._pass_on) for n in to_take_over()}
-        try:
-            while self._in(WAITING) or self._in(RUNNING):
-                self._step()
-        finally:
-            for process in self._processes():  # only after an error of our own
-                process.terminate()
-                process.wait()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def run(self) -> int:
+        """Run all that wait, of which none outlives this call; return the exit code of a signal, or 0."""
+        with StopFlag() as stop:
+            stop.guarded = True  # the jobs save, and are waited for
+            try:
+                while self._in(WAITING) or self._in(RUNNING):
+                    if stop.received is not None and not self.stopping:
+                        self._stop(stop.received)
+                    self._step()
+            finally:
+                for process in self._processes():  # only after an error of our own
+                    process.terminate()
+                    process.wait()
+        return stop.exit_code
 
     def _in(self, state: str) -> list[Job]:
         return [job for job in self.jobs if job.state == state]
@@ -183,7 +183,7 @@ class WorkerPool:
 
     def _start(self, job: Job) -> None:
         given = self._share(job)
-        job.state, job.reason, job.began, job.trained = RUNNING, None, time.time(), tokens_of(job.place)
+        job.state, job.reason, job.began = RUNNING, None, time.time()
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
         own = {WAIT: "0", PROGRESS: "off", PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
@@ -206,8 +206,6 @@ class WorkerPool:
 
         job.reader = threading.Thread(target=read, daemon=True)
         job.reader.start()
-        if self.received:  # it came while this one was being started
-            process.send_signal(self.received[-1])
 
     def _share(self, job: Job) -> dict[str, str]:
         """Return the environment that gives a job its threads and, on `cuda`, the least busy GPU."""
@@ -236,25 +234,16 @@ class WorkerPool:
             return
         self.last_status, self.shown = time.monotonic(), self.shown + 1
         job = running[self.shown % len(running)]
-        if text := job.progress(time.time()):
+        if text := job.progress():
             over = len(self.jobs) - len(running) - len(self._in(WAITING))
             say(f"{job.name}: {text}; {over} of {len(self.jobs)} jobs done")
 
-    def _pass_on(self, number: int, frame: object) -> None:
-        self.received.append(number)
-        self._stop(number)
-
     def _stop(self, number: int) -> None:
+        """Begin no more jobs, and pass a signal on to those that run."""
         self.stopping = True
         for process in self._processes():
             if process.poll() is None:
                 process.send_signal(number)
-
-
-def tokens_of(place: Path) -> int:
-    """Return the tokens that a run is trained on so far."""
-    tokens = last_metrics(place).get("tokens")
-    return tokens if isinstance(tokens, int) else 0
 
 
 def visible_gpus() -> list[str]:
@@ -298,7 +287,7 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch) -
         received = launch(command, line, composed.launcher, left) if left else 0
     elif left:
         how = composed.jobs[0].settings["sweep"]
-        stacks = stacks_of(command, line, left, how["stack"])
+        stacks = stacks_of(left, how["stack"])
         for some in (stacks, jobs) if stacks else (jobs,):  # what a stack leaves unfinished goes on alone
             pool = WorkerPool(some, lock=LOCKS[command], fail_fast=how["fail_fast"])
             pool.gpus = visible_gpus()
@@ -307,9 +296,7 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch) -
             pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
             if some is (stacks or jobs) and some[0].device == "cpu":
                 say_load(pool.at_once * int(os.environ.get(THREADS) or some[0].threads))
-            pool.run()
-            received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
-            if received:
+            if received := pool.run():
                 break
     show_tables(command, composed.jobs)
     for text in failures(jobs):
@@ -323,7 +310,8 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
     -P: no module of the working folder takes the place of an installed one. hydra.mode: a preset may ask for
     a sweep, and a job is never one.
     """
-    cores = usable_cores()
+    cores, config_dir = usable_cores(), [] if line.config_dir is None else ["--config-dir", line.config_dir]
+    program = [sys.executable, "-P", "-m", "posenc", command, *config_dir]
     shared = set.intersection(*(set(job.overrides) for job in composed))
     jobs = []
     for i, one in enumerate(composed, 1):
@@ -333,7 +321,7 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
         jobs.append(
             Job(
                 name=f"[{i}/{len(composed)}] {visible(label)}",
-                words=[*_program(command, line), *one.overrides, "hydra.mode=RUN"],
+                words=[*program, *one.overrides, "hydra.mode=RUN"],
                 place=checked.directory,
                 device=str(resolve_device(str(one.settings["device"]))),
                 tokens=checked.settings["train"]["tokens"] if command == "train" else None,
@@ -346,17 +334,12 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
     return jobs
 
 
-def _program(command: str, line: CommandLine) -> list[str]:
-    config_dir = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-    return [sys.executable, "-P", "-m", "posenc", command, *config_dir]
-
-
-def stacks_of(command: str, line: CommandLine, left: Sequence[Job], size: int) -> list[Job]:
+def stacks_of(left: Sequence[Job], size: int) -> list[Job]:
     """Return jobs that train up to `size` of the others as one model; [] for a size of 1.
 
     Those that differ by their seed alone, or by their learning rate alone.
     """
-    stacks, rest = [], list(left) if size > 1 and command == "train" else []
+    stacks, rest = [], list(left) if size > 1 and left[0].tokens is not None else []
     for key in ("seed", "train.lr"):
         alike: dict[str, list[tuple[Any, Job]]] = {}
         for job in rest:
@@ -369,20 +352,21 @@ def stacks_of(command: str, line: CommandLine, left: Sequence[Job], size: int) -
             for some in (members[i : i + size] for i in range(0, len(members), size)):
                 if len(some) > 1:
                     swept = f"{key}={','.join(str(value) for value, _ in some)}"
-                    stacks.append(_stack(command, line, swept, [job for _, job in some]))
+                    stacks.append(_stack(swept, [job for _, job in some]))
                 else:
                     rest.append(some[0][1])
     return stacks
 
 
-def _stack(command: str, line: CommandLine, swept: str, members: Sequence[Job]) -> Job:
+def _stack(swept: str, members: Sequence[Job]) -> Job:
     first = members[0]
     assert first.own is not None
+    program = first.words[: -len(first.own.overrides) - 1]
     others = [word for word in first.own.overrides if key_of(word) != key_of(swept)]
     return replace(
         first,
         name=f"[{len(members)} as one] {visible(spoken_name(first.own.settings['encoding']))} {swept}",
-        words=[*_program(command, line), "-m", *others, swept, "sweep.also=[]"],
+        words=[*program, "-m", *others, swept, "sweep.also=[]"],
         evaluation=None,
         memory=first.memory * len(members),
         own=None,
@@ -416,7 +400,7 @@ def failures(jobs: Sequence[Job]) -> list[str]:
 
 
 def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
-    """Print the comparison of the runs on disk on stdout; after an evaluation of what was asked for alone."""
+    """Print the comparison of the runs on stdout; after `posenc eval` only of what it measures."""
     asked: dict[Path, set[tuple[str, str]]] = {}  # (protocol, hash of its targets) by run
     for one in composed:
         job = validated(command, one.settings)

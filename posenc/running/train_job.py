@@ -54,9 +54,9 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.load import spoken_name
 from posenc.results.rows import as_trained
 from posenc.running import run_directory as folder
-from posenc.running.build import StepPlan, build_model, check_step, code_of, run_facts
-from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracked
+from posenc.running.build import Job, StepPlan, build_model, check_step, code_of, run_facts
 from posenc.running.initial import Initial, begin_with, check_fit, initial_run
+from posenc.running.measure import Corpus, Outcome, measure, tokenised, tracked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
@@ -112,7 +112,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
-        split=evaluation.split,
+        splits=evaluation.splits,
         needed_tokens=longest + 1,
         context_length=length,
     )

@@ -20,7 +20,7 @@ from posenc.core.errors import RunError, visible
 from posenc.results.settings import knob_words
 
 logger = logging.getLogger(__name__)
-WINDOW, POSITION = "eval/window", "eval/position"  # tokens, which evaluation curves are drawn against
+STEP, WINDOW, POSITION = "step", "eval/window", "eval/position"  # axes: training steps, and tokens
 Record = Mapping[str, Any]
 Row = dict[str, float]
 
@@ -63,7 +63,7 @@ class Progress:
 
 
 class BaseTracker(Tracker):
-    """A tracked run, whose first exception is a warning and the end; parameters are the keys of its YAML."""
+    """A tracked run, switched off with a warning by its first exception; parameters are its YAML's keys."""
 
     label = ""  # its name in messages
 
@@ -83,13 +83,13 @@ class BaseTracker(Tracker):
     def check(settings: Mapping[str, Any]) -> None:
         """Raise UserError for values that the tracker does not take."""
 
-    def send_step(self, row: Row, step: int) -> None:
-        """Send one training step; every name has a slash."""
+    def send(self, row: Row, axis: str, at: int) -> None:
+        """Send figures against an axis: STEP, WINDOW or POSITION."""
         raise NotImplementedError
 
-    def send_evaluation(self, windows: list[Row], positions: list[Row], summary: Row) -> None:
-        """Send rows against WINDOW and POSITION, which each row holds, and the summary's figures."""
-        raise NotImplementedError
+    def send_summary(self, row: Row) -> None:
+        """Send the figures that tell this run from others."""
+        self.send(row, STEP, max(self.progress.step, 0))
 
     def end(self, status: str) -> None:
         """Flush and close."""
@@ -108,31 +108,35 @@ class BaseTracker(Tracker):
     def log(self, metrics: dict[str, float], step: int) -> None:
         if step > self.progress.step:
             row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-            self._send(lambda: self.send_step(row, step), step, [])
+            self._send(lambda: self.send(row, STEP, step), step, [])
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
         curves = curves_of(records, self.run.config)
         fresh = [(name, record) for name, record in curves if cell_key(record) not in self.progress.sent]
+
+        def send() -> None:
+            for axis, rows in ((WINDOW, by_window(fresh)), (POSITION, by_position(fresh))):
+                for at, row in rows.items():
+                    self.send(row, axis, at)
+            self.send_summary(summary(curves))
+
         if fresh:
-            rows, everything = (by_window(fresh), by_position(fresh)), summary(curves)
-            cells = [cell_key(record) for _, record in fresh]
-            self._send(lambda: self.send_evaluation(*rows, everything), self.progress.step, cells)
+            self._send(send, self.progress.step, [cell_key(record) for _, record in fresh])
 
     def _send(self, action: Callable[[], None], step: int, cells: list[str]) -> None:
-        if self._on:
-            self._try(action, "is switched off, the run goes on without it")
-        if self._on:
+        if self._on and self._try(action, "is switched off, the run goes on without it"):
             self.progress.step = max(step, self.progress.step)
             self.progress.sent += cells
             self.save()
 
-    def _try(self, action: Callable[[], None], otherwise: str) -> None:
+    def _try(self, action: Callable[[], None], otherwise: str) -> bool:
         try:
             action()
         except Exception as error:
             if self._on:
                 logger.warning("%s %s (%s).%s", self.label, otherwise, reason(error), self.advice())
             self._on = False
+        return self._on
 
     def finish(self, status: str) -> None:
         if not self._finished:
@@ -142,7 +146,7 @@ class BaseTracker(Tracker):
 
 
 def cell_key(record: Record) -> str:
-    """Return what tells one measurement from another, on whatever targets."""
+    """Return the identity of a measurement with its value: what is measured again is sent again."""
     extend = json.dumps(record.get("extend"), sort_keys=True, default=str)
     names = ("protocol", "window", "stride", "targets_hash", "checkpoint_step", "nats")
     return "|".join([*(str(record.get(name)) for name in names), extend])
@@ -185,16 +189,16 @@ def curve_name(record: Record, config: Mapping[str, Any]) -> str:
     return " ".join([name, *words])
 
 
-def by_window(curves: Sequence[tuple[str, Record]]) -> list[Row]:
+def by_window(curves: Sequence[tuple[str, Record]]) -> dict[int, Row]:
     """Return one row a window (tokens), shortest first, with the finite figures of every curve there."""
     rows: dict[int, Row] = {}
     for name, record in curves:
         row = rows.setdefault(int(record["window"]), {})
         row |= _finite({f"eval/{name}/{measure}": record.get(measure) for measure in ("nats", "bpb", "ppl")})
-    return [{WINDOW: window, **rows[window]} for window in sorted(rows) if rows[window]]
+    return {window: rows[window] for window in sorted(rows) if rows[window]}
 
 
-def by_position(curves: Sequence[tuple[str, Record]]) -> list[Row]:
+def by_position(curves: Sequence[tuple[str, Record]]) -> dict[int, Row]:
     """Return one row a bin of positions (named by its last), of each curve's longest window."""
     rows: dict[int, Row] = {}
     for name, record in sorted(curves, key=lambda one: int(one[1]["window"])):
@@ -202,7 +206,7 @@ def by_position(curves: Sequence[tuple[str, Record]]) -> list[Row]:
         for i, edge in enumerate(curve["edges"][1:]):
             figures = {f"eval/{name}/{key}-by-position": curve[key][i] for key in ("nats", "rise")}
             rows.setdefault(edge - 1, {}).update(_finite(figures))
-    return [{POSITION: at, **rows[at]} for at in sorted(rows) if rows[at]]
+    return {at: rows[at] for at in sorted(rows) if rows[at]}
 
 
 def summary(curves: Sequence[tuple[str, Record]]) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posenc.results.settings import flatten
-from posenc.tracking.base import POSITION, WINDOW, BaseTracker, Progress, Row, TrackedRun
+from posenc.tracking.base import STEP, BaseTracker, Progress, Row, TrackedRun
 
 FOLDER = "tensorboard"  # in the run directory; the steps of its folder `eval` are tokens of context
 SKIPPED = ("tracking.", "eval.", "data.exclude")  # settings that nobody filters runs by
@@ -32,20 +32,12 @@ class TensorboardTracker(BaseTracker):
             self._training.flush()
         self.save()
 
-    def send_step(self, row: Row, step: int) -> None:
+    def send(self, row: Row, axis: str, at: int) -> None:
+        """Write scalars; the summary's, beside the hyperparameters, are columns of their table."""
+        writer = self._training if axis == STEP else self._measured
         for name, value in row.items():
-            self._training.add_scalar(name, value, step, new_style=False)
-        self._training.flush()  # what a kill leaves behind is what the progress says
-
-    def send_evaluation(self, windows: list[Row], positions: list[Row], summary: Row) -> None:
-        for rows, at in ((windows, WINDOW), (positions, POSITION)):
-            for row in rows:
-                for name in row.keys() - {at}:
-                    self._measured.add_scalar(name, row[name], int(row[at]))
-        for name, value in summary.items():  # beside the hyperparameters: columns of their table
-            self._training.add_scalar(name, value, max(self.progress.step, 0))
-        self._training.flush()
-        self._measured.flush()
+            writer.add_scalar(name, value, at)
+        writer.flush()  # what a kill leaves behind is what the progress says
 
     def end(self, status: str) -> None:
         self._training.add_text("status", status)

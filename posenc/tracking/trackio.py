@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.tracking.base import POSITION, WINDOW, BaseTracker, Progress, Row, TrackedRun
+from posenc.tracking.base import BaseTracker, Progress, Row, TrackedRun
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # environment: where trackio sends to, if anywhere
 
@@ -50,14 +50,8 @@ class TrackioTracker(BaseTracker):
             allowed = "letters, digits, - _ and blanks inside"
             raise UserError("tracking.project", project, "trackio does not take this name", allowed=allowed)
 
-    def send_step(self, row: Row, step: int) -> None:
-        self._begun.log(row, step=step)
-
-    def send_evaluation(self, windows: list[Row], positions: list[Row], summary: Row) -> None:
-        for rows, at in ((windows, WINDOW), (positions, POSITION)):
-            for row in rows:
-                self._begun.log({k: v for k, v in row.items() if k != at}, step=int(row[at]))
-        self._begun.log(summary, step=max(self.progress.step, 0))
+    def send(self, row: Row, axis: str, at: int) -> None:
+        self._begun.log(row, step=at)
 
     def end(self, status: str) -> None:
         """Wait until the database has everything. A run has no state there: how else it ended is an alert."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from posenc.core.errors import UserError, visible
-from posenc.tracking.base import POSITION, WINDOW, BaseTracker, Row, TrackedRun, reason
+from posenc.tracking.base import POSITION, STEP, WINDOW, BaseTracker, Row, TrackedRun, reason
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class WandbTracker(BaseTracker):
         timeout: float,
     ) -> None:
         super().__init__(run, "wandb")
+        self._by_position: set[str] = set()
         asked = requested_mode() if mode == "auto" else mode
         why = "as asked"
         if asked == "online" and not has_key():
@@ -91,17 +92,20 @@ class WandbTracker(BaseTracker):
             hint = "run `wandb login`, set WANDB_API_KEY, or use tracking.mode=offline and sync later"
             raise UserError("tracking.mode", mode, f"there is no W&B API key for {host()}", hint=hint)
 
-    def send_step(self, row: Row, step: int) -> None:
-        self._begun.log(row, step=step, commit=True)
-
-    def send_evaluation(self, windows: list[Row], positions: list[Row], summary: Row) -> None:
-        for name in {name for row in positions for name in row}:  # by name: that goes before eval/*
-            self._begun.define_metric(name, step_metric=None if name == POSITION else POSITION)
+    def send(self, row: Row, axis: str, at: int) -> None:
+        if axis == STEP:
+            self._begun.log(row, step=at, commit=True)
+            return
+        if axis == POSITION:  # by name: that goes before eval/*
+            for name in row.keys() - self._by_position:
+                self._begun.define_metric(name, step_metric=POSITION)
+            self._by_position |= row.keys()
         # an offline run that is continued counts from 0 again, and its rows would replace earlier ones
-        for step, row in enumerate([*windows, *positions], max(self._begun.step, self.progress.step + 1)):
-            self._begun.log(row, step=step, commit=True)
-            self.progress.step = step
-        self._begun.summary.update(summary)
+        self.progress.step = max(self._begun.step, self.progress.step + 1)
+        self._begun.log({axis: at, **row}, step=self.progress.step, commit=True)
+
+    def send_summary(self, row: Row) -> None:
+        self._begun.summary.update(row)
 
     def end(self, status: str) -> None:
         """Upload what is left; the rest stays on disk for `wandb sync`."""
@@ -131,7 +135,7 @@ def _init(settings: dict[str, Any], run: TrackedRun) -> Any:
 
 
 def load_wandb() -> Any:
-    """Import wandb, told before to be quiet."""
+    """Import wandb with its own messages switched off."""
     # with error reporting on, its exit hook waits 12 s and more for a server that hangs (0.31)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -13,28 +13,11 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.encodings.registry import sources_of
 
-PLUGIN = """
-import torch
-from posenc.encodings.base import Encoding, Shape
-
-
-class Mine(Encoding):
-    name = "mine"
-    acts_on = "bias"
-
-    def __init__(self, shape: Shape, *, strength: float) -> None:
-        super().__init__(shape)
-        self.strength = strength
-
-    def distance_bias(self, r, layer):
-        return -self.strength * torch.log1p(r.float()).expand(self.shape.n_heads, -1)
-"""
-
 
 @pytest.fixture
 def mine(place: Path) -> Path:
     """A class with a parameter, whose default is in a YAML beside it."""
-    (place / "mine.py").write_text(PLUGIN)
+    (place / "mine.py").write_text(tiny.PLUGIN)
     (place / "mine.yaml").write_text("strength: 1.5\n")
     return place / "mine.py"
 
@@ -72,7 +55,9 @@ def test_ways_to_say_it(mine: Path) -> None:
     ],
 )
 def test_files_that_are_refused(mine: Path, place: Path, words: list[str], says: str) -> None:
-    (place / "two.py").write_text(PLUGIN + PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"'))
+    (place / "two.py").write_text(
+        tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
+    )
     (place / "none.py").write_text("x = 1\n")
     (place / "broken.py").write_text("def\n")
     with pytest.raises(px.UserError, match=says):
@@ -86,7 +71,7 @@ def test_it_is_trained_and_read_with_its_file_alone(mine: Path, corpus: Path) ->
     with pytest.raises(px.UserError, match=r"(?s)no such encoding.*plugins=\[./mine.py\]: if you trust"):
         px.load(run.path).nll("some text")
     before = sources_of(run.config["encoding"], ["./mine.py"])
-    mine.write_text(PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
+    mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
     assert sources_of(run.config["encoding"], ["./mine.py"]) != before
     with pytest.raises(px.UserError, match="trained by other code"):
         px.load(run.path, plugins=["./mine.py"]).nll("some text")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,10 +34,7 @@ def test_import_takes_no_time_and_no_torch() -> None:
     code += "print(s, *({'torch', 'numpy', 'hydra', 'pandas', 'scipy', 'rich'} & {*sys.modules}))"
     found = []
     for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=tiny.environment()
-        )
-        seconds, *heavy = done.stdout.split()
+        seconds, *heavy = tiny.python("-c", code).out.split()
         assert not heavy
         found.append(float(seconds))
     assert statistics.median(found) < 0.15

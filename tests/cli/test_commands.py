@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -46,9 +45,8 @@ def test_help_imports_nothing_heavy(place, arguments):
         "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'matplotlib', 'wandb', 'datasets'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, env=tiny.environment(), cwd=place, capture_output=True, text=True)
-    assert done.returncode == 0 and "posenc" in done.stdout, done.stderr
+    done = tiny.python("-c", code, *arguments, cwd=place)
+    assert done.code == 0 and "posenc" in done.out, done.err
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])

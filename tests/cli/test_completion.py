@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,7 +54,6 @@ def test_a_tab_needs_neither_torch_nor_hydra(place: Path, line: str, found: str)
         "import sys; from posenc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
         "assert not {'torch', 'hydra', 'numpy', 'pandas'} & set(sys.modules)"
     )
-    env = tiny.environment(COMP_WORDS=line, COMP_CWORD=str(len(line.split()) - 1))
-    env["_POSENC_COMPLETE"] = "complete_bash"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, found), done.stderr
+    env = {"COMP_CWORD": str(len(line.split()) - 1), "_POSENC_COMPLETE": "complete_bash"}
+    done = tiny.python("-c", code, cwd=place, COMP_WORDS=line, **env)
+    assert (done.code, done.out.strip()) == (0, found), done.err

@@ -47,12 +47,7 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path, monkeypatch):
 
 
 def test_python_packages_keep_one_of_each_text(tmp_path, monkeypatch):
-    written = {
-        "thing/b.py": "x = 1\n",
-        "thing/a.py": "x = 1\n",
-        "thing/tests/t.py": "y\n",
-        "d.txt": "no",
-    }
+    written = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n", "thing/tests/t.py": "y\n", "d.txt": "no"}
     for name, text in written.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -46,8 +46,8 @@ def test_a_test_split_that_only_repeats_the_training_text_is_refused(repository)
     texts = [story(i) for i in range(60)]
     data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
     with pytest.raises(UserError, match="has the text of a training document"):
-        inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
-    facts = inspect(data, BYTES, split="test", needed_tokens=9, context_length=None)  # `eval` may
+        inspect(data, BYTES, splits=["test"], needed_tokens=9, context_length=8)
+    facts = inspect(data, BYTES, splits=["test"], needed_tokens=9, context_length=None)  # `eval` may
     count = len(facts.sizes["test"])
     assert f"also in the training split: {count} of {count} test documents" in facts.notes
 

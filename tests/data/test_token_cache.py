@@ -20,7 +20,7 @@ def entries(cache):
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE])
 def test_documents_come_back_whole_and_the_second_time_from_the_cache(texts, reads, caplog, tokenizer):
     caplog.set_level("INFO")
-    facts = inspect(texts, tokenizer, split="test", needed_tokens=9, context_length=8)
+    facts = inspect(texts, tokenizer, splits=["test"], needed_tokens=9, context_length=8)
     store = prepare(texts, tokenizer, facts)
     assert reads == ["files"] and facts.loaded is None  # nothing is read twice
     documents = documents_of(texts)
@@ -52,14 +52,17 @@ def test_the_key_follows_text_and_tokenizer(texts, tmp_path, cache):
 
 
 def test_corpora_that_are_too_small(texts, tmp_path, cache):
-    facts = inspect(texts, BYTES, split="test", needed_tokens=9, context_length=8)
+    facts = inspect(texts, BYTES, splits=["test"], needed_tokens=9, context_length=8)
     assert not cache.exists()
     test, train = (max(facts.sizes[split]) for split in ("test", "train"))
-    inspect(texts, BPE, split="test", needed_tokens=test, context_length=8)
+    inspect(texts, BPE, splits=["test"], needed_tokens=test, context_length=8)
     with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
-        check_lengths(prepare(texts, BPE), split="test", needed_tokens=test, context_length=8)
+        check_lengths(prepare(texts, BPE), splits=["test"], needed_tokens=test, context_length=8)
     store = prepare(texts, BYTES, facts)
-    for check in (partial(inspect, texts, BYTES, split="test"), partial(check_lengths, store, split="test")):
+    for check in (
+        partial(inspect, texts, BYTES, splits=["test"]),
+        partial(check_lengths, store, splits=["test"]),
+    ):
         check(needed_tokens=test, context_length=train - 1)
         for needed, context, key in ((test + 1, 8, "eval.lengths"), (9, train, "context_length")):
             with pytest.raises(UserError) as caught:
@@ -68,7 +71,7 @@ def test_corpora_that_are_too_small(texts, tmp_path, cache):
             assert key == "context_length" or f"longest that works is {test - 1}" in str(caught.value)
     (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
-        inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
+        inspect(files(tmp_path / "book.txt"), BYTES, splits=["test"], needed_tokens=9, context_length=8)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])

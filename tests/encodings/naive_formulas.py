@@ -655,6 +655,7 @@ CASES = [
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
     ("hard_alibi", {"masked_heads": 1}),
+    ("pattern", {"windows": [None, 4]}),
     ("pattern", {"parts": ["rope", "t5"], "windows": [None, 4], "scales": ["none", "floor"]}),
     ("pattern", {"parts": ["hope", "rope", "fox"], "period": [1, 2], "windows": [1, 5, 9], "scales": []}),
     ("sum", {"parts": ["hard_alibi", "rope"]}),

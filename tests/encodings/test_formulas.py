@@ -7,6 +7,7 @@ import torch
 from naive_formulas import BIASES, CASES, NEAR, POSITIONS, ROWS, SCORES, Example
 
 from posenc.encodings import list_encodings
+from posenc.encodings.families import content
 from posenc.model import kernels
 
 CLOSE = 2e-5  # of float32 outputs around 1
@@ -20,6 +21,12 @@ ROW_CASES = [
     ("sinusoidal", {"base": 500.0}),
     ("binary", {"bits": 17}),
 ]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Cut `dape`'s network over heads into chunks of few pairs."""
+    monkeypatch.setattr(content, "PAIRS", 7)
 
 
 def apart(a, b):

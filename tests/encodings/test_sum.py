@@ -85,6 +85,7 @@ def test_each_part_fills_and_decays_its_own_parameters():
 DECLARED = [
     ("alibi rope", (True, True, True, True, False)),
     ("alibi learned", (False, True, True, True, False)),
+    ("alibi normalized", (False, False, True, True, False)),
     ("nope rope", (True, True, False, True, True)),
 ]
 

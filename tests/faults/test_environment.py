@@ -34,9 +34,7 @@ CASES = [  # a script, exit codes, what stderr says
 
 
 @pytest.mark.parametrize(
-    ("script", "codes", "says", "env"),
-    CASES,
-    ids=[case[0] + "".join(case[3]) for case in CASES],
+    ("script", "codes", "says", "env"), CASES, ids=[case[0] + "".join(case[3]) for case in CASES]
 )
 def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
     train = f"{POSENC} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"

@@ -42,6 +42,35 @@ def replace_sealed(run, name, content):
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
+CHANGES = [
+    ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
+    ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
+    ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
+    (
+        {"model": {"name": "m", "d_model": 2 * 10**9, "n_layers": 1, "n_heads": 1, "mlp_ratio": 1}},
+        ["too large"],
+    ),
+    ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
+    ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
+    ({"seed": "evil"}, ["seed=evil"]),
+    ({"experiment_name": "../../up"}, ["experiment_name"]),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), CHANGES, ids=[str(c)[:50] for c, _ in CHANGES])
+def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, place, monkeypatch, change, says):
+    (place / "evil.py").write_text("open('executed', 'w').close()")  # it could be imported
+    monkeypatch.syspath_prepend(str(place))
+    change_settings(run_copy, change)
+    before = sorted(p.relative_to(place) for p in place.rglob("*"))
+    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+    assert (result.code, result.out) == (2, ""), result.err
+    assert all(text in result.err for text in says), result.err
+    assert os.environ["HOME"] not in result.err.replace(str(place), "")
+    assert "Traceback" not in result.err and len(result.err.splitlines()) <= 24
+    assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
+
+
 WEIGHTS = {
     "a pickle": pickle.dumps(Payload()),
     "a header of 1 PB": (10**15).to_bytes(8, "little") + b"{}",

@@ -1,16 +1,34 @@
-"""A signal outside training: one line, 143 or 130, nothing half done; the same command goes on."""
+"""Signals in every phase, one writer, and runs that end badly: a line, 143 or 130, nothing half done."""
 
 import importlib
+import json
 import os
 import signal
+import sys
+import threading
+import time
 
 import pytest
+from battery import run_in
 
-from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag
+from posenc.core.console import say, shown
+from posenc.running import measure
+from posenc.running.run_directory import is_held, locked
+from posenc.running.signals import (
+    CODES,
+    ONE_WISH,
+    InterruptedRunError,
+    StopFlag,
+    report_error,
+    to_take_over,
+)
 
-pytestmark = pytest.mark.faults
+
+def status_of(run):
+    return json.loads((run / "status.json").read_text())
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("module", "name", "number"),
     [
@@ -37,6 +55,7 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
     assert "same command" in result.err and not (place / "runs").exists()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("module", "name", "calls", "more"),
     [
@@ -85,3 +104,195 @@ def test_while_something_is_saved_a_signal_is_only_noted():
             stop.check()
         with pytest.raises(InterruptedRunError), stop.at_once():
             raise AssertionError("what was asked before counts")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
+)
+def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, number, code):
+    for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
+        path.unlink()
+    evaluate, cells = measure.evaluate, []
+
+    def interrupted(*args, on_cell, **more):
+        def stored(record, was_there):
+            on_cell(record, was_there)
+            cells.append(record["window"])
+            if len(cells) == 2:
+                os.kill(os.getpid(), number)
+
+        return evaluate(*args, on_cell=stored, **more)
+
+    monkeypatch.setattr(measure, "evaluate", interrupted)
+    result = train("encoding=rope")
+    assert (result.code, result.out) == (code, "") and "continues" in result.err
+    assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
+    assert len(list((run_copy / "records").iterdir())) == 2
+
+
+def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, monkeypatch):
+    kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
+
+    def ended(*args, **more):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(measure, "evaluate", ended)
+    result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
+    assert (result.code, result.out) == (143, ""), result.err
+    assert status_of(run_copy)["status"] == "finished"
+    assert {name: (run_copy / name).read_bytes() for name in kept} == kept
+
+
+def test_a_held_directory_names_its_holder_at_once(train, posenc, run_copy):
+    (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
+    before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
+    holder = f"pid {os.getpid()} on "
+    with locked(run_copy):
+        before |= {p: p.read_bytes() for p in run_copy.glob(".run.*")}
+        result = train("encoding=rope")
+        assert result.code == 1 and holder in result.err and str(run_copy.name) in result.err
+        assert {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()} == before
+        assert is_held(run_copy, "run") and not is_held(run_copy, "evaluation")
+    with locked(run_copy, "evaluation"):
+        result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+        assert result.code == 1 and holder in result.err
+    assert not is_held(run_copy, "run") and train("encoding=rope").code == 0  # released
+
+
+def test_a_run_that_diverged_says_so_and_is_final_without_retry(train, place):
+    first = train("encoding=rope", "train.lr=1e12")
+    assert (first.code, first.out) == (1, "")
+    assert "diverged: non-finite loss at step 2" in first.err and "train.lr" in first.err
+    run = run_in(place / "runs")
+    status = status_of(run)
+    assert (status["status"], status["step"]) == ("diverged", 1)
+    assert status["reason"] == "non-finite loss at step 2"
+    assert not (run / "results.json").exists() and not (run / "checkpoints").exists()
+    again = train("encoding=rope", "train.lr=1e12")
+    assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
+    assert status_of(run) == status
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)  # of an hour of training: forgotten
+    retried = train("encoding=rope", "train.lr=1e12", "--retry")
+    assert retried.code == 1 and "diverged: non-finite loss at step 2" in retried.err
+    assert not (run / "checkpoints").exists()
+
+
+BROKEN = """
+from posenc.encodings.base import Encoding
+
+class Broken(Encoding):
+    name, paper, formula, acts_on, past_training = "broken", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        raise KeyError("boom [red]\\nsecond line")
+"""
+
+
+def test_a_plug_in_that_raises_fails_its_run_with_one_line(train, place, monkeypatch):
+    (place / "broken_plugin.py").write_text(BROKEN)
+    (place / "conf" / "encoding").mkdir(parents=True)
+    (place / "conf" / "encoding" / "broken.yaml").write_text("name: broken\n")
+    monkeypatch.syspath_prepend(str(place))
+    arguments = ("encoding=broken", "plugins=[broken_plugin]", "--config-dir", str(place / "conf"))
+    result = train(*arguments)
+    assert (result.code, result.out) == (1, "")
+    assert "boom [red]" in result.err and "Traceback" not in result.err and "--debug" in result.err
+    run = run_in(place / "runs")
+    assert status_of(run)["status"] == "failed" and "KeyError" in status_of(run)["reason"]
+    log = (run / "log.txt").read_text()
+    assert "Traceback" in log and "broken_plugin.py" in log
+    with pytest.raises(KeyError):
+        train("--debug", *arguments)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_swallowed_is_not_lost():
+    class Dying:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    with StopFlag() as outer:
+        dying = Dying()
+        del dying
+        assert outer.received == signal.SIGTERM
+        with StopFlag() as inner:
+            assert inner.received == signal.SIGTERM
+            with pytest.raises(InterruptedRunError):
+                inner.guard()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "error: not enough memory: MemoryError\n"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
+        (OSError(28, "No space left on device"), "cannot write the output: No space left"),
+        (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
+    ],
+)
+def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
+    assert report_error(error, StopFlag()) == 1
+    assert said in capsys.readouterr().err
+
+
+# --- Work goes on when nobody sees it any more, and stops with a save when its terminal is gone.
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_screen_that_is_gone_ends_no_training(monkeypatch, terminal):
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+        def flush(self):
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def isatty(self):
+            return terminal
+
+        def fileno(self):
+            return 99
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    say("a line")
+    with shown("training", 3) as progress:
+        progress.begin(0)
+        progress.update(3, "loss 1.2")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no hangups there")
+def test_a_hangup_saves_unless_nohup_has_switched_it_off():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert signal.SIGHUP not in to_take_over() and signal.SIGTERM in to_take_over()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with StopFlag() as stop:
+            stop.guard()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.requested() and (stop.name, stop.exit_code) == ("SIGHUP", 143)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_that_is_held_is_waited_for_when_asked(tmp_path, monkeypatch, capsys):
+    taken = threading.Event()
+
+    def hold():
+        with locked(tmp_path):
+            taken.set()
+            time.sleep(1.5)  # longer than without the wish to wait
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    monkeypatch.setenv("POSENC_WAIT", "1")
+    with locked(tmp_path):
+        holder.join(0.2)
+        assert not holder.is_alive()
+    assert "waiting for another process to finish" in capsys.readouterr().err

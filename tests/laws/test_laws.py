@@ -46,6 +46,9 @@ VARIANTS = [
             ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
             ("rope", {}, {"positions": {"name": "offset", "max": None}}),
             ("rope", {}, {"attention": {**ATTENTION, "scale": "ssmax"}}),
+            ("path", {"forget": True}, {}),
+            ("grape", {"additive": "forget"}, {}),
+            ("pattern", {"period": [0, 0, 0, 1], "windows": [16, None], "scales": ["none", "floor"]}, {}),
         )
     ),
 ]

@@ -38,12 +38,7 @@ def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, t
     write_pair(tmp_path, 1.5, far, 1.0)
     one = recovered(tmp_path)
     assert one is not None and one.share == pytest.approx(share) and one.note is None
-    assert (one.room, one.reference, one.multiple, one.window) == (
-        pytest.approx(0.5),
-        pytest.approx(1.0),
-        8,
-        512,
-    )
+    assert (one.room, one.reference, one.multiple, one.window) == pytest.approx((0.5, 1.0, 8, 512))
     lines = render(found(tmp_path), "table").splitlines()
     (line,) = [line for line in lines if line.startswith("recovered  ")]
     assert line.split()[1] == text
@@ -68,11 +63,8 @@ def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path):
     for seed, (at_t, far) in enumerate([(1.5, 1.4), (1.6, 1.3), (1.4, 1.5)]):
         write_pair(tmp_path, at_t, far, 1.0, seed=seed)
     one = recovered(tmp_path)
-    assert (
-        one is not None
-        and one.share == pytest.approx(0.1 / 0.5)
-        and (one.seeds, one.reference_seeds) == (3, 3)
-    )
+    assert one is not None and one.share == pytest.approx(0.1 / 0.5)
+    assert (one.seeds, one.reference_seeds) == (3, 3)
     influences = np.array([0.1 - 0.2 * 0.5, 0.3 - 0.2 * 0.6, -0.1 - 0.2 * 0.4]) / 0.5
     seeds = 4.3026527 * math.sqrt(influences.var(ddof=1) / 3)  # the long-trained seeds agree: 2 degrees
     assert one.ci95 is not None and (one.ci95[1] - one.ci95[0]) / 2 == pytest.approx(seeds, rel=0.01)
@@ -101,14 +93,11 @@ def test_without_room_or_reference_there_is_no_share(tmp_path, at_t, long, chang
 def test_the_reference_is_of_the_same_settings_and_not_ranked_beside_the_row(tmp_path):
     write_pair(tmp_path, 1.5, 1.4, 1.0)
     write_pair(tmp_path, 1.6, 1.3, 1.2, encoding="alibi")
-    other = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T, "train": {"lr": 0.1}}}
+    other = {"facts": LONG["facts"], "config": {**LONG["config"], "train": {"lr": 0.1}}}
     own = record(8 * T, 0.5, train_length=8 * T)
     write_run(tmp_path / "other", "rope", seed=1, records=[own], **other)
     short, long = found(tmp_path)[:2]
-    assert (short.header["context_length"], long.header["context_length"]) == (
-        T,
-        8 * T,
-    )  # references come last
+    assert [one.header["context_length"] for one in (short, long)] == [T, 8 * T]  # references come last
     shares = {row.label: row.recovered.share for row in short.rows if row.recovered}
     assert shares == {"rope": pytest.approx(0.2), "alibi": pytest.approx(0.75)}
     assert not any(row.recovered for row in long.rows)

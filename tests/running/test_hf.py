@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hf_models
 import numpy as np
@@ -27,12 +26,12 @@ Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture(scope="module")
-def checkpoints(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def checkpoints(corpus, tmp_path_factory):
     """`checkpoints(name, bos=...)`: trained once a module; never changed."""
     place = tmp_path_factory.mktemp("checkpoints")
     text = b"".join(path.read_bytes() for path in sorted(corpus.iterdir()))
 
-    def made(name: str, *, bos: bool = False) -> Path:
+    def made(name, *, bos=False):
         folder = place / f"{name}{'-bos' * bos}"
         if not folder.exists():
             hf_models.save(hf_models.trained(name, text, steps=100), folder, bos=bos)
@@ -42,19 +41,19 @@ def checkpoints(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.fixture
-def asked(place: Path, corpus: Path) -> dict[str, Any]:
+def asked(place, corpus):
     evaluation = {"lengths": ["1x", "2x", "8x"], "max_targets": 200, "protocols": ["fixed-target"]}
     return {"data": "files", "data.paths": corpus, "eval": evaluation, "device": "cpu"}
 
 
-def measured(path: Path, asked: dict[str, Any], **more: Any) -> dict[int, float]:
+def measured(path, asked, **more):
     """The loss by window, as posenc measures it."""
     run = px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **asked, **more})
     found = [r for r in run.records if (r["extend"] or {}).get("name") == more.get("extend")]
     return {r["window"]: r["nats"] for r in found}
 
 
-def windows(path: Path, asked: dict[str, Any], window: int) -> tuple[torch.Tensor, int]:
+def windows(path, asked, window):
     """The text of every fixed target: (N, window + 1) tokens, and how many of the last are targets."""
     tokenizer = {"name": "hf", "path": str(path), "revision": "main"}
     settings = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked}).config
@@ -66,7 +65,7 @@ def windows(path: Path, asked: dict[str, Any], window: int) -> tuple[torch.Tenso
     return torch.from_numpy(rows), plan.block
 
 
-def by_hand(model: Any, tokens: torch.Tensor, block: int, bos: int | None = None) -> float:
+def by_hand(model, tokens, block, bos=None):
     """The mean of `model(...).loss`, with every label but the targets' masked."""
     losses = []
     for row in tokens.split(16):
@@ -80,11 +79,16 @@ def by_hand(model: Any, tokens: torch.Tensor, block: int, bos: int | None = None
     return float(np.mean(losses))
 
 
+def by_hand_inputs(model, tokens, block):
+    """As `by_hand`, but the model is given the inputs alone: its scale depends on their number."""
+    with torch.no_grad():
+        logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten()))
+
+
 @pytest.mark.parametrize("bos", [False, True], ids=["text", "bos"])
 @pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - {"gptj", "mamba", "falcon", "gpt_oss"}))
-def test_the_loss_is_that_of_a_loop_over_the_model(
-    name: str, bos: bool, checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
+def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, asked):
     path = checkpoints(name, bos=bos)
     found = measured(path, asked, **({"context_length": T} if name in ("bloom", "gpt2") else {}))
     model = transformers.AutoModelForCausalLM.from_pretrained(path)
@@ -97,9 +101,7 @@ def test_the_loss_is_that_of_a_loop_over_the_model(
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gptj"])
-def test_a_table_of_positions_ends_with_a_reason(
-    name: str, checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
+def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
     asked["eval"] |= {"lengths": ["1x", "16x"]}
     path = checkpoints(name)
     run = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked})
@@ -109,19 +111,6 @@ def test_a_table_of_positions_ends_with_a_reason(
 
 
 # --- traps: the number of the naive way, and ours
-
-
-def test_a_replaced_rope_dictionary_drops_its_base(
-    checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
-    path = checkpoints("llama")
-    tokens, block = windows(path, asked, 8 * T)
-    scaled = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": T}
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    whole = by_hand(load(path, rope_parameters=scaled | {"rope_theta": 500.0}), tokens, block)
-    naive = by_hand(load(path, rope_parameters=scaled | {"rope_theta": 10_000.0}), tokens, block)
-    found = measured(path, asked, extend="yarn")[8 * T]
-    assert found == pytest.approx(whole, abs=1e-4) and abs(found - naive) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -137,34 +126,22 @@ def test_a_replaced_rope_dictionary_drops_its_base(
     ],
     ids=lambda given: given.get("extend"),
 )
-def test_an_extension_is_what_transformers_makes_of_the_same_settings(
-    extend: dict[str, Any], scaled: dict[str, Any], checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
+def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, scaled, checkpoints, asked):
     path = checkpoints("llama")
     rope = {**scaled, "rope_theta": 500.0, "original_max_position_embeddings": T}
     model = transformers.AutoModelForCausalLM.from_pretrained(path, rope_parameters=rope)
     tokens, block = windows(path, asked, 8 * T)
     found = measured(path, asked, **extend)[8 * T]
-    with torch.no_grad():
-        logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
-    want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten())
-    assert found == pytest.approx(float(want), abs=1e-4)
+    naive = transformers.AutoModelForCausalLM.from_pretrained(
+        path, rope_parameters={**rope, "rope_theta": 1e4}
+    )
+    assert found == pytest.approx(by_hand_inputs(model, tokens, block), abs=1e-4)
+    assert (
+        abs(found - by_hand_inputs(naive, tokens, block)) > 1e-3
+    )  # settings that are replaced lose the base
 
 
-def test_a_rotation_is_made_with_its_model(checkpoints: Callable[..., Path], asked: dict[str, Any]) -> None:
-    """Settings changed after loading do nothing; `extend=` acts."""
-    path = checkpoints("llama")
-    tokens, block = windows(path, asked, 8 * T)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path)
-    before = by_hand(model, tokens, block)
-    model.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0}
-    assert by_hand(model, tokens, block) == before
-    assert abs(measured(path, asked, extend="pi")[8 * T] - before) > 1e-3
-
-
-def test_a_dynamic_rotation_begins_anew_with_each_pass(
-    checkpoints: Callable[..., Path], asked: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_path):
     """Between T and the longest text seen, transformers goes on with the longest one's scale."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoints("llama"), rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
@@ -182,15 +159,8 @@ def test_a_dynamic_rotation_begins_anew_with_each_pass(
     assert found == pytest.approx(want, abs=1e-4) and abs(naive - want) > 1e-3
 
 
-def by_hand_inputs(model: Any, tokens: torch.Tensor, block: int) -> float:
-    """As `by_hand`, but the model is given the inputs alone: its scale depends on their number."""
-    with torch.no_grad():
-        logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
-    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten()))
-
-
 @pytest.mark.parametrize("name", ["bloom", "mpt"])
-def test_a_bias_is_not_rounded(name: str, checkpoints: Callable[..., Path], asked: dict[str, Any]) -> None:
+def test_a_bias_is_not_rounded(name, checkpoints, asked):
     path = checkpoints(name)
     asked |= {"context_length": T}
     tokens, block = windows(path, asked, 8 * T)
@@ -204,9 +174,7 @@ def test_a_bias_is_not_rounded(name: str, checkpoints: Callable[..., Path], aske
         px.evaluate("hf", **{"subject.path": path, **asked, "eval.precision": "bf16"})
 
 
-def test_t_is_that_before_a_rotation_was_scaled(
-    checkpoints: Callable[..., Path], asked: dict[str, Any], tmp_path: Path
-) -> None:
+def test_t_is_that_before_a_rotation_was_scaled(checkpoints, asked, tmp_path):
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": T}
     model = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoints("llama"), rope_parameters=rope, max_position_embeddings=4 * T
@@ -218,9 +186,7 @@ def test_t_is_that_before_a_rotation_was_scaled(
         measured(path, asked, extend="ntk")
 
 
-def test_bos_stands_for_a_windows_first_token(
-    checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
+def test_bos_stands_for_a_windows_first_token(checkpoints, asked):
     path = checkpoints("llama", bos=True)
     own = measured(path, asked)
     assert own == measured(path, asked, **{"subject.bos": True})
@@ -229,52 +195,14 @@ def test_bos_stands_for_a_windows_first_token(
     assert run.config["subject"]["bos"] == 256
 
 
-def test_the_logits_that_are_kept_are_those_of_the_targets(
-    checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
-    """The usual shift by one, after asking for the last n alone, scores each target by the one before."""
-    path = checkpoints("llama")
-    tokens, block = windows(path, asked, T)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path)
-    with torch.no_grad():
-        kept = model(tokens, logits_to_keep=block).logits
-    naive = torch.nn.functional.cross_entropy(kept[:, :-1].flatten(0, 1), tokens[:, -block:-1].flatten())
-    found = measured(path, asked)[T]
-    assert (
-        found == pytest.approx(by_hand(model, tokens, block), abs=1e-4) and abs(float(naive) - found) > 1e-2
-    )
-
-
-def changed(folder: Path, source: Path, **values: Any) -> Path:
+def changed(folder, source, config, cut=None):
+    """Copy a checkpoint with other values in its config.json, or its weights cut short."""
     shutil.copytree(source, folder)
-    if cut := values.pop("cut", None):
-        weights = folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:cut])
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | values))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:cut])
+    own = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(own | config))
     return folder
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}, "subject.trust_remote_code=true"),
-        ({"num_hidden_layers": 3}, "weights are missing"),
-        ({"cut": 3000}, "its weights cannot be read"),
-        ({"model_type": "bert", "architectures": ["BertModel"]}, "subject.path"),
-    ],
-)
-def test_what_cannot_be_measured_is_said(
-    values: dict[str, Any],
-    words: str,
-    checkpoints: Callable[..., Path],
-    asked: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    path = changed(tmp_path / "changed", checkpoints("llama"), **values)
-    with pytest.raises(UserError) as caught:
-        measured(path, asked)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -299,17 +227,22 @@ def test_what_cannot_be_measured_is_said(
         ("bloom", {}, "context_length=2048, or what the model was trained at"),
         ("llama", {"tracking": "wandb"}, "for runs that posenc trains"),
         ("llama", {"run": "x"}, "has a model of its own"),
+        ("llama", {"config": {"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}}, "code=true"),
+        ("llama", {"config": {"num_hidden_layers": 3}}, "weights are missing"),
+        ("llama", {"cut": 3000}, "its weights cannot be read"),
+        ("llama", {"config": {"model_type": "bert", "architectures": ["BertModel"]}}, "subject.path"),
     ],
 )
-def test_wrong_input(
-    name: str, more: dict[str, Any], words: str, checkpoints: Callable[..., Path], asked: dict[str, Any]
-) -> None:
+def test_what_cannot_be_measured_is_said(name, more, words, checkpoints, asked, tmp_path):
+    path, damage = checkpoints(name), (more.pop("config", {}), more.pop("cut", None))
+    if any(damage):
+        path = changed(tmp_path / "changed", path, *damage)
     with pytest.raises(UserError) as caught:
-        measured(checkpoints(name), asked, **more)
+        measured(path, asked, **more)
     assert words in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_the_command(checkpoints: Callable[..., Path], place: Path, corpus: Path, posenc: Posenc) -> None:
+def test_the_command(checkpoints, place, corpus, posenc):
     words = [f"subject.path={checkpoints('llama')}", "data=files", f"data.paths={corpus}", "device=cpu"]
     words += ["eval.max_targets=200", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]"]
     done = posenc("eval", "subject=hf", "context_length=auto", *words)
@@ -329,9 +262,7 @@ def test_the_command(checkpoints: Callable[..., Path], place: Path, corpus: Path
 # --- the other way: a run as a checkpoint
 
 
-def test_a_run_is_the_same_in_transformers_with_every_extension(
-    run_copy: Path, corpus: Path, asked: dict[str, Any], posenc: Posenc
-) -> None:
+def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus, asked, posenc):
     assert posenc("export", f"run={run_copy}", "--hf", "out").code == 0
     asked["eval"] |= {"lengths": ["1x", "2x", "4x"], "max_targets": 400}
     records = [r for r in px.load(run_copy).records if r["protocol"] == "fixed-target"]
@@ -368,13 +299,8 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(
     ],
 )
 def test_what_transformers_has_is_exported_and_the_rest_refused(
-    changes: dict[str, Any],
-    reason: str | None,
-    place: Path,
-    corpus: Path,
-    asked: dict[str, Any],
-    posenc: Posenc,
-) -> None:
+    changes, reason, place, corpus, asked, posenc
+):
     every = tiny.keywords(corpus) | changes
     every["train"] = every["train"] | {"tokens": 4 * 128}
     run = px.train(**every)

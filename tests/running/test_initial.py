@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -24,10 +23,10 @@ Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
-def train(run_copy: Path, corpus: Path) -> Callable[..., Any]:
+def train(run_copy, corpus):
     """Train on from the copied run of RoPE."""
 
-    def call(**changes: Any) -> Any:
+    def call(**changes):
         every = tiny.keywords(corpus) | {"encoding": "rope"}
         every["train"] |= {"tokens": 4 * 128, "init": str(run_copy), "lr": 1e-3}
         return px.train(**every | changes)
@@ -35,13 +34,11 @@ def train(run_copy: Path, corpus: Path) -> Callable[..., Any]:
     return call
 
 
-def weights(run: Any) -> dict[str, torch.Tensor]:
+def weights(run):
     return {name: one.detach().clone() for name, one in run.model.named_parameters()}
 
 
-def test_it_begins_with_the_weights_and_says_so(
-    train: Callable[..., Any], run_copy: Path, posenc: Posenc
-) -> None:
+def test_it_begins_with_the_weights_and_says_so(train, run_copy, posenc):
     before = px.load(run_copy)
     dropped = train(encoding="nope")
     assert dropped.name.startswith("rope-to-nope-")
@@ -55,7 +52,7 @@ def test_it_begins_with_the_weights_and_says_so(
     assert "rope -> nope (0.000512M tokens)" in table
 
 
-def test_who_it_begins_with_is_part_of_the_run(train: Callable[..., Any], run_copy: Path) -> None:
+def test_who_it_begins_with_is_part_of_the_run(train, run_copy):
     one = train()
     assert train().path == one.path  # found finished
     again = run_copy.with_name(f"elsewhere-{run_copy.name[-8:]}")
@@ -69,9 +66,7 @@ def test_who_it_begins_with_is_part_of_the_run(train: Callable[..., Any], run_co
     assert longer.name.startswith("rope-to-rope-to-rope-")
 
 
-def test_one_of_its_checkpoints_can_be_named(
-    train: Callable[..., Any], run_copy: Path, posenc: Posenc
-) -> None:
+def test_one_of_its_checkpoints_can_be_named(train, run_copy, posenc):
     folder = run_copy / "checkpoints"
     newest = folder / f"step-{tiny.STEPS:08d}"
     same = train(**{"train.init": str(newest)})
@@ -93,7 +88,7 @@ def test_one_of_its_checkpoints_can_be_named(
         train(**{"train.init": str(folder / "step-00000008")})
 
 
-def test_a_stopped_one_goes_on_without_the_first(train: Callable[..., Any], run_copy: Path) -> None:
+def test_a_stopped_one_goes_on_without_the_first(train, run_copy):
     run = train()
     model, begin = run.model, initial_run(str(run_copy), {"name": "bytes"}, [])
     now = weights(run)
@@ -102,9 +97,7 @@ def test_a_stopped_one_goes_on_without_the_first(train: Callable[..., Any], run_
 
 
 @pytest.mark.parametrize("extend", ["yarn", "pi", "window"])
-def test_an_extension_acts_in_training_as_in_evaluation(
-    extend: str, train: Callable[..., Any], run_copy: Path
-) -> None:
+def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy):
     """The model before its first step is the trained one, extended at the window that it is trained at."""
     run = train(extend=extend, context_length=64, eval={"base_length": 16, "lengths": ["4x", "8x"]})
     assert f"rope-to-rope+{extend}-" in run.name and run.config["extend"]["name"] == extend
@@ -139,22 +132,20 @@ def test_an_extension_acts_in_training_as_in_evaluation(
         ({"encoding": "alibi", "extend": "yarn"}, "does not apply to encoding=alibi"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_written(
-    changes: dict[str, Any], words: str, train: Callable[..., Any], place: Path
-) -> None:
+def test_what_does_not_fit_is_said_before_anything_is_written(changes, words, train, place):
     before = sorted(place.rglob("*"))
     with pytest.raises(UserError) as caught:
         train(**changes)
     assert words in str(caught.value) and sorted(place.rglob("*")) == before
 
 
-def test_an_unfinished_run_is_no_beginning(train: Callable[..., Any], run_copy: Path) -> None:
+def test_an_unfinished_run_is_no_beginning(train, run_copy):
     (run_copy / "status.json").write_text('{"status": "interrupted"}')
     with pytest.raises(UserError, match="is not finished"):
         train()
 
 
-def test_qk_norm_is_learned_and_part_of_the_run(corpus: Path, place: Path) -> None:
+def test_qk_norm_is_learned_and_part_of_the_run(corpus, place):
     every = tiny.keywords(corpus) | {"encoding": "nope"}
     plain, normed = px.train(**every), px.train(**every, **{"attention.qk_norm": True})
     assert plain.path != normed.path and "qk_norm" not in plain.config["attention"]

@@ -9,6 +9,7 @@ import tiny
 import yaml
 
 from posenc.core.paths import conf_dir
+from posenc.running.eval_job import stored_run
 
 WINDOWS = [16, 32, 64]
 CELLS = {
@@ -132,3 +133,11 @@ def test_a_file_of_ones_own_has_a_name_of_its_own(train, place):
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
     (run,) = (place / "runs" / "default").glob("[!.]*")
     assert "base: 77" in (run / "config.yaml").read_text()
+
+
+def test_the_working_folder_may_be_the_run(trained_once, monkeypatch):
+    (config,) = trained_once.rglob("config.yaml")
+    monkeypatch.chdir(config.parent)
+    assert stored_run(".", []).directory == config.parent
+    monkeypatch.chdir(config.parent / "records")
+    assert stored_run("..", []).directory.name == config.parent.name

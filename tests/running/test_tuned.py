@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
+import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
 from posenc.core.errors import UserError
+from posenc.tracking.base import curves_of, summary
 
 Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
-def words(place: Path, corpus: Path) -> list[str]:
+def words(place, corpus):
     return [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
 
 
-def test_the_best_rate_on_validation_documents_is_read(words: list[str], posenc: Posenc) -> None:
+def test_the_best_rate_on_validation_documents_is_read(words, posenc):
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     done = posenc("train", "-m", "experiment=tuning", "encoding=rope", "train.lr=1e-5,3e-3,3.0", *tuning)
     assert done.code in (0, 1), done.err  # the highest may diverge
@@ -98,12 +100,12 @@ class Lower(Sweeper):
 '''
 
 
-def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words: list[str], place: Path) -> None:
+def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place):
     (place / "plugins/hydra_plugins").mkdir(parents=True)
     (place / "plugins/hydra_plugins/lower.py").write_text(SWEEPER)
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     line = ["train", "-m", "hydra/sweeper=lower", "encoding=rope", *tuning]
-    found: dict[str, Any] = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
+    found = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
     for more, says in (
         (["experiment=tuning", "eval.split=test"], "must not choose on test documents"),
         (["experiment=tuning", "hydra/launcher=slurm"], "without hydra/launcher"),
@@ -119,8 +121,30 @@ def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words: list
         assert (own["nats"], own["split"], own["multiple"]) == (loss, "validation", 1)
 
 
+def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words: list[str], posenc: Posenc) -> None:
+    """What an agent of W&B makes of it, without W&B's server."""
+    page = (tiny.ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    found = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    sweep = yaml.safe_load(found[1])
+    values = {"train.lr": {"value": 0.00123}, "optim.weight_decay": {"value": 0.0}}
+    assert values.keys() == sweep["parameters"].keys()
+    given = create_sweep_command_args({"args": values})["args_no_hyphens"]
+    program, *arguments = [
+        word for one in sweep["command"] for word in (given if one == "${args_no_hyphens}" else [one])
+    ]
+    tuning = [word for word in words if not word.startswith("eval.lengths")]
+    done = posenc(*arguments, *tuning, "tracking.mode=offline")
+    assert program == "posenc" and done.code == 0, done.err
+    (run,) = px.load_runs("runs/tuning")
+    assert (run.config["train"]["lr"], run.config["optim"]["weight_decay"]) == (0.00123, 0.0)
+    logged = summary(curves_of(run.records, run.config))
+    (own,) = [r for r in run.records if r["protocol"] == "fixed-target"]
+    assert logged[sweep["metric"]["name"]] == own["nats"] and own["split"] == "validation"
+
+
 @pytest.mark.parametrize("rate", ["fast", True, None, [1]])
-def test_a_rate_that_is_none(rate: Any, corpus: Path, place: Path) -> None:
+def test_a_rate_that_is_none(rate, corpus, place):
     every = tiny.keywords(corpus)
     every["train"] |= {"lr": rate}
     with pytest.raises(UserError) as caught:

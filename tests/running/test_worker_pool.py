@@ -1,8 +1,10 @@
 """What a pool begins, leaves, puts off and lists; its jobs are scripts of a few lines here."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -10,19 +12,12 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from fake_runs import edit_json, write_run
 
 from posenc.core.threads import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
-from posenc.running.signals import CODES
-from posenc.running.sweep import (
-    OUT_OF_MEMORY,
-    Job,
-    WorkerPool,
-    failures,
-    jobs_at_once,
-    visible_gpus,
-)
+from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus
 
 LONG = """
 import time
@@ -58,10 +53,7 @@ def pool(tmp_path, monkeypatch, capsys):
         done.at_once = done.cores = at_once
         for job in jobs:
             job.settle("already finished")
-        done.run()
-        code = int(any(job.state != FINISHED for job in jobs))
-        if done.received:
-            code = CODES[signal.Signals(done.received[0])]
+        code = done.run() or int(any(job.state != FINISHED for job in jobs))
         return code, capsys.readouterr().err + "\n".join(["", *failures(jobs)])
 
     return run
@@ -182,10 +174,12 @@ def test_how_many_at_once(tmp_path, monkeypatch):
 
 def test_progress_is_read_from_the_run_directory(tmp_path):
     (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
-    job.began, job.trained = 100.0, 200_000
-    assert job.progress(120.0) == ""
-    (job.place / "records").mkdir(parents=True)
-    (job.place / "metrics.jsonl").write_text('{"step": 25, "tokens": 1200000, "loss": 1.25}\n')
-    assert job.progress(150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
+    assert job.progress() == ""
+    write_run(job.place.parent, name="0", status="running", results=False)
+    edit_json(job.place / "status.json", pid=os.getpid(), host=socket.gethostname())
+    assert job.progress() == ""
+    line = {"step": 25, "tokens": 1_200_000, "loss": 1.25, "tokens_per_second": 20_000.0}
+    (job.place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert job.progress() == "1.2M of 4M tokens, loss 1.250, 1:44 left"
     job.tokens = 1_200_000
-    assert job.progress(150.0) == "evaluating, 0 cells on disk"
+    assert job.progress() == "evaluating, 0 cells on disk"

@@ -70,13 +70,10 @@ class Written(BaseTracker):
         self.trouble = trouble
         self.got = []
 
-    def send_step(self, row, step):
-        self.got.append(step)
+    def send(self, row, axis, at):
+        self.got.append(at)
         if self.trouble is not None:
             raise self.trouble
-
-    def send_evaluation(self, windows, positions, summary):
-        self.got += [row["eval/window"] for row in windows]
 
     def end(self, status):
         self.got.append(status)

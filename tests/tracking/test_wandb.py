@@ -50,10 +50,7 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, c
 # What the user has set
 
 
-@pytest.mark.parametrize(
-    ("environment", "file", "found"),
-    [("disabled", "online", 0), (None, "offline", 1)],
-)
+@pytest.mark.parametrize(("environment", "file", "found"), [("disabled", "online", 0), (None, "offline", 1)])
 def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, found):
     """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)

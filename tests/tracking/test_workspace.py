@@ -26,8 +26,9 @@ def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path
     assert len(panels) == 5 and all(by_encoding.items() <= panel.items() for panel in panels)
     records = [dict(record(w, 1.0, protocol="sliding")) for w in (32, 64)]
     curves = curves_of([*records, dict(positions())], {})
-    tracked = {name for row in [*by_window(curves), *by_position(curves)] for name in row}
-    tracked |= {*summary(curves), "train/loss", "train/tokens"}
+    rows = [*by_window(curves).values(), *by_position(curves).values(), summary(curves)]
+    tracked = {name for row in rows for name in row}
+    tracked |= {"eval/window", "eval/position", "train/loss", "train/tokens"}
     for panel in panels:
         drawn = [*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])]
         assert set(drawn) <= tracked, panel["chartTitle"]

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import tiny
+import tiny_model
 import torch
 
 from posenc.config.checks import check_model
@@ -77,3 +78,16 @@ def test_compiled_blocks_give_the_same_gradients(name, shared_cache, monkeypatch
     most = max(float(value.abs().max()) for value in plain.values() if value.dim())
     for key, value in plain.items():
         assert torch.allclose(compiled[key], value, rtol=1e-3, atol=1e-6 * most), key
+
+
+@pytest.mark.slow
+@needs_a_compiler
+def test_compiled_and_stopped_is_compiled_and_not_stopped(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
+    store = tiny_model.tokens_of(corpus)
+    # the last one continues with another seed's model: everything has to come from the checkpoint
+    for folder, seed, stop in (("whole", 0, None), ("stopped", 0, 6), ("stopped", 9, None)):
+        model = tiny_model.build("rope", store, seed)
+        with compiled_blocks(model, enabled=True):
+            tiny_model.run(model, store, tmp_path / folder, stop_after=stop, precision="bf16")
+    assert tiny_model.on_disk(tmp_path / "stopped") == tiny_model.on_disk(tmp_path / "whole")

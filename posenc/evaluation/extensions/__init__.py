@@ -63,6 +63,7 @@ class Extension:
         # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
         # Contiguous ones from a drawn start count as T: by distance they show no more.
         self.reach = self.shape.distances
+        self.lengths: dict[str, int] = {}  # knobs in tokens, resolved
         self.missing: str | None = None  # what it lacks, in words, and `extend.tune=true` would find
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
@@ -72,7 +73,7 @@ class Extension:
 
     def resolved(self, window: int) -> dict[str, Any]:
         """Return the values that the knobs resolve to at a window of W tokens."""
-        return {}
+        return dict(self.lengths)
 
     def search(self, window: int) -> Generator[dict[str, Any], float, None]:
         """Yield knobs to try, each answered with its loss beyond T; W is the longest window.
@@ -100,7 +101,9 @@ class Extension:
     def tokens(self, knob: str, value: Length, default: int) -> int:
         """Resolve a length that the user gave to tokens; null is the default."""
         length = self.shape.train_length
-        return default if value is None else resolve_length(f"extend.{knob}", value, length)
+        found = default if value is None else resolve_length(f"extend.{knob}", value, length)
+        self.lengths[knob] = found
+        return found
 
     def together(self, parts: Sequence[Encoding]) -> Encoding:
         """Compose the parts. A scale that counts visible keys counts those that these parts show."""

@@ -147,9 +147,6 @@ class ReRoPE(_Redistancing):
         query, key = lambda pos: w + (float64(pos) - w) / leak, lambda pos: float64(pos) / leak
         return [Far(far.pairs, query, key)]
 
-    def resolved(self, window: int) -> dict[str, Any]:
-        return {"window": self.w}
-
 
 @dataclass(eq=False, kw_only=True)
 class SelfExtend(_Redistancing):
@@ -193,7 +190,7 @@ class SelfExtend(_Redistancing):
         return [Far(at_least(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
 
     def resolved(self, window: int) -> dict[str, Any]:
-        return {"window": self.near, "group": self.g(window)}
+        return {**self.lengths, "group": self.g(window)}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -231,9 +228,6 @@ class DualChunk(_Redistancing):
     def _apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda q_pos, k_pos: (q_pos // self.s)[:, None] - k_pos // self.s >= chunks
 
-    def resolved(self, window: int) -> dict[str, Any]:
-        return {"chunk": self.s}
-
 
 @dataclass(eq=False, kw_only=True)
 class Shifted(_Redistancing):
@@ -268,9 +262,6 @@ class Shifted(_Redistancing):
             return []
         return [Far(at_least(by), query=lambda pos: pos - by + w, key=lambda pos: pos)]
 
-    def resolved(self, window: int) -> dict[str, Any]:
-        return {"shift": self.by, "near": self.w}
-
 
 @dataclass(eq=False, kw_only=True)
 class SlidingWindow(Extension):
@@ -292,9 +283,6 @@ class SlidingWindow(Extension):
         if self.span(window) <= self.w:
             return self.trained
         return self.together([*self.parts, Window(self.shape, window=self.w)])
-
-    def resolved(self, window: int) -> dict[str, Any]:
-        return {"window": self.w}
 
 
 class FirstAndNear(Encoding):
@@ -339,7 +327,7 @@ class _FirstKeys(_Redistancing):
         self.w = 0  # the nearest keys that are seen, set by a subclass
 
     def resolved(self, window: int) -> dict[str, Any]:
-        return {"sinks": self.sinks, "window": self.w}
+        return {"sinks": self.sinks, **self.lengths}
 
     def masks(self) -> list[Encoding]:
         return [FirstAndNear(self.shape, first=self.sinks, near=self.w)]

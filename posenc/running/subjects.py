@@ -1,4 +1,7 @@
-"""`posenc eval subject=hf`: load a causal language model of transformers, and validate its measurement."""
+"""Validate the measurement of a model that posenc did not train: a given one, or one of transformers.
+
+Its records are kept in a run directory, as those of a trained one.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,125 @@ import torch
 import yaml
 from safetensors import SafetensorError
 
-from posenc.config.checks import check_evaluation, check_length, check_name, default_evaluation
+from posenc.config.checks import (
+    EvalPlan,
+    check_evaluation,
+    check_length,
+    check_name,
+    check_runs_dir,
+    default_evaluation,
+)
 from posenc.config.conf_text import groups
+from posenc.core.atomic_files import sha256_of_file, write_text_atomic
 from posenc.core.errors import UserError, first_line, safe_name
-from posenc.core.paths import choice_file, expanded
+from posenc.core.paths import cache_dir, choice_file, expanded
+from posenc.core.seeds import generator_for
 from posenc.core.signature import check_choice
+from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
 from posenc.data.hub import not_loaded, reachable
+from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.evaluation.hf import HuggingFace, biased_instead, text_config, trained_length
-from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer
-from posenc.training.device import resolve_device
+from posenc.model.decoder import ModelShape
+from posenc.running.build import Job
+from posenc.running.eval_job import filled
+from posenc.training.device import is_out_of_memory, resolve_device
 
+PROBED = 4096  # tokens: the longest text whose logits identify a model
 LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller for large vocabularies
 BIASED = ("bloom", "mpt")  # whose biases, slope times position, bf16 would round; Falcon's with `alibi`
 WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def given_job(
+    model: Foreign,
+    name: str,
+    settings: Mapping[str, Any],
+    plan: EvalPlan,
+    *,
+    device: torch.device,
+    tokenizer: Mapping[str, Any],
+    digest: str | None = None,
+    own: Mapping[str, Any],
+) -> Job:
+    """Return the validated job of a given model. `settings`: data, eval, seed, experiment_name, runs_dir.
+
+    `digest` identifies the model; None: its logits for one text do. `own` is kept in config.yaml beside the
+    settings. Raises UserError.
+    """
+    if "recall" in plan.protocols:
+        raise UserError("eval.protocols", "recall", "asks for what posenc planted in the training text")
+    check_name("name", name)
+    place = expanded(settings["runs_dir"]) / check_name("experiment_name", settings["experiment_name"])
+    check_runs_dir(settings["runs_dir"], place, writing=True)
+    data, tokenizer = absolute_data(settings["data"]), absolute_tokenizer(tokenizer)
+    needed = max(plan.windows) + 1
+    facts = inspect(data, tokenizer, splits=plan.splits, needed_tokens=needed, context_length=None)
+    chosen, length = build_tokenizer(tokenizer, facts), model.shape.train_length
+    if not model.is_known:
+        model.vocab_size = chosen.vocab_size
+    identity = f"{name} {length} {chosen.identity()}"
+    found = _digest(model, identity, digest, device)
+    kept = {key: settings[key] for key in ("eval", "seed", "experiment_name")}
+    return Job(
+        directory=place / f"{name}-T{length}-{found}",
+        settings={
+            "encoding": {"name": name},
+            **kept,
+            **own,
+            "data": data,
+            "tokenizer": tokenizer,
+            "context_length": length,
+            "train": {"precision": "fp32"},
+        },
+        hash=found,
+        data=data,
+        tokenizer=tokenizer,
+        tracking={"name": "none"},
+        facts=facts,
+        shape=ModelShape("given", 1, 1, 1, 1),
+        device=device,
+        evaluation=plan,
+        own_text=False,
+        subject=model,
+    )
+
+
+def kept_tokenizer(given: Any) -> dict[str, Any]:
+    """Return the settings that read a tokenizer of `tokenizers` or `transformers`, kept in the cache.
+
+    Raises UserError for anything else.
+    """
+    library = getattr(given, "backend_tokenizer", given)  # of transformers
+    if not hasattr(library, "to_str"):
+        allowed = "bytes, a tokenizer.json, or an object of tokenizers or transformers that has one"
+        raise UserError("tokenizer", type(given).__name__, "is no tokenizer", allowed=allowed)
+    text = library.to_str()
+    path = cache_dir() / "tokenizers" / f"given-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, text)
+    return stored_tokenizer(Path(path))
+
+
+@torch.no_grad()
+def _digest(model: Foreign, text: str, digest: str | None, device: torch.device) -> str:
+    """Return eight hex digits of its name and `digest`; of its logits for texts of T and 8T without one."""
+    if digest is not None:
+        return hashlib.sha256(f"{text} {digest}".encode()).hexdigest()[:8]
+    found, length = hashlib.sha256(text.encode()), model.shape.train_length
+    model.to(device).eval()
+    for window in (length, max(length, min(8 * length, PROBED))):
+        ids = torch.randint(model.vocab_size, (1, window), generator=generator_for(0, "probe", window))
+        try:
+            found.update(model(ids.to(device), 1).float().cpu().numpy().tobytes())
+        except NotApplicableError:
+            found.update(b"n/a")
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+    return found.hexdigest()[:8]
+
+
+# --- models of transformers: `posenc eval subject=hf`
 
 
 def _settings(
@@ -39,7 +148,7 @@ def _settings(
     """Declare the parameters of `subject=hf`; only the signature is used."""
 
 
-def hf_job(settings: dict[str, Any]) -> SubjectJob:
+def hf_job(settings: dict[str, Any]) -> Job:
     """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError."""
     if settings["run"] is not None:
         raise UserError("run", settings["run"], "has a model of its own", hint="leave out run= or subject=")
@@ -49,9 +158,7 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
     config, model, library = load(chosen["path"], chosen["revision"], chosen["trust_remote_code"])
     asked = "auto" if settings["context_length"] is None else settings["context_length"]
     length = trained_length(config) if asked == "auto" else check_length(asked)
-    usual, given = default_evaluation(), settings["eval"]
-    evaluation = {key: usual[key] if value is None else value for key, value in given.items()}
-    evaluation["recall"] = usual["recall"]
+    evaluation = filled(settings["eval"], default_evaluation())
     plan = check_evaluation(evaluation, length, settings["extend"])
     if plan.key_tokens is not None or "key-tokens" in plan.protocols:
         raise UserError("eval.protocols", "key-tokens", "needs a reference with this model's tokenizer")
@@ -134,7 +241,7 @@ def _not_loaded(path: str, is_local: bool, online: bool, error: Exception) -> Ex
 
 
 def bos_of(chosen: Mapping[str, Any], library: Any) -> int | None:
-    """Return the token in the place of a window's first: as its tokenizer begins a text, or as asked."""
+    """Return the token that replaces the first of each window, by its tokenizer or as asked; None: none."""
     wanted, bos = chosen["bos"], getattr(library, "bos_token_id", None)
     if wanted is False or (wanted == "auto" and (bos is None or chosen["tokenizer"] is not None)):
         return None
@@ -157,14 +264,13 @@ def _tokenizer(asked: str | None, library: Any, path: str) -> dict[str, Any]:
 
 
 def _identity(path: str, config: Any) -> str:
-    """Return what tells these weights from others: the commit on the hub, or a digest of the files."""
+    """Return what identifies these weights: the commit on the hub, or a digest of the files."""
     local = expanded(path)
     if not local.is_dir():
         return f"{path} {getattr(config, '_commit_hash', None)}"
     found = hashlib.sha256(local.joinpath("config.json").read_bytes())
     for file in sorted(one for kind in WEIGHTS for one in local.glob(kind)):
-        with file.open("rb") as opened:
-            found.update(hashlib.file_digest(opened, "sha256").digest())
+        found.update(bytes.fromhex(sha256_of_file(file)))
     return found.hexdigest()
 
 
