@@ -1,4 +1,4 @@
-"""Fused kernels against blocks of queries, and which serves; FlexAttention eager, and compiled (slow)."""
+"""Every kernel against blocks of queries, FlexAttention by an eager stand-in (slow: compiled for the CPU)."""
 
 from pathlib import Path
 
@@ -73,58 +73,12 @@ def eager(q, k, v, *, score_mod, block_mask, scale):
     )
 
 
-CHOICES = [
-    *((which, "causal") for which in ("nope", "rope", OneKeyHead)),
-    *(
-        (which, "masked")
-        for which in ("nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead)
-    ),
-]
-
-
-def made(which):
-    """An encoding by its name and, behind a plus, an option; or of a class."""
-    if not isinstance(which, str):
-        return filled(which(SHAPE))
-    name, _, option = which.partition("+")
-    return encoding(name, *OPTIONS[option or "none"])
-
-
-@pytest.mark.parametrize("queries", [KEYS, 77, 1])
-@pytest.mark.parametrize(("which", "kernel"), CHOICES)
-@torch.no_grad()
-def test_fused_and_blockwise_agree(which, kernel, queries):
-    e, inputs = made(which), (*qkv(queries, KEYS), torch.arange(KEYS))
-    assert (attended(kernel, e, *inputs) - attended("blocks", e, *inputs)).abs().max() < 1e-5
-
-
-def test_which_kernel_serves(monkeypatch):
-    served = []
-    for name in ("_causal", "_masked", "_blockwise"):
-        monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
-
-    def serve(which, keys):
-        x = torch.zeros(BATCH, keys, HEADS * WIDTH)
-        kernels.attend(*qkv(keys, keys), x, torch.arange(keys), made(which), 0)
-
-    many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
-    cases = (("rope", fewer), ("rope", many), ("alibi", many), ("learned", many), ("fox", many))
-    for case in cases:
-        serve(*case)
-    assert served == ["_blockwise", "_causal", "_blockwise", "_causal", "_blockwise"]
-    served.clear()
-    with torch.no_grad():
-        for case in (("rope", fewer - 1), ("rope", fewer), *cases[1:], (Widened, fewer)):
-            serve(*case)  # the last one's queries are wider than values
-    assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
-
-
 @pytest.fixture
 def stand_in(monkeypatch):
     monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
 
 
-def test_which_encodings_are_served(monkeypatch):
+def test_which_encodings_flex_serves(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
     q, k, v = qkv(64, 64)
     assert {name for name in NAMES if flex.serves(encoding(name), q, k, v)} == set(SERVED)
@@ -137,18 +91,50 @@ def test_which_encodings_are_served(monkeypatch):
     assert not flex.serves(encoding("alibi"), q, k, v)
 
 
-@pytest.mark.parametrize("queries", [KEYS, 40])
-@pytest.mark.parametrize(
-    "which", [*SERVED, LayerWindow, OneKeyHead, Widened, *(f"t5+{one}" for one in OPTIONS)]
-)
+MASKED = ["nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead]
+CHOICES = [
+    *((which, "causal") for which in ("nope", "rope", OneKeyHead)),
+    *((which, "masked") for which in MASKED),
+    *((which, "flex") for which in (*SERVED, LayerWindow, OneKeyHead, Widened)),
+    *((f"t5+{option}", "flex") for option in OPTIONS),
+]
+
+
+@pytest.mark.parametrize("queries", [KEYS, 40, 1])
+@pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
-def test_equals_the_blocks(which, queries, stand_in):
-    e = made(which)
+def test_equals_the_blocks(which, kernel, queries, stand_in):
+    if isinstance(which, str):
+        name, _, option = which.partition("+")
+        e = encoding(name, *OPTIONS[option or "none"])
+    else:
+        e = filled(which(SHAPE))
     pos = e.positions(KEYS, True, torch.Generator().manual_seed(0))
     inputs = (*qkv(queries, KEYS), pos)
     for layer in range(LAYERS):
         want = attended("blocks", e, *inputs, layer)
-        assert (attended("flex", e, *inputs, layer) - want).abs().max() < 1e-5
+        assert (attended(kernel, e, *inputs, layer) - want).abs().max() < 1e-5
+
+
+def test_which_kernel_serves(monkeypatch):
+    served = []
+    for name in ("_causal", "_masked", "_blockwise"):
+        monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
+
+    def attend(e, keys):
+        kernels.attend(*qkv(keys, keys), torch.zeros(BATCH, keys, SHAPE.d_model), torch.arange(keys), e, 0)
+
+    many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
+    cases = (("rope", fewer), ("rope", many), ("alibi", many), ("learned", many), ("fox", many))
+    for which, keys in cases:
+        attend(encoding(which), keys)
+    assert served == ["_blockwise", "_causal", "_blockwise", "_causal", "_blockwise"]
+    served.clear()
+    with torch.no_grad():
+        for which, keys in (("rope", fewer - 1), ("rope", fewer), *cases[1:]):
+            attend(encoding(which), keys)
+        attend(filled(Widened(SHAPE)), fewer)  # queries wider than values
+    assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
 
 
 @pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
