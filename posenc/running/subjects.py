@@ -195,6 +195,10 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     local = expanded(path)
     if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
         raise UserError("subject.path", path, "there is no such folder")
+    if local.is_file():
+        raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
+    if (local / "status.json").is_file():
+        raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
     place, online = (str(local), False) if local.is_dir() else (path, reachable())
     where: dict[str, Any] = {
         "revision": revision,
