@@ -39,12 +39,12 @@ def train(**overrides: Any) -> LoadedRun:
     return load(job.directory, plugins=job.settings["plugins"])
 
 
-def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
+def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
     """Measure a run again, given by its directory, name or object; return it with all its records.
 
     Overrides are those of `posenc eval`: `extend="yarn"`, `eval={"lengths": ["1x", "16x"]}`. Any other model,
     a module or a function from tokens (B, W) to logits (B, W, V): see `measure_given`. One of transformers:
-    `evaluate("hf", **{"subject.path": DIR_OR_NAME})`. Raises what `train` raises.
+    `evaluate("hf", subject={"path": DIR_OR_NAME})`. Raises what `train` raises.
     """
     if callable(subject):
         directory, outcome = measure_given(subject, **overrides)
@@ -53,7 +53,8 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
     if isinstance(subject, LoadedRun):
         overrides, subject = {"plugins": subject.plugins, **overrides}, subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
-    job = new_job("eval", _settings("eval", list(_words({group: str(subject), **overrides}))))
+    words = [*_words({group: str(subject)}), *_words(overrides)]
+    job = new_job("eval", _settings("eval", words))
     _check_end(run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
@@ -76,16 +77,22 @@ def measure_given(
     name = str(overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__))
     settings = _settings("train", [*_words(overrides), *_words(_tokenizer(tokenizer))])
     length = check_length(settings["context_length"])
-    job = given_job(
-        Foreign(subject, 0, length),
-        safe_name(name),
-        {**settings, "seed": whole("seed", settings["seed"], least=0)},
-        check_evaluation(settings["eval"], length),
-        device=resolve_device(settings["device"]),
-        tokenizer=settings["tokenizer"],
-        own={},
-    )
-    return job.directory, run_eval(job)
+    model = Foreign(subject, 0, length)
+    training = {one: one.training for one in model.modules()}
+    try:
+        job = given_job(
+            model,
+            safe_name(name),
+            {**settings, "seed": whole("seed", settings["seed"], least=0)},
+            check_evaluation(settings["eval"], length),
+            device=resolve_device(settings["device"]),
+            tokenizer=settings["tokenizer"],
+            own={},
+        )
+        return job.directory, run_eval(job)
+    finally:  # it may be in the middle of a training of its own: no dropout would be left
+        for one, mode in training.items():
+            one.training = mode
 
 
 def _tokenizer(given: Any) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def continuation(
     """
     if not ids:
         raise UserError("prompt", None, "is empty")
-    whole("tokens", tokens, least=1)
+    tokens = whole("tokens", tokens, least=1)
     between("temperature", temperature, 0, 100)
     generator, found = generator_for(whole("seed", seed, least=0), "sample"), list(ids)
     for _ in range(tokens):

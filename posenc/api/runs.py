@@ -31,7 +31,8 @@ def load_runs(*paths: str | Path, where: Iterable[str] = ()) -> Runs:
 
     `where`: only those that fit conditions such as "encoding=rope,al*". Raises UserError.
     """
-    return Runs(read_runs(paths or ("runs",))).where(*where)
+    conditions = [where] if isinstance(where, str) else where
+    return Runs(read_runs(paths or ("runs",))).where(*conditions)
 
 
 class Runs(list[Run]):
@@ -94,7 +95,8 @@ def _request(given: dict[str, Any]) -> CompareRequest:
     if unknown := sorted(given.keys() - {*known}):
         raise UserError(unknown[0], None, "there is no such option", allowed=", ".join(known))
     given = {
-        key: [value] if key == "rows" and isinstance(value, str) else value for key, value in given.items()
+        key: [value] if key in ("rows", "columns") and isinstance(value, str | int | float) else value
+        for key, value in given.items()
     }
     columns = [parse_multiple(str(one), "columns") for one in given.pop("columns", ())]
     return CompareRequest(**given, columns=columns)

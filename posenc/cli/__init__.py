@@ -87,6 +87,8 @@ def where(help: str) -> Any:
 
 TAKEN = "KEY=VALUE, as in posenc train; --config-dir DIR adds YAML files of one's own."
 Overrides = Annotated[Texts, argument("[OVERRIDES]...", TAKEN, complete_override)]
+SAMPLED = "run=DIR; prompt=TEXT (else a test document), tokens=N (else 4T), temperature=0.8, seed=0"
+Sampled = Annotated[Texts, argument("KEY=VALUE...", SAMPLED, complete_override)]
 PLACES = "Run directories or folders of them; default: runs"
 Dirs = Annotated[Texts, argument("[DIRS]...", PLACES, complete_run)]
 MEASURES = f"How the loss was measured: {', '.join(PROTOCOLS)} or all."
@@ -213,7 +215,7 @@ def show_command(
 
 
 @app.command(name="sample", **SETTINGS)
-def sample_command(context: typer.Context, overrides: Overrides = None) -> None:
+def sample_command(context: typer.Context, overrides: Sampled = None) -> None:
     """Continue a prompt from its last T tokens, and from all: `posenc sample run=DIR prompt="def f("`."""
     from posenc.cli.sample import run_sample
 

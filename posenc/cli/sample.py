@@ -25,13 +25,15 @@ def run_sample(words: Sequence[str]) -> None:
     """Print both continuations of KEY=VALUE words. Raises UserError; RunError for damaged weights."""
     given: dict[str, Any] = {}
     for word in words:
-        key, _, value = word.partition("=")
+        key, has_value, value = word.partition("=")
         if key not in KEYS:
             close = nearest(key, KEYS)
             hint = f"did you mean: {close}" if close else ""
             raise UserError(
                 key, value or None, "there is no such setting", allowed=", ".join(KEYS), hint=hint
             )
+        if not has_value:
+            raise UserError(key, None, "has no value", hint=f"{key}=...")
         given[key] = value if key in ("run", "prompt") else _value(key, value)
     if "run" not in given:
         raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
@@ -51,7 +53,7 @@ def _value(key: str, text: str) -> Any:
     with suppress(ValueError):
         if type(found := json.loads(text)) in (int, float):
             return found
-    raise UserError(key, text, "is no number")
+    raise UserError(key, text, "is not a number")
 
 
 def _prompt_of(run: LoadedRun) -> str:

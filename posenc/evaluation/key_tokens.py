@@ -42,22 +42,23 @@ OF = ("fingerprint", "split", "base", "block", "longest", "max_targets")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Blocks):
-    """The blocks of fixed-target, and which of their targets count."""
+class KeyBlocks(Blocks):
+    """The blocks of fixed-target, whose passes these are, and which of their targets count."""
 
     keys: np.ndarray  # (N, block) bool
 
 
-def plan(request: EvalRequest) -> Plan:
+def plan(request: EvalRequest) -> KeyBlocks:
     """Choose fixed-target's blocks and the reference's keys of them; none without a reference."""
     blocks = fixed_target.plan(request)
     keys = None if request.key_tokens is None else request.key_tokens(blocks)
     if keys is None:
         keys = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
-    return Plan(**{**vars(blocks), "hash": request.digest(NAME, blocks.hash, keys)}, keys=keys)
+    digest = request.digest(NAME, blocks.hash, keys)
+    return KeyBlocks(blocks.documents, blocks.ends, blocks.block, digest, keys=keys)
 
 
-def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
+def measure(context: EvalContext, plan: KeyBlocks, window: int) -> LossSums:
     """Sum the loss of every key token. Raises NotApplicableError where there is none."""
     if not plan.keys.any():
         raise NotApplicableError("n/a: the reference has no key token among these targets")
@@ -136,10 +137,10 @@ def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
             size = (shape[0] * shape[1] + 7) // 8
             try:
                 packed = zlib.decompressobj().decompress(base64.b64decode(entry["keys"]), size + 1)
-                if len(packed) != size:
-                    raise ValueError(f"{len(packed)} bytes, not {size}")
             except (ValueError, TypeError, zlib.error) as error:
                 raise UserError(KEY, run, f"its keys are damaged ({error})") from error
+            if len(packed) != size:
+                raise UserError(KEY, run, f"its keys are damaged ({len(packed)} bytes, not {size})")
             bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=shape[0] * shape[1])
             return bits.astype(bool).reshape(shape)
     return None

@@ -38,7 +38,9 @@ class Given(Encoding):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.function = type(self).make(shape)
+        with torch.random.fork_rng(devices=()):  # its own draws: the same each time that it is built
+            torch.manual_seed(0)
+            self.function = type(self).make(shape)
         self.given = {name: one.detach().clone() for name, one in self.named_parameters()}
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:

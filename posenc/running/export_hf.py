@@ -34,6 +34,8 @@ def export_hf(run: str, folder: str) -> Path:
     place = expanded(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UserError("--hf", folder, "is there already", hint="a new folder, or an empty one")
+    if blocked := next((one for one in place.parents if one.exists() and not one.is_dir()), None):
+        raise UserError("--hf", folder, f"{blocked} is no folder")
     stored = stored_run(run, [])
     outline, length = stored.outline, int(stored.settings["context_length"])
     rope = rope_parameters(outline, run)

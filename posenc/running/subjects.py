@@ -170,7 +170,7 @@ def hf_job(settings: dict[str, Any]) -> Job:
     most = max(1, LOGITS // text.vocab_size)
     plan = dataclasses.replace(plan, batch_tokens=min(plan.batch_tokens, most))
     subject = HuggingFace(model, length, bos_of(chosen, library))
-    subject.check(plan.extend, max(plan.windows))
+    subject.check(plan.extend, max(plan.windows), bool(plan.tune))
     tokenizer = _tokenizer(chosen["tokenizer"], library, chosen["path"])
     return given_job(
         subject,
@@ -196,6 +196,10 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     local = expanded(path)
     if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
         raise UserError("subject.path", path, "there is no such folder")
+    if local.is_file():
+        raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
+    if (local / "status.json").is_file():
+        raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
     place, online = (str(local), False) if local.is_dir() else (path, reachable())
     where: dict[str, Any] = {
         "revision": revision,

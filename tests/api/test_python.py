@@ -92,6 +92,7 @@ def test_a_continuation(run: Any) -> None:
     assert run.generate(TEXT, tokens=20, seed=1) == run.generate(TEXT, tokens=20, seed=1)
     assert run.generate(TEXT, tokens=20, seed=1) != run.generate(TEXT, tokens=20, seed=2)
     ids = run.tokenizer.encode(TEXT)
+    assert run.generate(TEXT, tokens=2e1, seed=1) == run.generate(TEXT, tokens=20, seed=1)
     for context in (16, None):
         said = list(ids)
         for _ in range(12):
@@ -138,6 +139,7 @@ def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: p
     assert str(runs.compare()) == posenc("compare").out.rstrip()
     assert runs.compare(protocol="nonoverlapping").text("csv").startswith("protocol,")
     assert [c.multiple for c in runs.compare(columns=[1, "4x"], rows="rope").tables[0].columns] == [1, 4]
+    assert [c.multiple for c in runs.compare(columns="4x").tables[0].columns] == [1, 4]
 
 
 def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
@@ -163,6 +165,9 @@ def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
         (lambda run: run.nll("x"), "no second token"),
         (lambda run: run.nll("xyz", context=0), "context=0: too small"),
         (lambda run: run.generate(""), "prompt: is empty"),
+        (lambda run: run.generate("x", tokens=1.5), "tokens=1.5: not a whole number"),
+        (lambda run: px.load_runs("runs", where="encoding=zzz").compare(), "encoding=zzz"),
+        (lambda run: px.evaluate("hf", subject={"pth": "x"}), "did you mean: subject.path"),
         (lambda run: run.generate("x", temperature=-1.0), "temperature=-1.0: out of range"),
         (lambda run: px.load_runs("nowhere"), "no such run directory"),
         (lambda run: run.runs().to_frame("run"), "allowed: cell, seed, document"),

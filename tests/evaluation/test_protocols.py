@@ -38,7 +38,7 @@ CASES = [
     (induction, {}),
     (far_copy, {"max_targets": 80 * 12}),
     (key_tokens, {"max_targets": 48}),
-    (recall, {"recall": RecallGrid([3, 8, 14, 28], [1, 3], 12)}),
+    (recall, {"recall": RecallGrid([3, 8, 14, 28], [1, 5], 12)}),
 ]
 NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 

@@ -114,6 +114,8 @@ def test_the_plan_depends_on_text_and_grid_alone():
         recall.measure(context, recall.plan(ask(context.store, WINDOWS)), T)
     with pytest.raises(NotApplicableError, match="fits into 3"):
         recall.measure(context, plan, 3)
+    many = asked(context, 1, plant={**asked(context, 1).plant, "pairs": 5})
+    assert recall.plan(many).fitting(T // 2) == []  # one pair would fit, those of the training do not
 
 
 def test_a_head_that_looks_up_one_token_copies_every_sequence_of_the_induction_probe():

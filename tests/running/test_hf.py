@@ -217,6 +217,7 @@ def changed(folder, source, config, cut=None):
         ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are one"),
         ("gpt_oss", {"extend": "window", "context_length": T}, "has learned sinks"),
         ("llama", {"subject.path": "./nowhere"}, "there is no such folder"),
+        ("llama", {"subject.path": Path(__file__)}, "is a file"),
         ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
         ("bloom", {"extend": "logn", "context_length": T}, "lets nothing into the attention"),
         ("llama", {"eval.protocols": ["recall"]}, "planted in the training text"),
@@ -252,6 +253,8 @@ def test_the_command(checkpoints, place, corpus, posenc):
     (run,) = Path("runs/subjects").glob("llama-T32-*")
     records = json.loads((run / "results.json").read_text())["records"]
     assert [bool(r["extend"]) for r in records].count(True) == 2
+    searched = posenc("eval", "subject=hf", "extend=longrope", "extend.tune=true", "extend.tries=2", *words)
+    assert searched.code == 0 and "the best of 2 on validation documents" in searched.err, searched.err
     assert "llama" in posenc("compare").out
     assert posenc("eval").code == 2 and posenc("eval", "subject=hg").code == 2
     assert posenc("eval", f"run={run}", "context_length=8").code == 2
@@ -309,6 +312,8 @@ def test_what_transformers_has_is_exported_and_the_rest_refused(
         assert done.code == 2 and reason in done.err and not Path("out").exists()
         return
     assert done.code == 0 and posenc("export", str(run.path), "--hf", "out").code == 2
+    assert "config.json is no folder" in posenc("export", str(run.path), "--hf", "out/config.json/x").err
+    assert posenc("eval", "subject=hf", f"subject.path={run.path}").err.count("posenc eval run=") == 1
     records = [r for r in run.records if r["protocol"] == "fixed-target"]
     asked["eval"] = {**every["eval"], "protocols": ["fixed-target"]}
     found = measured(Path("out"), asked, context_length=16)
