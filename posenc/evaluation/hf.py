@@ -97,7 +97,10 @@ class HuggingFace(Foreign):
         if self.rotations:
             self.fixed = "its layers have rotations of their own"
         found = Known(self.shape, name)
-        found.ends_at = table_end(self.model)
+        for place, module in self.model.named_modules():
+            if isinstance(module, nn.Embedding) and place.rpartition(".")[2] in TABLES:
+                found.ends_at = module.num_embeddings - int(getattr(module, "offset", 0))
+                break
         return found
 
     def check(self, settings: Mapping[str, Any], window: int, tune: bool) -> None:
@@ -263,11 +266,3 @@ def trained_length(config: Any) -> int:
         hint = "context_length=2048, or what the model was trained at"
         raise UserError("context_length", "auto", "this model's configuration does not say it", hint=hint)
     return length
-
-
-def table_end(model: nn.Module) -> int | None:
-    """Return the first position beyond a table of learned ones, None without such a table."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLES:
-            return module.num_embeddings - int(getattr(module, "offset", 0))
-    return None
