@@ -53,8 +53,12 @@ class GivenBias(Given):
     by_lengths = False
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        given = (len(q_pos), len(k_pos)) if self.by_lengths else (q_pos, k_pos)
-        found: Tensor = self.function(*given)
+        if self.by_lengths:  # its queries are the last ones: a block of earlier ones is cut from all after it
+            whole = all(bool((one.diff() == 1).all()) for one in (q_pos, k_pos))
+            earlier = int(q_pos[0] - k_pos[0]) if whole else len(k_pos) - len(q_pos)
+            found: Tensor = self.function(len(k_pos) - earlier, len(k_pos))[..., : len(q_pos), :]
+        else:
+            found = self.function(q_pos, k_pos)
         found = found.reshape(-1, len(q_pos), len(k_pos)).expand(self.shape.n_heads, -1, -1)  # (H, T, S)
         return found.float().masked_fill(k_pos[None] > q_pos[:, None], 0.0)  # it may mask the future itself
 

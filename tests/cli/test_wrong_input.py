@@ -121,6 +121,7 @@ WRONG: list[tuple[str, ...]] = [
     ("sample run=nowhere", "run=nowhere: there is no such folder"),
     ("sample run={run} promt=x", "did you mean: prompt"),
     ("sample run={run} tokens=many", "tokens=many: is not a number"),
+    ("sample run={run} prompt", "prompt: has no value"),
     ("sample run={run} prompt=x tokens=0", "tokens=0: too small"),
     ("sample run={run} prompt=x temperature=-1", "temperature=-1: out of range"),
     ("bench encoding=alibi attention=mla", "attention=mla", "alibi"),
