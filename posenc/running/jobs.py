@@ -27,7 +27,7 @@ from posenc.running.signals import SWEEP, StopFlag
 from posenc.running.subjects import hf_job
 from posenc.running.train_job import TrainJob, run_train, train_job, train_steps
 from posenc.training.distributed import current
-from posenc.training.stacked import train_stacked
+from posenc.training.loop import train_stacked
 
 HELD = 75  # exit code of a sweep's job that finds its run held; EX_TEMPFAIL of sysexits.h
 

@@ -62,8 +62,7 @@ from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
-from posenc.training.loop import Batch, Progress, Trained, training
-from posenc.training.stacked import alone
+from posenc.training.loop import Batch, Progress, Trained, alone, training
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it

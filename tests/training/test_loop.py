@@ -13,8 +13,8 @@ from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
 from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, plant_of
 from posenc.model.mla import LatentAttention
+from posenc.training.loop import alone, train_stacked
 from posenc.training.optimizer import build_optimizer, learning_rate
-from posenc.training.stacked import alone, train_stacked
 
 
 def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
