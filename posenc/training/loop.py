@@ -229,8 +229,8 @@ def training(
 
 # --- Trainings run to their ends: one alone, or several of one encoding as one batched model.
 # Seeds or learning rates share every product, for a GPU that one small model leaves idle. Each run keeps its
-# own weights, optimizer, batches, checkpoints and clipping; only the forward and backward pass is shared, so a
-# run differs from the one it would have been alone by the order of its sums (float32, nano: losses 5e-7,
+# own weights, optimizer, batches, checkpoints and clipping; only the forward and backward pass is shared, so
+# a run differs from the one it would have been alone by the order of its sums (float32, nano: losses 5e-7,
 # gradients 1e-6 of their norm). N runs.
 
 T = TypeVar("T")
