@@ -1,8 +1,8 @@
 """What posenc's words and intervals are worth: power on the reference study, and right by simulation.
 
     python scripts/check_statistics.py [EXPERIMENTS]
-Prints Markdown tables (a few minutes on one core). Old: every pair of rows paired by seed, Student's t, Holm
-over all pairs. Welch: against the best row, unpaired. New: as posenc.results.ranking does it. Simulated rows
+Prints Markdown tables (a few minutes on one core). Welch: against the best row, unpaired, each row with a
+variance of its own. Ours: as posenc.results.ranking does it. Simulated rows
 are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their
 standard deviation. `equal`: all rows as good as the best; `edge`: every second one worse by just the margin.
 """
@@ -13,8 +13,8 @@ import itertools
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from posenc.results.load import load_runs
 from posenc.results.ranking import SAME, compare_with, ranked_rows, shared_variances, unpaired
 from posenc.results.rows import group_runs
 from posenc.results.selection import mixed_values, select
-from posenc.results.statistics import Sample, difference, p_beyond
+from posenc.results.statistics import Sample, difference
 
 STUDY, SEEDS = "docs/study", 3
 LENGTHS = {1.0: "T", 8.0: "8T"}
@@ -46,33 +46,11 @@ def first(rows: Rows, seeds: int = SEEDS) -> Rows:
     return [{seed: one for seed, one in row.items() if seed < seeds} for row in rows]
 
 
-@contextmanager
-def welch_only() -> Iterator[None]:
-    ranking.shared_variances = lambda rows: None  # type: ignore[assignment]
-    yield
-    ranking.shared_variances = shared_variances
-
-
-def old_ranks(rows: Rows) -> dict[tuple[int, int], bool]:
-    """Return whether each pair (a above b) is told apart the old way."""
-    pairs = list(itertools.combinations(range(len(rows)), 2))
-    made = [difference([(rows[a][s], rows[b][s]) for s in rows[a]], "bytes") for a, b in pairs]
-    order = sorted(
-        zip([2 * (p or 0.0) for p in p_beyond(made, SAME)], pairs, made, strict=True), key=lambda o: o[0]
-    )
-    found = {}
-    for rank, (p, (a, b), one) in enumerate(order):
-        if p >= 0.05 / (len(order) - rank):
-            break
-        found[(a, b) if one.value > 0 else (b, a)] = True
-    return found
-
-
 def above_best(rows: Rows) -> list[int]:
     return [i for i, one in compare_with(rows, None, "bpb").items() if one.word == "above"]
 
 
-def new_pairs(rows: Rows) -> float:
+def told_apart(rows: Rows) -> float:
     """Return how many pairs are told apart with each row as the baseline in turn."""
     words = [one.word for i in range(len(rows)) for one in compare_with(rows, i, "bpb").values()]
     return sum(word != "tied" for word in words) / 2
@@ -85,33 +63,24 @@ def table(title: str, head: Sequence[str], lines: Sequence[Sequence[object]]) ->
 
 
 def on_the_study() -> None:
-    lines, unresolved, cells = [], [0, 0], 0
+    lines, unresolved, cells = [], 0, 0
     for protocol in ("fixed-target", "sliding", "nonoverlapping"):
         for multiple, (_, every) in columns(protocol).items():
             rows = first(every)
             means = [np.mean([one.ratio("targets").value for one in row.values()]) for row in rows]
-            best = int(np.argmin(means))
-            old, new = old_ranks(rows), above_best(rows)
-            far = [i for i, mean in enumerate(means) if mean - means[best] > 0.3]
+            above = above_best(rows)
+            far = [i for i, mean in enumerate(means) if mean - min(means) > 0.3]
             cells += len(far)
-            unresolved[0] += sum((i, best) not in old for i in far)
-            unresolved[1] += sum(i not in new for i in far)
+            unresolved += sum(i not in above for i in far)
             if protocol == "fixed-target" and multiple in LENGTHS:
-                with welch_only():
-                    welch, welch_pairs = len(above_best(rows)), new_pairs(rows)
-                old_above = sum((i, best) in old for i in range(len(rows)))
-                lines.append([LENGTHS[multiple], len(old), f"{welch_pairs:g}", f"{new_pairs(rows):g}"])
-                lines[-1] += [old_above, welch, len(new)]
-    head = ["", *(f"pairs, {name}" for name in ("old", "Welch", "new"))]
-    table(
-        "29 rows, 3 seeds: pairs told apart (of 406), rows above the best (of 28)",
-        [*head, *(f"above, {name}" for name in ("old", "Welch", "new"))],
-        lines,
-    )
-    print(
-        f"\nMore than 0.3 nats above the best, {cells} cells of 3 protocols: not told so "
-        f"{unresolved[0]} (old), {unresolved[1]} (new)"
-    )
+                with patch.object(ranking, "shared_variances", lambda rows: None):
+                    welch, welch_pairs = len(above_best(rows)), told_apart(rows)
+                lines.append(
+                    [LENGTHS[multiple], f"{welch_pairs:g}", f"{told_apart(rows):g}", welch, len(above)]
+                )
+    head = ["", "pairs, Welch", "pairs, ours", "above, Welch", "above, ours"]
+    table("3 seeds: pairs of rows told apart, rows above the best", head, lines)
+    print(f"\nMore than 0.3 nats above the best, {cells} cells of 3 protocols: not told so {unresolved}")
 
 
 def added_rows() -> None:
@@ -195,28 +164,16 @@ def by_simulation(experiments: int) -> None:
         level = losses.min() - losses
         cases = {"study": 0 * level, "equal": level, "edge": level + np.where(np.arange(size) % 2, SAME, 0.0)}
         found = {case: one_case(experiments, rows, at, shift, seeds) for case, shift in cases.items()}
-        old = one_case(experiments, rows, at, cases["study"], seeds, old=True)
         false = " / ".join(f"{found[case]['false']:.1%}" for case in cases)
-        lines.append(
-            [seeds, size, LENGTHS[multiple], f"{old['above']:.1f}", f"{found['study']['above']:.1f}"]
-        )
-        lines[-1] += [f"{old['false']:.1%}", false]
+        lines.append([seeds, size, LENGTHS[multiple], f"{found['study']['above']:.1f}", false])
         lines[-1] += [f"{found['study'][what]:.1%}" for what in ("covered", "together", "shared")]
-    head = [
-        "seeds",
-        "rows",
-        "at",
-        "above, old",
-        "above, new",
-        "false, old",
-        "false, new: study / equal / edge",
-    ]
+    head = ["seeds", "rows", "at", "above", "false: study / equal / edge"]
     head += ["95% intervals cover", "all corrected ones", "shared variance"]
     table(f"Simulated, {experiments} experiments each: rows above the best; any false word", head, lines)
 
 
 def one_case(
-    experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int, old: bool = False
+    experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int
 ) -> dict[str, float]:
     """Return means over experiments: rows above the best, any of them falsely, coverage."""
     rng = np.random.default_rng(0)
@@ -224,23 +181,19 @@ def one_case(
     lowest, found = int(truth.argmin()), []
     for _ in range(experiments):
         made = simulated(rng, rows, at, shift, seeds)
-        means = [np.mean([one.ratio("bytes").value for one in row.values()]) for row in made]
-        best = int(np.argmin(means))
-        versus = {} if old else compare_with(made, None, "bpb")
+        versus = compare_with(made, None, "bpb")
         above = [i for i, one in versus.items() if one.word == "above"]
-        if old:
-            above = [a for a, b in old_ranks(made) if b == best]
+        best = next(i for i, one in versus.items() if one.word == "best")
+        ranked = ranked_rows(made)
+        plain = {i: unpaired(row, ranked[lowest]).interval() for i, row in ranked.items() if i != lowest}
+        corrected = {i: one.ci95 for i, one in versus.items() if i != best}
         one: dict[str, float] = {
             "above": len(above),
             "false": any(truth[i] - truth[best] <= SAME + 1e-9 for i in above),
+            "covered": statistics.fmean(inside(plain[i], truth[i] - truth[lowest]) for i in plain),
+            "together": all(inside(corrected[i], truth[i] - truth[best]) for i in corrected),
+            "shared": any(one.method == "moderated" for one in versus.values()),
         }
-        if versus:
-            ranked = ranked_rows(made)
-            plain = {i: unpaired(row, ranked[lowest]).interval() for i, row in ranked.items() if i != lowest}
-            one["covered"] = statistics.fmean(inside(plain[i], truth[i] - truth[lowest]) for i in plain)
-            corrected = {i: one.ci95 for i, one in versus.items() if i != best}
-            one["together"] = all(inside(corrected[i], truth[i] - truth[best]) for i in corrected)
-            one["shared"] = any(one.method == "moderated" for one in versus.values())
         found.append(one)
     return {what: float(np.mean([one[what] for one in found])) for what in found[0]}
 

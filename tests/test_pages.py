@@ -92,7 +92,7 @@ def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
 
 
 SCHEMA = tiny.ROOT / "docs" / "schema.md"
-LISTS = {"columns": "Column", "rows": "Row", "probes": "ProbeColumn"}
+LISTS = {"columns": "Column", "rows": "Row"}
 
 
 def described():

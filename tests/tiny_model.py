@@ -10,8 +10,9 @@ from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.training.loop import alone, training
+from posenc.training.loop import training
 from posenc.training.optimizer import Optimization
+from posenc.training.stacked import alone
 
 T = 16
 STEPS = 12

@@ -190,10 +190,10 @@ def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
     return Case(label, step, vocab_size, windows, n_targets, batch_tokens)
 
 
-def measure(case: Case, base: Case, repeats: int, whole_windows: bool = False) -> Cell:
+def measure(case: Case, base: Case, repeats: int, with_forward: bool = False) -> Cell:
     """Return one cell of the document: settings, parameters, figures of training and each window.
 
-    `whole_windows`: of a forward pass of the step's batch as well.
+    `with_forward`: of a forward pass of the step's batch as well.
     """
     pairs = [(one, one.model()) for one in (case, base)]
     models, compiled = [model for _, model in pairs], case.step.compile
@@ -203,7 +203,7 @@ def measure(case: Case, base: Case, repeats: int, whole_windows: bool = False) -
         evaluated.append({"window": window, **figures(works, repeats)})
     with compiled_blocks(models[0], compiled), compiled_blocks(models[1], compiled):
         trained = figures([partial(training, *pair) for pair in pairs], repeats)
-        passed = whole_windows and figures([partial(forward, *pair) for pair in pairs], repeats)
+        passed = with_forward and figures([partial(forward, *pair) for pair in pairs], repeats)
     return {
         "label": case.label,
         "base": base.label,

@@ -86,7 +86,7 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
 def _print_one(one: dict[str, Any]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     settings = [f"encoding.{key}={value_text(value)}" for key, value in one["parameters"].items()]
-    settings += [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
+    settings += [f"encoding.{key}: needed, without a default" for key in one["without_default"]]
     learned = {None: "not declared", "0": "none"}.get(one["learned_parameters"])
     legend = "(T training length, d model width, D head width, H heads, L layers)"
     sections = {

@@ -43,7 +43,7 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | No
     Of several, those that refuse the settings are listed below the others, and the code is 1. `module` names
     somebody's callable, which is checked instead, and compared with the encoding of the overrides.
     """
-    refuse_others(line, CHECKED, "is nothing that the laws look at")
+    refuse_others(line, CHECKED, "the laws")
     like = None
     if module is not None:
         if every:
@@ -105,7 +105,7 @@ def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
         job.settings["context_length"] = SHORT
     settings = resolve_parts(job.settings)
     if (length := settings["context_length"]) < SHORTEST:
-        problem = "too short for the laws: a mean over so few tokens is luck"
+        problem = "too short for the laws, which take means over tokens"
         raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
     subject = subject_of(settings, shape)
     subject.build(0)

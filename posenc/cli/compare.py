@@ -100,7 +100,7 @@ def _check(request: CompareRequest, output: Output) -> None:
         raise UserError(option, output.plot_kind, "there is no picture to make", hint="--plot FILE")
     if output.html is not None:
         if not output.html.lower().endswith((".html", ".htm")):
-            raise UserError("--html", output.html, "its ending must say what it is", allowed=".html")
+            raise UserError("--html", output.html, "is not the name of a page", allowed=".html")
         output_file("--html", output.html)
 
 
@@ -138,7 +138,7 @@ def listed(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     """Split `a,b` of an option that may be given several times. Raises UserError for an empty name."""
     found = tuple(part.strip() for text in texts or [] for part in OUTSIDE_BRACKETS.split(text))
     if "" in found:
-        raise UserError(option, ",".join(texts or []), "an empty name is none")
+        raise UserError(option, ",".join(texts or []), "a name is empty")
     return found
 
 

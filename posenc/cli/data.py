@@ -17,7 +17,7 @@ from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_f
 from posenc.data.token_cache import entry_of
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
-READ = {"data", "tokenizer", "context_length", "experiment"}  # the settings that count here
+READ = {"data", "tokenizer", "context_length", "experiment"}
 MULTIPLE = 8  # in the names of the JSON, so whatever the default lengths are
 
 
@@ -63,7 +63,7 @@ def _settings(line: CommandLine) -> dict[str, Any]:
     from posenc.config.checks import check_length  # imports torch
     from posenc.config.compose import compose_one
 
-    refuse_others(line, READ, "is nothing that the corpus depends on")
+    refuse_others(line, READ, "the corpus")
     settings = compose_one("train", line, "corpus").settings
     return {**settings, "context_length": check_length(settings["context_length"])}
 

@@ -161,7 +161,7 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
             f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
             f"{job.batch_windows * length:,} tokens; {speed} in {job.precision}",
             f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, windows))} tokens",
-            *(f"cannot     {problem}" for problem in found.problems),
+            *(f"left out   {problem}" for problem in found.problems),
             *lines,
         ]
     console = Console(width=width_of(sys.stdout), highlight=False)

@@ -73,7 +73,7 @@ def run_export(paths: Sequence[str], conditions: Sequence[str], out: str) -> Non
     One that diverged goes with the others: without it its row would be that of the survivors.
     """
     if not out.endswith(SUFFIX):
-        raise UserError("--out", out, "the file's name must tell what it is", hint=f"{out}{SUFFIX}")
+        raise UserError("--out", out, "is not the name of a bundle", hint=f"{out}{SUFFIX}")
     path = output_file("--out", out)
     found = fitting(load_runs(paths), conditions)
     ended = [run for run in found if _has_ended(run)]

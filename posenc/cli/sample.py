@@ -53,7 +53,7 @@ def _value(key: str, text: str) -> Any:
     with suppress(ValueError):
         if type(found := json.loads(text)) in (int, float):
             return found
-    raise UserError(key, text, "is no number")
+    raise UserError(key, text, "is not a number")
 
 
 def _prompt_of(run: LoadedRun) -> str:

@@ -53,7 +53,7 @@ def picture_of(line: CommandLine) -> Picture:
     """Measure the picture of what the overrides choose. Raises UserError; RunError for damaged files."""
     if any(key_of(override) == "run" for override in line.overrides):
         return _of_run(line)
-    refuse_others(line, DRAWN, "is nothing that the picture shows (of a run: run=DIR extend=NAME)")
+    refuse_others(line, DRAWN, "the picture", hint="of a run: run=DIR extend=NAME")
     job = compose_one("train", line, "encoding")
     settings = resolve_parts(job.settings)
     model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
@@ -65,7 +65,7 @@ def picture_of(line: CommandLine) -> Picture:
 
 def _of_run(line: CommandLine) -> Picture:
     """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
-    refuse_others(line, BESIDE_RUN, "is the run's own")
+    refuse_others(line, BESIDE_RUN, "a run that is trained")
     asked = compose_one("eval", line, "run").settings
     run = stored_run(asked["run"], asked["plugins"])
     model = load_model(run, run.checkpoint)
@@ -73,7 +73,7 @@ def _of_run(line: CommandLine) -> Picture:
     extend = dict(asked["extend"])
     extend.pop("tries")
     if extend.pop("tune", False):
-        raise UserError("extend.tune", True, "a picture chooses nothing", hint="posenc eval does")
+        raise UserError("extend.tune", True, "nothing is measured here", hint="posenc eval does")
     return _picture(model, run.settings, facts, build_extension(resolve_extend(extend), model))
 
 

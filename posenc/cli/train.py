@@ -45,30 +45,29 @@ def run_train_or_eval(
     from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, own_flags)
-    first = os.environ.get("RANK", "0") == "0"  # of several processes of torchrun
+    if os.environ.get("RANK", "0") != "0" and (line.asks_hydra or dry_run or command == "eval"):
+        return 0  # of several processes of torchrun the first one answers, or measures
     with setting(RETRY, "1") if retry else nullcontext():
-        if line.asks_hydra or dry_run:
-            return _answer(command, line, dry_run) if first else 0
-        if command == "eval":  # one process measures
-            return run_jobs(command, line, compose_jobs(command, line)) if first else 0
+        if line.asks_hydra:
+            return _answer(command, line)
+        if dry_run:
+            from posenc.cli.dry_run import print_dry_run
+
+            return print_dry_run(compose_jobs(command, line))
+        if command == "eval":
+            return run_jobs(command, line, compose_jobs(command, line))
         return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
 
-def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
-    """Print what is asked without running anything: an estimate, or what Hydra's own flags want."""
+def _answer(command: str, line: CommandLine) -> int:
+    """Print what Hydra's own flags ask for."""
     from posenc.config.compose import compose_jobs, with_file
-
-    if dry_run and not line.asks_hydra:
-        from posenc.cli.dry_run import print_dry_run
-
-        return print_dry_run(compose_jobs(command, line))
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-    print_answer(
-        command, [*line.flags, *with_file(line.overrides)]
-    )  # Hydra's parser wants them before or after
+    # Hydra's parser wants all overrides before the flags, or behind them
+    print_answer(command, [*line.flags, *with_file(line.overrides)])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Checks of the settings that need no data: numbers, names, sizes, lengths. All raise UserError."""
+"""Check the settings that need no data: numbers, names, sizes, lengths. All raise UserError."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from posenc.training.optimizer import OPTIMIZERS, Optimization
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
-# Beyond any model there is, so that a slip (or a stranger's settings) is told instead of built for hours.
+# Beyond any model there is: a slip, or a stranger's settings, is refused instead of built for hours.
 LARGEST_MODEL = 10**11  # parameters
 LARGEST_TOKENS = 10**15  # of a training
 LARGEST_BATCH = 2**26  # tokens in one update, held in memory at once
@@ -58,12 +58,12 @@ class EvalPlan:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those whose documents are read."""
+        """Return the splits whose documents are read."""
         return ("validation", self.split) if self.tune else (self.split,)
 
 
 def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
-    """A whole number from `least` to `most`; 6e6 counts as one. Raises UserError."""
+    """Return a whole number from `least` to `most`; 6e6 is one."""
     allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
@@ -76,7 +76,7 @@ def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
 
 
 def between(key: str, value: float, low: float, high: float, *, open_low: bool = False) -> float:
-    """A number in [low, high] or (low, high]. Raises UserError."""
+    """Return a number in [low, high] or (low, high]."""
     inside = (low < value if open_low else low <= value) and value <= high
     if not inside or not math.isfinite(value):
         words = f"{'above' if open_low else 'from'} {low:g}" + (f" to {high:g}" if high < math.inf else "")
@@ -85,19 +85,19 @@ def between(key: str, value: float, low: float, high: float, *, open_low: bool =
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> str:
-    """One of the choices. Raises UserError."""
+    """Return one of the choices."""
     if value not in choices:
         raise UserError(key, value, "there is no such choice", allowed=choices)
     return value
 
 
 def check_length(value: object) -> int:
-    """`context_length`. Raises UserError."""
+    """Return `context_length`, in tokens."""
     return whole("context_length", value, least=2, most=LONGEST_CONTEXT)
 
 
 def check_model(model: dict[str, Any]) -> ModelShape:
-    """The decoder's sizes, whole and fitting each other."""
+    """Return the decoder's sizes, which fit each other."""
     sizes = {
         key: whole(f"model.{key}", value, least=1, most=LARGEST_SIZES.get(key, LARGEST))
         for key, value in model.items()
@@ -112,7 +112,7 @@ def check_model(model: dict[str, Any]) -> ModelShape:
 
 
 def _model_name(name: str, sizes: dict[str, int]) -> str:
-    """The name of the YAML while the sizes are its own, else the sizes themselves."""
+    """Return the name of the YAML while the sizes are its own, else the sizes themselves."""
     path = choice_file("model", name)
     own = {} if path is None else own_yaml(path)
     if any(own.get(key, value) != value for key, value in sizes.items() if key != "short_conv"):
@@ -121,14 +121,14 @@ def _model_name(name: str, sizes: dict[str, int]) -> str:
 
 
 def default_evaluation() -> dict[str, Any]:
-    """The `eval` group as it is by default."""
+    """Return the `eval` group as it is by default."""
     return copy.deepcopy(own_yaml(conf_dir() / "eval" / "default.yaml"))
 
 
 def check_evaluation(
     settings: dict[str, Any], context_length: int, extend: dict[str, Any] | None = None
 ) -> EvalPlan:
-    """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
+    """Return what the `eval` group and the `extend` group of `posenc eval` ask for."""
     for key, value in settings.items():
         if value is None and key not in ("stride", "base_length", "key_tokens"):
             raise UserError(f"eval.{key}", "null", "must be given")
@@ -178,7 +178,7 @@ def check_evaluation(
 
 
 def check_key_tokens(plan: EvalPlan, fingerprint: str, tokenizer: str) -> None:
-    """Where key tokens are measured, a reference says which. Raises UserError."""
+    """Check that there is a reference for key tokens, where they are measured."""
     if key_tokens.NAME in plan.protocols:
         key_tokens.check_reference(
             plan.key_tokens,
@@ -193,7 +193,7 @@ def check_key_tokens(plan: EvalPlan, fingerprint: str, tokenizer: str) -> None:
 
 
 def _check_recall(settings: dict[str, Any], base_length: int) -> RecallGrid:
-    """The `eval.recall` group; multiples of T are rounded to tokens."""
+    """Return the `eval.recall` group; multiples of T are rounded to tokens."""
     for key, value in settings.items():
         if value is None or value == []:
             raise UserError(f"eval.recall.{key}", value, "must be given")
@@ -255,7 +255,7 @@ def check_length_schedule(
 
 
 def check_name(key: str, value: str) -> str:
-    """A name that becomes part of a path."""
+    """Return a name that may become part of a path."""
     if not NAME.fullmatch(value) or value.startswith((".", "-")) or len(value) > LONGEST_NAME:
         allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
         raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
@@ -263,7 +263,7 @@ def check_name(key: str, value: str) -> str:
 
 
 def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
-    """A folder below `runs_dir` is there or can be made; with `writing` by this user. Raises UserError."""
+    """Check that a folder below `runs_dir` is there or can be made; with `writing` by this user."""
     if not given:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
     place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
@@ -275,7 +275,7 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
 
 
 def check_positions_reach(model: Decoder, longest: int) -> None:
-    """Positions of the longest window can be drawn. Raises UserError with what would do."""
+    """Check that positions of the longest window can be drawn."""
     try:
         model.eval().positions(longest, torch.Generator())
     except ValueError as error:

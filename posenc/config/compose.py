@@ -134,7 +134,7 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             how = settings["sweep"]
             if how["jobs"] is not None and how["jobs"] < 1:
-                raise UserError("sweep.jobs", how["jobs"], "is no number of jobs", allowed="from 1, or null")
+                raise UserError("sweep.jobs", how["jobs"], "too small", allowed="from 1, or null")
             if how["fail_fast"] and not ours:
                 hint = "Slurm cannot be told to stop what has not begun"
                 raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)

@@ -16,7 +16,7 @@ from posenc.core.paths import expanded
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 WRITTEN = "settings are written KEY=VALUE: encoding=rope, seed=1"
-# taken as they are written
+# Settings that are paths: quoted for Hydra, whose grammar reads no `~/x` and no `läufe`
 PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path", "train.init")
 PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # Hydra reads it as the text that it is
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
@@ -80,8 +80,8 @@ def read_settings_line(command: str, arguments: list[str], own: Collection[str])
     if line.asks_hydra:
         raise UserError(command, None, "prints no configuration", hint="posenc train --cfg job does")
     if line.multirun:
-        hint = "leave out -m: for check and bench encoding=rope,alibi is enough"
-        raise UserError("-m", None, "makes a sweep of posenc train or eval", hint=hint)
+        hint = "leave it out: check and bench take encoding=rope,alibi as it is"
+        raise UserError("-m", None, "is for posenc train and eval", hint=hint)
     return line
 
 
@@ -100,16 +100,17 @@ def is_hydras(override: str) -> bool:
     return key_of(override).startswith(("hydra.", "hydra/"))
 
 
-def refuse_others(line: CommandLine, groups: Collection[str], problem: str) -> None:
-    """Raise UserError for a setting of any other group: it would have no effect."""
+def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: str = "") -> None:
+    """Raise UserError for a setting of any other group: it would have no effect on `what`."""
     for override in line.overrides:
         key = key_of(override)
         if not is_hydras(override) and group_of(key) not in groups:
-            raise UserError(key, None, problem, allowed=sorted(groups))
+            allowed = ", ".join(sorted(groups))
+            raise UserError(key, None, f"has no effect on {what}", allowed=allowed, hint=hint)
 
 
 def as_written(override: str) -> str:
-    """Quote the paths of an override, which Hydra's grammar would not read: `~/x`, `läufe`, `a (1)`.
+    """Quote the paths of an override: `~/x`, `läufe`, `a (1)`.
 
     Commas separate the values of a sweep, unless there is a file of that name; `data.paths` may be a list.
     """

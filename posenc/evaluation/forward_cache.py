@@ -176,24 +176,20 @@ def _forward(
     context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, hits: bool = False
 ) -> Tensor:
     batch = batch.to(context.device)
+    inputs, targets = batch[:, :-1], batch[:, -n_targets:]  # (B, S), (B, T)
     if isinstance(context.model, Foreign):
+        assert not hits  # recall is of runs that posenc trains
         with autocast(context.precision, context.device):
-            logits = context.model(batch[:, :-1], n_targets, encoding).float()  # (B, T, V)
-        return _logit_losses(logits, batch[:, -n_targets:], hits)
+            logits = context.model(inputs, n_targets, encoding).float()  # (B, T, V)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
     with autocast(context.precision, context.device):
-        hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
-    targets = batch[:, -n_targets:]  # (B, T)
+        hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, T, d_model)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
     losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
     if not hits:
         return losses
     best = F.linear(hidden, weight).argmax(-1)  # (B, T)
     return torch.cat((losses, (best == targets).float()), dim=1)
-
-
-def _logit_losses(logits: Tensor, targets: Tensor, hits: bool) -> Tensor:
-    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
-    return torch.cat((losses, (logits.argmax(-1) == targets).float()), dim=1) if hits else losses
 
 
 def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:

@@ -93,10 +93,10 @@ class HuggingFace(Foreign):
         found.ends_at = table_end(self.model)
         return found
 
-    def check(self, settings: Mapping[str, Any], window: int) -> None:
+    def check(self, settings: Mapping[str, Any], window: int, tune: bool) -> None:
         """Raise NotForThisEncodingError for an extension that cannot act in this model."""
         try:
-            extension = build_extension(settings, self)
+            extension = build_extension(settings, self, tune=tune)
         except NotForThisEncodingError as error:
             if self.fixed is None:
                 raise

@@ -41,43 +41,33 @@ KEY = "eval.key_tokens"
 OF = ("fingerprint", "split", "base", "block", "longest", "max_targets")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The blocks of fixed-target, and which of their targets count."""
+@dataclass(frozen=True, kw_only=True)
+class KeyBlocks(Blocks):
+    """The blocks of fixed-target, whose passes these are, and which of their targets count."""
 
-    blocks: Blocks
     keys: np.ndarray  # (N, block) bool
-    hash: str
-
-    @property
-    def block(self) -> int:
-        """Targets in a block: a pass is that of fixed-target."""
-        return self.blocks.block
-
-    def tokens(self, window: int) -> int:
-        """Count the tokens that go through the model at this window."""
-        return self.blocks.tokens(window)
 
 
-def plan(request: EvalRequest) -> Plan:
+def plan(request: EvalRequest) -> KeyBlocks:
     """Choose fixed-target's blocks and the reference's keys of them; none without a reference."""
     blocks = fixed_target.plan(request)
     keys = None if request.key_tokens is None else request.key_tokens(blocks)
     if keys is None:
         keys = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
-    return Plan(blocks, keys, request.digest(NAME, blocks.hash, keys))
+    digest = request.digest(NAME, blocks.hash, keys)
+    return KeyBlocks(blocks.documents, blocks.ends, blocks.block, digest, keys=keys)
 
 
-def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
+def measure(context: EvalContext, plan: KeyBlocks, window: int) -> LossSums:
     """Sum the loss of every key token. Raises NotApplicableError where there is none."""
     if not plan.keys.any():
         raise NotApplicableError("n/a: the reference has no key token among these targets")
-    blocks, ends = plan.blocks, context.starts[plan.blocks.documents] + plan.blocks.ends
-    nats = text_losses(context, ends, window, blocks.block)
+    ends = context.starts[plan.documents] + plan.ends
+    nats = text_losses(context, ends, window, plan.block)
     row, column = np.nonzero(plan.keys)
-    places = ends[row] - blocks.block + column
+    places = ends[row] - plan.block + column
     sizes = context.store.bytes_between(places, places + 1)
-    return sums_by_document(blocks.documents[row], nats[row, column], np.ones(len(row)), sizes)
+    return sums_by_document(plan.documents[row], nats[row, column], np.ones(len(row)), sizes)
 
 
 def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:

@@ -44,12 +44,12 @@ class Plan:
     block: int = 1
 
     def fitting(self, window: int) -> list[tuple[int, int]]:
-        """Return the lines that fit into a window."""
-        cue = self.cues.shape[2]
+        """Return the lines that fit into a window, fewer pairs only where those of the training do."""
+        cue, trained = self.cues.shape[2], self.lines[0][1] if self.lines else 0
         return [
             (distance, pairs)
             for distance, pairs in self.lines
-            if cue < distance <= window - cue and len(self.free(window, distance)) >= pairs - 1
+            if cue < distance <= window - cue and len(self.free(window, distance)) >= max(pairs, trained) - 1
         ]
 
     def free(self, window: int, distance: int) -> np.ndarray:

@@ -1,16 +1,20 @@
 """Scaled dot-product attention with an encoding's hooks, and the choice of its kernel: the hooks decide.
 
-B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width.
+B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from posenc.encodings.base import Encoding
-from posenc.model.softmax_attention import Block, softmax_attention
+from posenc.model.fused import is_plain
 
 # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows linearly.
 # On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes 1.04 times as
@@ -35,6 +39,17 @@ MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 # bf16 product: with one of its own for each block a pass of 16384 tokens held 714 MB instead of 129 and took
 # 1.4 times as long (cope, 2 heads, one core).
 SHAPES = 32
+
+
+class Block(NamedTuple):
+    """Queries from `start` to `stop`, and the number of keys, from the first on, that they meet."""
+
+    start: int
+    stop: int
+    keys: int
+
+
+Additive = Callable[[Block], Tensor]  # bias, and -inf where a key may not be seen: (H or 1, T block, keys)
 
 
 class Masked:
@@ -218,3 +233,118 @@ def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[Block]:
 def part(x: Tensor, start: int, stop: int) -> Tensor:
     """Slice x (B, H, T, D) along T; x itself where that is all of it: the gradient of a slice is a copy."""
     return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], additive: Additive, scale: float, learned: bool
+) -> Tensor:
+    """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
+
+    Its backward pass is written out: autograd makes zeros as large as k and v for the slices of each block,
+    and adds these up, a third of the measured time with four blocks of 512 keys.
+
+    `blocks` cover every query once; the first meets all keys that any of them meets. Scores have the dtype of
+    `additive`: float32 for a bias; a mask alone may have v's, in which it is exact. `learned` says
+    that `additive` has gradients. The backward pass keeps the softmax in v's dtype alone.
+    """
+    q, k = q.to(v.dtype), k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
+    if is_plain():
+        outputs = []
+        for start, stop, keys in sorted(blocks):
+            bias = additive(Block(start, stop, keys))
+            s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(bias.dtype) * scale + bias
+            outputs.append(torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys])
+        return torch.cat(outputs, dim=2)
+    if torch.is_grad_enabled():
+        known = [additive(block) for block in blocks] if learned else []
+        return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *known)
+    batch = q.shape[0]
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    return _attend_blocks(q, k, v, blocks, additive, scale, batch).unflatten(0, (batch, -1))
+
+
+def _attend_blocks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: Sequence[Block],
+    additive: Additive,
+    scale: float,
+    batch: int,
+    weights: list[Tensor] | None = None,
+) -> Tensor:
+    """Map q (B * H, T, D) to (B * H, T, E); `weights` collects the softmax (B * H, T block, keys)."""
+    y = v.new_empty(*q.shape[:2], v.shape[-1])
+    for start, stop, keys in blocks:
+        p = _softmax(q[:, start:stop], k[:, :keys], additive(Block(start, stop, keys)), scale, batch)
+        y[:, start:stop] = torch.bmm(p, v[:, :keys])
+        if weights is not None:
+            weights.append(p)
+    return y
+
+
+def _softmax(q: Tensor, k: Tensor, additive: Tensor, scale: float, batch: int) -> Tensor:
+    """Return the weights of q (B * H, T, D), k (B * H, S, D): (B * H, T, S) in their dtype."""
+    k = k.transpose(1, 2)
+    if additive.dtype == q.dtype:  # one product with everything in it, rounded once
+        everywhere = additive if len(additive) == 1 else additive.repeat(batch, 1, 1)
+        s = torch.baddbmm(everywhere, q, k, alpha=scale)  # (B * H, T, S)
+        return torch.softmax(s, dim=-1).to(q.dtype)  # a GPU's autocast makes it float32
+    s = torch.bmm(q, k).to(additive.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
+    s = torch.add(additive, s, alpha=scale, out=s)
+    return torch.softmax(s, dim=-1).to(q.dtype).flatten(0, 1)
+
+
+class _SoftmaxAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        blocks: Sequence[Block],
+        additive: Additive,
+        scale: float,
+        *known: Tensor,
+    ) -> Tensor:
+        batch = q.shape[0]
+        q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        weights: list[Tensor] = []
+        by_block = dict(zip(blocks, known, strict=True)).__getitem__ if known else additive
+        y = _attend_blocks(q, k, v, blocks, by_block, scale, batch, weights)
+        ctx.save_for_backward(q, k, v, *weights)
+        ctx.blocks, ctx.scale = blocks, scale
+        ctx.heads = [len(one) for one in known]
+        return y.unflatten(0, (batch, -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, *weights = ctx.saved_tensors
+        batch, scale = grad.shape[0], ctx.scale
+        grad = grad.flatten(0, 1)  # (B * H, T, E)
+        d_q, d_k, d_v = torch.empty_like(q), torch.empty(0), torch.empty(0)
+        unused = q.new_empty(())  # beta=0: not read
+        d_additives: list[Tensor | None] = []
+        for i, ((start, stop, keys), p) in enumerate(zip(ctx.blocks, weights, strict=True)):
+            some, its_q = grad[:, start:stop], q[:, start:stop]
+            d_p = torch.bmm(some, v[:, :keys].transpose(1, 2))  # (B * H, T block, keys)
+            if ctx.heads and ctx.needs_input_grad[6 + i]:  # in float32, since it is summed over the batch
+                wide = torch.promote_types(p.dtype, torch.float32)
+                d_s = torch._softmax_backward_data(d_p.to(wide), p.to(wide), -1, wide)
+                by_text = d_s.unflatten(0, (batch, -1))  # summed to (H or 1, T block, keys)
+                d_additives.append(by_text.sum(0) if ctx.heads[i] > 1 else by_text.sum((0, 1))[None])
+                d_s = d_s.to(p.dtype)
+            else:
+                d_s = torch._softmax_backward_data(d_p, p, -1, p.dtype)
+                d_additives.append(None)
+            d_q[:, start:stop] = torch.baddbmm(unused, d_s, k[:, :keys], beta=0, alpha=scale)
+            its_d_k = torch.baddbmm(unused, d_s.transpose(1, 2), its_q, beta=0, alpha=scale)
+            its_d_v = torch.bmm(p.transpose(1, 2), some)
+            if i == 0:  # it meets all keys
+                d_k, d_v = its_d_k, its_d_v
+            else:
+                d_k[:, :keys] += its_d_k
+                d_v[:, :keys] += its_d_v
+        found = (one.unflatten(0, (batch, -1)) for one in (d_q, d_k, d_v))
+        return (*found, None, None, None, *d_additives[: len(ctx.heads)])

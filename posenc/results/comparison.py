@@ -244,7 +244,7 @@ def _notes(row: Row) -> list[str]:
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
-    """Compare each row of a column with the lowest mean and with the baseline, where that is fair."""
+    """Compare each row of a column with the best and with the baseline, if they may be compared."""
     cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
     ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
     if len(ranked) < 2 or not _comparable(part, ranked, at):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     check_evaluation,
@@ -35,7 +34,14 @@ from posenc.results.settings import as_text
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, build_decoder, build_model, code_of, resolve_parts
 from posenc.tracking import check_tracking
-from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
+from posenc.training.checkpoint import (
+    Checkpoint,
+    check_run,
+    check_weights,
+    load_weights,
+    newest_checkpoint,
+    stored_shapes,
+)
 from posenc.training.device import resolve_device
 
 
@@ -104,13 +110,9 @@ def load_model(run: StoredRun | Job, checkpoint: Checkpoint, vocab_size: int | N
 
 
 def _vocabulary(checkpoint: Path) -> int:
-    try:
-        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-            if "embedding.weight" in file.keys():  # noqa: SIM118
-                return int(file.get_slice("embedding.weight").get_shape()[0])
-    except SafetensorError as error:
-        raise RunError(f"{checkpoint}/model.safetensors: {error}") from error
-    raise RunError(f"{checkpoint} holds no token embeddings")
+    if (shape := stored_shapes(checkpoint).get("embedding.weight")) is None:
+        raise RunError(f"{checkpoint} holds no token embeddings")
+    return shape[0]
 
 
 def directory_of(run: str) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from posenc.core.errors import UserError
@@ -17,7 +16,14 @@ from posenc.model.decoder import Decoder
 from posenc.results.load import load_run
 from posenc.results.rows import as_trained
 from posenc.running.eval_job import stored_run
-from posenc.training.checkpoint import Checkpoint, checkpoint_paths, newest_checkpoint, problem_of, step_of
+from posenc.training.checkpoint import (
+    Checkpoint,
+    checkpoint_paths,
+    newest_checkpoint,
+    problem_of,
+    step_of,
+    stored_shapes,
+)
 
 OWN = ("encoding.", "options.")  # parameters that may be new (initial values) or left behind
 NAMES = 3  # of parameters in an error
@@ -74,8 +80,7 @@ def check_fit(initial: Initial, outline: Decoder) -> None:
     Parameters of the encoding and of options may be missing or left over; in both their shapes must agree.
     """
     run = str(initial.directory)
-    with safe_open(initial.checkpoint.path / "model.safetensors", framework="pt") as file:
-        theirs = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    theirs = stored_shapes(initial.checkpoint.path)
     own = {name: tuple(one.shape) for name, one in outline.named_parameters()}
     own["embedding.weight"] = (theirs["embedding.weight"][0], *own["embedding.weight"][1:])  # rows: tokens
     odd = [

@@ -169,7 +169,7 @@ def hf_job(settings: dict[str, Any]) -> Job:
     most = max(1, LOGITS // text_config(config).vocab_size)
     plan = dataclasses.replace(plan, batch_tokens=min(plan.batch_tokens, most))
     subject = HuggingFace(model, length, bos_of(chosen, library))
-    subject.check(plan.extend, max(plan.windows))
+    subject.check(plan.extend, max(plan.windows), bool(plan.tune))
     tokenizer = _tokenizer(chosen["tokenizer"], library, chosen["path"])
     return given_job(
         subject,

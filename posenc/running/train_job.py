@@ -62,7 +62,8 @@ from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
-from posenc.training.loop import Batch, Progress, Trained, alone, training
+from posenc.training.loop import Batch, Progress, Trained, training
+from posenc.training.stacked import alone
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it

@@ -197,13 +197,18 @@ def problem_of(path: Path) -> str | None:
     return None
 
 
-def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if its weights are not of the model's shapes; that may be on the meta device."""
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of a checkpoint's weights by name, and nothing else. Raises RunError."""
     try:
         with safe_open(path / "model.safetensors", framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise RunError(f"{path}/model.safetensors: {error}") from error
+
+
+def check_weights(path: Path, model: Decoder) -> None:
+    """Raise RunError if its weights are not of the model's shapes; that may be on the meta device."""
+    shapes = stored_shapes(path)
     own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     if odd := [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]:
         raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")

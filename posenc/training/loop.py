@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,6 @@ from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_check
 from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
-
-T = TypeVar("T")
 
 
 class NextTokenLoss(nn.Module):
@@ -139,7 +137,7 @@ def training(
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
     Yields each step's Batch and is sent the loss and norm of its gradients, so that several runs can share a
-    pass (`stacked`); `alone` runs one to its end. A checkpoint is written every `checkpoint_seconds`, when
+    pass; `stacked.alone` runs one to its end. A checkpoint is written every `checkpoint_seconds`, when
     stopped and at the end: its state has `provenance` (plain JSON: text, tokenizer, run), its folder `files`,
     texts by name. Of several processes each computes a part of every batch; the first writes.
     """
@@ -222,19 +220,3 @@ def training(
         problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
         hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
         raise RunError(problem, hint=hint) from error
-
-
-def alone(steps: Generator[Batch, tuple[Tensor, Tensor], T]) -> T:
-    """Run a training to its end, each step by itself, and return what it returns."""
-    try:
-        batch = next(steps)
-        while True:
-            try:
-                found = batch.gradients()
-            except Exception as error:  # out of memory has its message there
-                batch = steps.throw(error)
-            else:
-                batch = steps.send(found)
-    except StopIteration as end:
-        result: T = end.value
-        return result

@@ -1,8 +1,9 @@
-"""Train several runs of one encoding as one batched model: seeds or learning rates that share every product.
+"""Run trainings to their ends: one alone, or several of one encoding as one batched model.
 
-For a GPU that one small model leaves idle. Each run keeps its own weights, optimizer, batches, checkpoints
-and clipping; only the forward and backward pass is shared, so a run differs from the one it would have been
-alone by the order of its sums (float32, nano: losses 5e-7, gradients 1e-6 of their norm). N runs.
+Seeds or learning rates share every product, for a GPU that one small model leaves idle. Each run keeps its
+own weights, optimizer, batches, checkpoints and clipping; only the forward and backward pass is shared, so a
+run differs from the one it would have been alone by the order of its sums (float32, nano: losses 5e-7,
+gradients 1e-6 of their norm). N runs.
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(losses.detach(), norms, strict=True))
 
 
+def alone(steps: Training[T]) -> T:
+    """Run a training to its end, each step by itself, and return what it returns."""
+    (end,) = train_stacked([steps])
+    if isinstance(end, Exception):
+        raise end
+    return end
+
+
 def train_stacked(
     trainings: Sequence[Training[T]], on_alone: Callable[[Exception], None] = lambda _: None
 ) -> list[T | Exception]:
@@ -89,6 +98,6 @@ def train_stacked(
             batch.loss_of.zero_grad()
             try:
                 go_on(i, batch.gradients())
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:  # out of memory has its message there
                 go_on(i, error)
     return [ends[i] for i in range(len(trainings))]

@@ -212,7 +212,7 @@ def test_the_laws_of_a_module(place: Path, posenc: Posenc, words: list[str], fai
         (["nowhere.at.all:f"], "cannot be imported (ModuleNotFoundError"),
         (["theirs.py:alibi", "--all"], "leave out one of the two"),
         (["theirs.py:alibi", "encoding=alibbi"], "did you mean: alibi"),
-        (["theirs.py:alibi", "train.lr=1"], "is nothing that the laws look at"),
+        (["theirs.py:alibi", "train.lr=1"], "has no effect on the laws"),
     ],
 )
 def test_modules_that_are_refused(place: Path, posenc: Posenc, words: list[str], says: str) -> None:

@@ -12,11 +12,6 @@ from posenc.evaluation.plans import RecallGrid
 
 
 @pytest.fixture
-def store(place, corpus):
-    return tiny_model.tokens_of(corpus)
-
-
-@pytest.fixture
 def few_sequences(monkeypatch):
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)

@@ -44,7 +44,7 @@ def in_blocks(subject, plan, window):
 
 def in_keys(subject, plan, window):
     """Those targets of the blocks that are key tokens."""
-    every = zip(in_blocks(subject, plan.blocks, window), plan.keys.ravel().tolist(), strict=True)
+    every = zip(in_blocks(subject, plan, window), plan.keys.ravel().tolist(), strict=True)
     yield from (target for target, key in every if key)
 
 

@@ -17,11 +17,12 @@ from posenc.evaluation import (
     key_tokens,
     nonoverlapping,
     positions,
+    recall,
     sliding,
 )
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import DRAWS, window_losses
-from posenc.evaluation.plans import windows_of
+from posenc.evaluation.plans import RecallGrid, windows_of
 
 WINDOWS = [T // 2, T, 3 * T]
 SUBJECTS = ["learned", "rope", "alibi", "cope", "rope+dynamic_ntk"]
@@ -37,6 +38,7 @@ CASES = [
     (induction, {}),
     (far_copy, {"max_targets": 80 * 12}),
     (key_tokens, {"max_targets": 48}),
+    (recall, {"recall": RecallGrid([3, 8, 14, 28], [1, 5], 12)}),
 ]
 NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 

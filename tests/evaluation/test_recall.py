@@ -114,6 +114,8 @@ def test_the_plan_depends_on_text_and_grid_alone():
         recall.measure(context, recall.plan(ask(context.store, WINDOWS)), T)
     with pytest.raises(NotApplicableError, match="fits into 3"):
         recall.measure(context, plan, 3)
+    many = asked(context, 1, plant={**asked(context, 1).plant, "pairs": 5})
+    assert recall.plan(many).fitting(T // 2) == []  # one pair would fit, those of the training do not
 
 
 def test_a_head_that_looks_up_one_token_copies_every_sequence_of_the_induction_probe():
@@ -121,15 +123,3 @@ def test_a_head_that_looks_up_one_token_copies_every_sequence_of_the_induction_p
     for window in (T, 8 * T, 16 * T):
         plan = induction.plan(ask(context.store, [T, window]))
         assert induction.measure(context, plan, window).nats.max() < 1e-6
-
-
-def test_recall_of_a_model_equals_one_window_at_a_time(subject_of, asked_of):
-    import slow_way
-
-    context = subject_of("rope", batch_tokens=200)
-    plan = recall.plan(
-        asked_of([T, 3 * T], plant=asked(context, 1).plant, recall=dataclasses.replace(GRID, windows=6))
-    )
-    for window in (T, 3 * T):
-        sums = recall.measure(context, plan, window)
-        assert slow_way.furthest(context, recall, plan, window, sums) < 1e-4

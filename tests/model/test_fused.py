@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from posenc.model import fused
-from posenc.model.softmax_attention import Block, softmax_attention
+from posenc.model.kernels import Block, softmax_attention
 
 
 def drawn(*shape, dtype=torch.float64):

@@ -44,6 +44,14 @@ def test_norms_start_at_one_and_parameters_are_counted():
     assert count_parameters(Decoder(SHAPE, 300, encoding)) == counts
 
 
+@pytest.mark.parametrize("name", ["rope", "learned", "t5", "fox"])
+def test_encodings_share_initial_values(name):
+    sizes = {"d_model": 64, "n_heads": 4, "head_dim": 16, "n_layers": 3, "train_length": 8}
+    found, plain = values(build_encoding(name, **sizes), seed=3), values(Encoding(shape()), seed=3)
+    assert all(torch.equal(found[key], value) for key, value in plain.items())
+    assert not torch.equal(values(Encoding(shape()), seed=4)["embedding.weight"], plain["embedding.weight"])
+
+
 def test_seeds_differ_by_seed_and_name_and_are_pinned():
     made = {seed_for(seed, *names) for seed in (0, 1, 10) for names in (("a",), ("b",), ("a", 0), ("a", 10))}
     assert len(made) == 12

@@ -1,74 +1,152 @@
-"""Fused kernels against blocks of queries, and which of them serves."""
+"""Every kernel against blocks of queries, FlexAttention by an eager stand-in (slow: compiled for the CPU)."""
+
+from pathlib import Path
 
 import pytest
 import torch
-from decoding import OneKeyHead, Widened
+import torch._dynamo
+from decoding import LayerWindow, OneKeyHead, Widened
 
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Shape
-from posenc.model import kernels
+from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.sum import Composed
+from posenc.evaluation.extensions.distances import FirstAndNear
+from posenc.model import flex, kernels
 
-BATCH, HEADS, WIDTH = 2, 4, 8
+BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones
+SHAPE = Shape(HEADS * WIDTH, HEADS, WIDTH, LAYERS, 64)
+NAMES = sorted(p.stem for p in (Path(__file__).parents[2] / "conf" / "encoding").glob("*.yaml"))
 
 
-def encoding(name):
-    sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": 1}
-    return build_encoding(name, train_length=16, **sizes)
-
-
-def double(cls):
-    made = cls(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
-    torch.manual_seed(0)
+def filled(made):
+    generator = torch.Generator().manual_seed(0)
     for parameter in made.parameters():
-        torch.nn.init.normal_(parameter)
+        torch.nn.init.normal_(parameter, generator=generator)
     return made
 
 
-def qkv(keys, queries):
+def encoding(name, *options):
+    params = {"parts": ["alibi", "t5"]} if name == "sum" else {}
+    sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": LAYERS}
+    own = filled(build_encoding(name, train_length=64, **sizes, **params))
+    if not options:
+        return own
+    made = Composed(SHAPE, (own, *options))
+    made.own = own  # registers its parameters
+    return made
+
+
+SERVED = [name for name in NAMES if encoding(name).hooks <= flex.SERVED]
+OPTIONS = {
+    "none": [],
+    "window of 1": [Window(SHAPE, window=1)],
+    "window": [Window(SHAPE, window=200)],
+    "sinks": [FirstAndNear(SHAPE, first=4, near=150)],
+    "randomized": [Randomized(SHAPE, max=2000, dense=False)],
+    "offset": [Offset(SHAPE, max=2000)],
+}
+
+
+def qkv(queries, keys, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
-    q, k, v = torch.randn(3, BATCH, HEADS, keys, WIDTH, generator=generator).unbind(0)
-    return q[:, :, -(queries or keys) :] * 2, k, v  # twice, so that the softmax is not flat
+    drawn = torch.randn(3, BATCH, keys, HEADS, WIDTH, generator=generator).to(dtype)
+    q, k, v = drawn.transpose(2, 3).unbind(0)
+    return q[:, :, -queries:] * 2, k, v
 
 
-def attended(e, keys, queries=None):
-    q, k, v = qkv(keys, queries)
-    return kernels.attend(q, k, v, torch.zeros(BATCH, keys, HEADS * WIDTH), torch.arange(keys), e, 0)
+def attended(kernel, e, q, k, v, pos, layer=0):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "choose", lambda *_: kernel)
+        return kernels.attend(q, k, v, torch.zeros(BATCH, len(pos), HEADS * WIDTH), pos, e, layer)
 
 
+def eager(q, k, v, *, score_mod, block_mask, scale):
+    """What the kernel is asked to compute, in plain tensors with autograd."""
+    sizes = (len(q), q.shape[1], q.shape[2], k.shape[2])
+    b, h, i, j = (torch.arange(n).view(-1, *[1] * (3 - at)) for at, n in enumerate(sizes))
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    if score_mod is not None:
+        scores = score_mod(scores, b, h, i, j)
+    return (
+        torch.softmax(scores.masked_fill(~block_mask.mask_mod(b, h, i, j), float("-inf")), -1).to(v.dtype) @ v
+    )
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
+
+
+def test_which_encodings_flex_serves(monkeypatch):
+    monkeypatch.setattr(flex, "compiler_works", lambda device: True)
+    q, k, v = qkv(64, 64)
+    assert {name for name in NAMES if flex.serves(encoding(name), q, k, v)} == set(SERVED)
+    assert {"alibi", "t5", "rope", "sum"} <= set(SERVED) and not set(SERVED) & {"fire", "shaw", "cope"}
+    drawn = Randomized(SHAPE, max=None, dense=False)
+    assert flex.serves(encoding("alibi", drawn), q, k, v)
+    assert not flex.serves(encoding("alibi", drawn, Window(SHAPE, window=9)), q, k, v)
+    assert not flex.serves(encoding("alibi"), q[..., :8], k[..., :8], v)
+    monkeypatch.setattr(flex, "MAX_MASK", 64 * 64 - 1)
+    assert not flex.serves(encoding("alibi"), q, k, v)
+
+
+MASKED = ["nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead]
 CHOICES = [
     *((which, "causal") for which in ("nope", "rope", OneKeyHead)),
-    *(
-        (which, "masked")
-        for which in ("nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead)
-    ),
+    *((which, "masked") for which in MASKED),
+    *((which, "flex") for which in (*SERVED, LayerWindow, OneKeyHead, Widened)),
+    *((f"t5+{option}", "flex") for option in OPTIONS),
 ]
 
 
-@pytest.mark.parametrize("queries", [300, 77, 1])
+@pytest.mark.parametrize("queries", [KEYS, 40, 1])
 @pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
-def test_fused_and_blockwise_agree(which, kernel, queries, monkeypatch):
-    e = encoding(which) if isinstance(which, str) else double(which)
-    for parameter in e.parameters():
-        parameter.normal_(generator=torch.Generator().manual_seed(2))
-    monkeypatch.setattr(kernels, "choose", lambda *_: kernel)
-    fused = attended(e, 300, queries)
-    monkeypatch.setattr(kernels, "choose", lambda *_: "blocks")
-    assert (attended(e, 300, queries) - fused).abs().max() < 1e-5
+def test_equals_the_blocks(which, kernel, queries, stand_in):
+    if isinstance(which, str):
+        name, _, option = which.partition("+")
+        e = encoding(name, *OPTIONS[option or "none"])
+    else:
+        e = filled(which(SHAPE))
+    pos = e.positions(KEYS, True, torch.Generator().manual_seed(0))
+    inputs = (*qkv(queries, KEYS), pos)
+    for layer in range(LAYERS):
+        want = attended("blocks", e, *inputs, layer)
+        assert (attended(kernel, e, *inputs, layer) - want).abs().max() < 1e-5
 
 
 def test_which_kernel_serves(monkeypatch):
     served = []
     for name in ("_causal", "_masked", "_blockwise"):
         monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
+
+    def attend(e, keys):
+        kernels.attend(*qkv(keys, keys), torch.zeros(BATCH, keys, SHAPE.d_model), torch.arange(keys), e, 0)
+
     many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
     cases = (("rope", fewer), ("rope", many), ("alibi", many), ("learned", many), ("fox", many))
     for which, keys in cases:
-        attended(encoding(which), keys)
+        attend(encoding(which), keys)
     assert served == ["_blockwise", "_causal", "_blockwise", "_causal", "_blockwise"]
     served.clear()
     with torch.no_grad():
         for which, keys in (("rope", fewer - 1), ("rope", fewer), *cases[1:]):
-            attended(encoding(which), keys)
-        attended(double(Widened), fewer)  # queries wider than values
+            attend(encoding(which), keys)
+        attend(filled(Widened(SHAPE)), fewer)  # queries wider than values
     assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
+
+
+@pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [KEYS, 40])
+@torch.no_grad()
+def test_compiled_for_every_served_encoding(queries, dtype):
+    inputs = (*qkv(queries, KEYS, dtype), torch.arange(KEYS))
+    for e in [*(encoding(name) for name in SERVED), encoding("t5", *OPTIONS["sinks"])]:
+        got, want = attended("flex", e, *inputs), attended("blocks", e, *inputs)
+        off = (got.float() - want.float()).abs()
+        # in bf16 the blocks round their scores, of up to 20, to 8 bits as well
+        assert off.max() < (1e-5 if dtype == torch.float32 else 0.1), e.name
+        assert off.square().mean().sqrt() < 0.01, e.name

@@ -253,6 +253,8 @@ def test_the_command(checkpoints, place, corpus, posenc):
     (run,) = Path("runs/subjects").glob("llama-T32-*")
     records = json.loads((run / "results.json").read_text())["records"]
     assert [bool(r["extend"]) for r in records].count(True) == 2
+    searched = posenc("eval", "subject=hf", "extend=longrope", "extend.tune=true", "extend.tries=2", *words)
+    assert searched.code == 0 and "the best of 2 on validation documents" in searched.err, searched.err
     assert "llama" in posenc("compare").out
     assert posenc("eval").code == 2 and posenc("eval", "subject=hg").code == 2
     assert posenc("eval", f"run={run}", "context_length=8").code == 2

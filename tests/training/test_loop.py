@@ -1,7 +1,6 @@
 """The loop: the same numbers again, also stopped and continued; no update that is not finite."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,48 +13,8 @@ from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
 from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, plant_of
 from posenc.model.mla import LatentAttention
-from posenc.training.loop import alone
 from posenc.training.optimizer import build_optimizer, learning_rate
-from posenc.training.stacked import train_stacked
-
-ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
-CREAM = {"max": None, "sigma": 3.0}
-
-
-class Watched:
-    """A sampler that remembers what it gave."""
-
-    def __init__(self, store, seed):
-        self.sampler, self.given = WindowSampler(store, T, seed), []
-
-    def batch(self, step, size):
-        self.given.append(self.sampler.batch(step, size))
-        return self.given[-1]
-
-
-def test_one_seed_gives_the_same_weights_and_another_seed_others(store, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        assert run(build("rope", store, seed), store, tmp_path / name, seed=seed).status == "finished"
-    assert on_disk(tmp_path / "a") == on_disk(tmp_path / "b")
-    assert on_disk(tmp_path / "a")[0] != on_disk(tmp_path / "c")[0]
-
-
-def test_encodings_share_batches_and_initial_values(store, tmp_path):
-    starts, batches = {}, {}
-    for name in ENCODINGS_TRAINED:
-        model, sampler = build(name, store, seed=3), Watched(store, 3)
-        starts[name] = {k: p.detach().clone() for k, p in model.named_parameters() if "encoding." not in k}
-        run(model, store, tmp_path / name, seed=3, sampler=sampler)
-        batches[name] = np.stack([np.stack(pair) for pair in sampler.given])
-    first = ENCODINGS_TRAINED[0]
-    assert len(batches[first]) == STEPS
-    assert not np.array_equal(batches[first][0], batches[first][1])
-    other = np.stack(WindowSampler(store, T, 4).batch(0, 4))
-    assert not np.array_equal(other, batches[first][0])  # another seed draws others
-    for name in ENCODINGS_TRAINED:
-        assert np.array_equal(batches[name], batches[first]), name
-        assert starts[name].keys() == starts[first].keys()
-        assert all(torch.equal(starts[name][k], starts[first][k]) for k in starts[first]), name
+from posenc.training.stacked import alone, train_stacked
 
 
 def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
@@ -93,15 +52,12 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tm
 def test_every_step_draws_positions_of_its_own(store, tmp_path):
     """By (seed, step), so that a run that stopped draws the same ones again."""
     seen = []
-    for folder, stop in (("whole", None), ("parts", STEPS // 2), ("parts", None)):
-        model = build("rope", store, positions={"name": "offset", "max": None})
-        model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
-        run(model, store, tmp_path / folder, seed=3, stop_after=stop)
-    whole, parts = torch.stack(seen[:STEPS]), torch.stack(seen[STEPS:])
-    assert len({pos.sum().item() for pos in whole}) > STEPS // 2
-    assert torch.equal(whole, parts)
+    model = build("rope", store, positions={"name": "offset", "max": None})
+    model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
+    run(model, store, tmp_path, seed=3)
+    assert len({pos.sum().item() for pos in seen}) > STEPS // 2
     drawn = [model.positions(T, generator_for(3, "positions", step)) for step in range(STEPS)]
-    assert torch.equal(whole, torch.stack(drawn))
+    assert torch.equal(torch.stack(seen), torch.stack(drawn))
 
 
 def growing(store, seed=3):
@@ -119,18 +75,6 @@ def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
     assert trained.tokens == logged[-1].tokens == STEPS * 4 * T
     expected = WindowSampler(store, T // 2, 3).batch(5, 8)  # by seed and step alone, whatever the encoding
     assert all(np.array_equal(a, b) for a, b in zip(growing(store).batch(5, 4), expected, strict=True))
-
-
-@pytest.mark.parametrize("positions", ["contiguous", "cream", "offset"])
-def test_growing_windows_go_on_bit_for_bit(store, tmp_path, positions):
-    drawn = {"name": positions, **{"contiguous": {}, "offset": {"max": None}}.get(positions, CREAM)}
-    for folder, stops in (("whole", [None]), ("parts", [2, 6, None])):  # inside two stages
-        for stop in stops:
-            model = build("rope", store, positions=drawn)
-            run(model, store, tmp_path / folder, seed=3, stop_after=stop, sampler=growing(store))
-    assert on_disk(tmp_path / "whole") == on_disk(tmp_path / "parts")
-    run(build("rope", store, positions=drawn), store, tmp_path / "plain", seed=3)
-    assert on_disk(tmp_path / "plain") != on_disk(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
@@ -163,7 +107,8 @@ ENCODINGS = [
 ]
 
 
-RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
+RANDOMIZED, OFFSET = {"name": "randomized", "max": None, "dense": False}, {"name": "offset", "max": None}
+CREAM = {"name": "cream", "max": None, "sigma": 3.0}
 LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
 
 
@@ -175,9 +120,15 @@ LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
         pytest.param("t5", {"precision": "bf16"}, {}, id="bf16"),
         pytest.param("rope", {}, {"attention": LATENT}, id="mla"),
         pytest.param("rope", {}, {"positions": RANDOMIZED}, id="randomized"),
+        pytest.param("rope", {"sampler": growing}, {}, id="growing"),
+        pytest.param("rope", {"sampler": growing}, {"positions": CREAM}, id="growing-cream"),
+        pytest.param("rope", {"sampler": growing}, {"positions": OFFSET}, id="growing-offset"),
     ],
 )
 def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_path, encoding, how, model):
+    """Those of growing windows are in three stages."""
+    if "sampler" in how:
+        how = {**how, "sampler": how["sampler"](store)}
     run(build(encoding, store, **model), store, tmp_path / "whole", **how)
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):
@@ -193,20 +144,30 @@ def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_pat
 # --- Several runs as one batched model: each is what it would have been alone, up to the order of its sums.
 
 
+def planted(store, seed):
+    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 3.0}, store)
+    return PlantedSampler(store, T, seed, plant)
+
+
+def plain(store, seed):
+    return WindowSampler(store, T, seed)
+
+
 @pytest.mark.parametrize(
-    ("encoding", "precision", "off"),
+    ("encoding", "sampler", "precision", "off"),
     [
-        *((name, "fp32", 2e-5) for name in ("rope", "alibi", "t5", "fox", "cope", "learned")),
-        ("t5", "bf16", 0.02),
+        *((name, plain, "fp32", 2e-5) for name in ("rope", "alibi", "t5", "fox", "cope", "learned")),
+        ("rope", planted, "fp32", 5e-5),
+        ("t5", plain, "bf16", 0.02),
     ],
 )
-def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding, precision, off):
-    losses = {"alone": [], "stacked": []}
+def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding, sampler, precision, off):
+    logged = {"alone": [], "stacked": []}
 
     def made(kind, seed):
-        how = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed}
+        how = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed, "sampler": sampler(store, seed)}
         model, folder = build(encoding, store, seed), tmp_path / f"{kind}-{seed}"
-        return training_of(model, store, folder, on_log=lambda p: losses[kind].append(p.loss), **how)
+        return training_of(model, store, folder, on_log=lambda p: logged[kind].append(p.metrics()), **how)
 
     for seed in (0, 1):
         alone(made("alone", seed))
@@ -214,7 +175,11 @@ def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding,
     ended = train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
     assert not said
     assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
-    assert sorted(losses["stacked"]) == pytest.approx(sorted(losses["alone"]), abs=off)
+    first = logged["alone"][0]
+    for key in ("loss", "natural_loss", "recall_loss") if sampler is planted else ("loss",):
+        by_kind = [sorted(one[key] for one in some) for some in logged.values()]
+        assert by_kind[1] == pytest.approx(by_kind[0], abs=off)
+    assert sampler is plain or first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
     for seed in (0, 1):
         kept = [
             load_file(tmp_path / f"{kind}-{seed}" / f"step-{STEPS:08d}" / "model.safetensors")
@@ -222,26 +187,6 @@ def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding,
         ]
         for name, value in kept[0].items():
             torch.testing.assert_close(kept[1][name], value, rtol=0, atol=10 * off)
-
-
-def test_planted_runs_share_a_pass_and_log_both_losses(store, tmp_path):
-    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 3.0}, store)
-    logged = {"alone": [], "stacked": []}
-
-    def made(kind, seed):
-        how = {"sampler": PlantedSampler(store, T, seed, plant), "on_log": logged[kind].append}
-        return training_of(build("rope", store, seed), store, tmp_path / f"{kind}{seed}", seed=seed, **how)
-
-    for seed in (0, 1):
-        alone(made("alone", seed))
-    said = []
-    train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
-    assert not said
-    for key in ("loss", "natural_loss", "recall_loss"):
-        by_kind = [sorted(one.metrics()[key] for one in some) for some in logged.values()]
-        assert by_kind[1] == pytest.approx(by_kind[0], abs=5e-5)
-    first = logged["alone"][0].metrics()
-    assert first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
 
 
 def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(store, tmp_path):
@@ -255,4 +200,4 @@ def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(st
     )
     assert [getattr(end, "status", end) for end in ends] == ["diverged", "finished"]
     assert len(said) == 1  # dape has a backward pass of its own
-    assert SimpleNamespace(**vars(ends[1])).step == STEPS
+    assert ends[1].step == STEPS

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,7 @@ import decoding
 
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension
 from posenc.model import kernels
-from posenc.model.decoder import Decoder, initialize
-from posenc.model.mla import LatentAttention
+from posenc.model.decoder import Decoder
 
 T = decoding.T  # 8
 LONG = 4 * T
@@ -44,17 +42,6 @@ def outline_of(name):
     """Without numbers, as a stored run's settings are checked."""
     with torch.device("meta"):
         return Decoder(decoding.SHAPE, decoding.VOCABULARY, decoding.encoding(name))
-
-
-def latent_model(name, **params):
-    """The same with decoupled rotary parts of width 4."""
-    own = decoding.build_encoding(
-        name, d_model=16, n_heads=2, head_dim=4, n_layers=2, train_length=T, **params
-    )
-    attention = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=None)
-    model = Decoder(decoding.SHAPE, decoding.VOCABULARY, own, (), attention)
-    initialize(model, 3)
-    return model.eval()
 
 
 def extension_of(model, name, **knobs):

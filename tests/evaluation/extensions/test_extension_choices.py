@@ -1,14 +1,16 @@
 """What each extension takes and refuses, what its knobs come to, and models with more than an encoding."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
+import tiny_model
 import torch
 from extending import (
     BASE,
     LONG,
     T,
-    decoding,
     extension_of,
-    latent_model,
     logits,
     model_of,
     refused,
@@ -16,9 +18,8 @@ from extending import (
 )
 
 from posenc.core.errors import UserError
-from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options, position_limits
 from posenc.evaluation.extensions import NotForThisEncodingError
+from posenc.model.mla import LatentAttention
 
 TOKENS = list(range(13)) * 3
 FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
@@ -81,33 +82,23 @@ def test_what_it_does_not_apply_to(encoding, names, reason):
         assert reason in refused(model, name)
 
 
-def drawn_model(name, **settings):
-    drawn = {"name": name, "max": None, **settings}
-    farthest, apart = position_limits(drawn, T)
-    own = build_encoding(
-        "rope",
-        d_model=16,
-        n_heads=2,
-        head_dim=8,
-        n_layers=2,
-        train_length=T,
-        position_limit=farthest,
-        distance_limit=apart,
-    )
-    options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
-    return decoding.model_of(own, *options)
+def built(**changes):
+    """A model of other positions or another attention, at the T of tiny_model."""
+    return tiny_model.build("rope", SimpleNamespace(vocab_size=13), base=BASE, **changes)
 
 
 @pytest.mark.parametrize("dense", [False, True])
 def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense):
-    assert extension_of(drawn_model("offset"), "pi").resolved(4 * T) == {"factor": 4}
-    model = drawn_model("randomized", dense=dense)  # below 16 T
+    length = tiny_model.T
+    offset = built(positions={"name": "offset", "max": None})
+    assert extension_of(offset, "pi").resolved(4 * length) == {"factor": 4}
+    model = built(positions={"name": "randomized", "max": None, "dense": dense})  # below 16 T
     extension = extension_of(model, "pi")
-    assert extension.effective_encoding(16 * T) is model.effective_encoding
-    assert extension_of(model, "rerope").effective_encoding(16 * T) is model.effective_encoding
+    assert extension.effective_encoding(16 * length) is model.effective_encoding
+    assert extension_of(model, "rerope").effective_encoding(16 * length) is model.effective_encoding
     if dense:  # evaluated at 0, 1, 2, ...
-        assert extension.resolved(32 * T) == {"factor": 2}
-        assert extension_of(model, "sinks").resolved(T) == {"sinks": 4, "window": 16 * T - 4}
+        assert extension.resolved(32 * length) == {"factor": 2}
+        assert extension_of(model, "sinks").resolved(length) == {"sinks": 4, "window": 16 * length - 4}
         return
     for name in ("sinks", "lm_infinite"):
         assert "gaps" in refused(model, name)
@@ -115,11 +106,11 @@ def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense):
 
 def test_decoupled_rotary_parts():
     """Their turned queries and keys come with the content's, so that distances cannot be made anew."""
-    model = latent_model("rope", base=BASE)
+    model = built(attention=partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16))
     for name in DISTANCES:
         assert "turns a part of each head" in refused(model, name)
     slower = theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG))
-    assert slower.tolist() == [0.5, BASE**-0.5 / 2]
+    assert slower.tolist() == pytest.approx([BASE ** (-k / 8) / 2 for k in range(8)])
 
 
 @pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
