@@ -1,5 +1,6 @@
 """The tiny model in this process: its tokens, its training, its weights."""
 
+import contextlib
 import hashlib
 from dataclasses import replace
 
@@ -37,6 +38,9 @@ class StopAt:
     def requested(self):
         self.asked += 1
         return self.after is not None and self.asked >= self.after
+
+    def at_once(self):
+        return contextlib.nullcontext()
 
 
 def data_settings(folder):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,10 @@ def training(
             weights, kinds = planted or (None, None)
             pos = model.positions(inputs.shape[1], generator_for(seed, "positions", step))  # (T,)
             given = loss_of, inputs, targets, pos, precision, optimization.grad_clip
-            loss_and_norm = yield Batch(*given, weights)
+            # the first step may compile for a minute, and a stop loses nothing of this process yet
+            begins = step == first_step and group.size == 1
+            with stop.at_once() if begins else nullcontext():
+                loss_and_norm = yield Batch(*given, weights)
             loss, norm, stopping = group.agree(*loss_and_norm, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"

@@ -68,10 +68,10 @@ def train_stacked(
     waiting: dict[int, Batch] = {}
     share = True
 
-    def go_on(i: int, found: tuple[Tensor, Tensor] | Exception | None) -> None:
+    def go_on(i: int, found: tuple[Tensor, Tensor] | BaseException | None) -> None:
         waiting.pop(i, None)
         try:
-            if isinstance(found, Exception):
+            if isinstance(found, BaseException):
                 waiting[i] = trainings[i].throw(found)
             else:
                 waiting[i] = next(trainings[i]) if found is None else trainings[i].send(found)
@@ -98,6 +98,6 @@ def train_stacked(
             batch.loss_of.zero_grad()
             try:
                 go_on(i, batch.gradients())
-            except Exception as error:  # out of memory has its message there
+            except BaseException as error:  # out of memory has its message there, a stop its status
                 go_on(i, error)
     return [ends[i] for i in range(len(trainings))]

@@ -68,7 +68,8 @@ def test_an_extension_is_a_row_of_its_own_beside_the_crop_line(posenc, run_copy)
     asked = ["eval", f"run={run_copy}", "extend=pi", FIXED]
     result = posenc(*asked)
     assert result.code == 0, result.err
-    assert result.out.startswith("rope+pi | ") and "\nwithout pi " in result.out, result.out
+    rows = [line.split()[0] for line in result.out.splitlines() if line.startswith("rope")]
+    assert result.out.startswith("2 rows | ") and rows == ["rope", "rope+pi"], result.out
     found, plain = fixed_target(run_copy, "pi"), fixed_target(run_copy, None)
     factors = {w: r["extend"]["resolved"]["factor"] for w, r in found.items()}
     assert factors == {16: 1.0, 32: 2.0, 64: 4.0}
