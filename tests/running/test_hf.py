@@ -142,7 +142,7 @@ def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, sc
 
 
 def test_settings_after_loading_and_logits_that_are_kept(checkpoints, asked):
-    """A rotation is made with its model; the usual shift of the last n logits scores each by the one before."""
+    """A rotation is made with its model; the usual shift of kept logits scores each by the one before."""
     path = checkpoints("llama")
     tokens, block = windows(path, asked, 8 * T)
     model = transformers.AutoModelForCausalLM.from_pretrained(path)
