@@ -194,10 +194,10 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     """Return configuration, model in float32 and tokenizer (None: it has none). Raises UserError."""
     transformers = library_of("subject")
     local = expanded(path)
-    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
-        raise UserError("subject.path", path, "there is no such folder")
     if local.is_file():
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+        raise UserError("subject.path", path, "there is no such folder")
     if (local / "status.json").is_file():
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
     place, online = (str(local), False) if local.is_dir() else (path, reachable())

@@ -141,6 +141,22 @@ def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, sc
     )  # settings that are replaced lose the base
 
 
+def test_settings_after_loading_and_logits_that_are_kept(checkpoints, asked):
+    """A rotation is made with its model; the usual shift of kept logits scores each by the one before."""
+    path = checkpoints("llama")
+    tokens, block = windows(path, asked, 8 * T)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    before = by_hand_inputs(model, tokens, block)
+    model.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0}
+    assert by_hand_inputs(model, tokens, block) == before
+    assert abs(measured(path, asked, extend="pi")[8 * T] - before) > 1e-3
+    with torch.no_grad():
+        kept = model(tokens, logits_to_keep=block).logits
+    naive = torch.nn.functional.cross_entropy(kept[:, :-1].flatten(0, 1), tokens[:, -block:-1].flatten())
+    found = measured(path, asked)[8 * T]
+    assert found == pytest.approx(before, abs=1e-4) and abs(float(naive) - found) > 1e-2
+
+
 def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_path):
     """Between T and the longest text seen, transformers goes on with the longest one's scale."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
