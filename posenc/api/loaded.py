@@ -76,15 +76,20 @@ class LoadedRun:
 
         With `context` each is predicted from at most so many tokens; without, from all before it.
         """
-        return token_nats(self.model, self.tokenizer.encode(text), context)
+        return token_nats(self.model, self._ids("text", text), context)
 
     def generate(self, prompt: str, context: int | None = None, **how: Any) -> str:
         """Return how the model goes on: `tokens` of them, at a `temperature`, drawn from a `seed`.
 
         It sees the last `context` tokens; without, the whole text.
         """
-        ids, tokenizer = self.tokenizer.encode(prompt), self.tokenizer
+        ids, tokenizer = self._ids("prompt", prompt), self.tokenizer
         return tokenizer.decode(continuation(self.model, ids, tokenizer.vocab_size, context=context, **how))
+
+    def _ids(self, key: str, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise UserError(key, type(text).__name__, "is no text", allowed="a str")
+        return self.tokenizer.encode(text)
 
     def runs(self) -> Runs:
         """Return a collection of this run alone, for `to_frame`, `compare` and `plot`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.frame import cells_table, documents_table, seeds_table
 from posenc.results.load import Run
@@ -37,6 +37,10 @@ def load_runs(*paths: str | Path, where: Iterable[str] = ()) -> Runs:
 
 class Runs(list[Run]):
     """Runs; damaged ones have a `problem`. A list, with the tables and pictures of `posenc compare`."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(visible(run.name) for run in self[:3])
+        return f"<{len(self)} runs: {names}{', ...' if len(self) > 3 else ''}>"
 
     def where(self, *conditions: str) -> Runs:
         """Return those that fit all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""

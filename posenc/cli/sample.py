@@ -32,15 +32,14 @@ def run_sample(words: Sequence[str]) -> None:
             raise UserError(
                 key, value or None, "there is no such setting", allowed=", ".join(KEYS), hint=hint
             )
-        if not has_value:
-            raise UserError(key, None, "has no value", hint=f"{key}=...")
+        if not value:
+            raise UserError(key, None, "is empty" if has_value else "has no value", hint=f"{key}=...")
         given[key] = value if key in ("run", "prompt") else _value(key, value)
     if "run" not in given:
         raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
     run = load(given.pop("run"), plugins=given.pop("plugins", ()))
     length = run.train_length
-    prompt = given["prompt"] if given.get("prompt") else _prompt_of(run)
-    given.pop("prompt", None)
+    prompt = given.pop("prompt", None) or _prompt_of(run)
     tokens = len(run.tokenizer.encode(prompt))
     given = {"tokens": 4 * length, **given}
     sides = [run.generate(prompt, context, **given) for context in (length, None)]

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -138,6 +139,8 @@ def quoted(value: str) -> str:
 
 def value_text(value: Any) -> str:
     """Return a value of Python's in Hydra's grammar. Raises UserError for what is none of YAML's."""
+    if isinstance(value, Integral | Real) and not isinstance(value, bool | int | float):  # NumPy's
+        value = int(value) if isinstance(value, Integral) else float(value)
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):

@@ -93,7 +93,23 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
     label = f"module:{name}"
     cls = type(name, (base,), {"name": label, "make": staticmethod(make), "__module__": MODULE, **declared})
     setattr(module, name, cls)
+    _try_out(text, cls)
     return label, MODULE
+
+
+def _try_out(text: str, cls: type[Given]) -> None:
+    """Raise UserError for a callable that gives nothing of the right shape at eight positions."""
+    shape, pos = Shape(32, 4, 8, 2, 32), torch.arange(8)
+    try:
+        one = cls(shape)
+        if isinstance(one, GivenBias):
+            one.bias(pos, pos, 0)
+        else:
+            q = torch.ones(1, 4, 8, 8)
+            require(one.rotate(q, q, pos, pos, 0)[0].shape == q.shape, "x comes back in another shape")
+    except Exception as error:
+        problem = f"fails at 8 positions of 4 heads ({type(error).__name__}: {first_line(error)})"
+        raise UserError("--module", text, problem, allowed=TAKES) from error
 
 
 def _kind(text: str, found: Any) -> str:
@@ -123,12 +139,13 @@ def _maker(text: str, found: Any) -> Callable[[Shape], Any]:
 
 
 def same(subject: Subject) -> Verdict:
-    """Its scores are those of the encoding that it is compared with, up to 8T."""
+    """Its scores are those of the encoding that it is compared with, up to 16T."""
     model, like = subject.fresh().eval(), subject.like
     assert like is not None
     if any(True for _ in like.parameters()):
         raise NotApplicableError(f"{like.name} has learned values")
-    own, pos, off = model.encoding, torch.arange(subject.longest()), 0.0
+    # bf16 has every whole number up to 256, 8T here: a bias that is rounded to it shows beyond
+    own, pos, off = model.encoding, torch.arange(2 * subject.longest()), 0.0
     hooks = own.hooks & {"bias", "rotate"}
     theirs = {"bias" if hook == "distance_bias" else hook for hook in like.hooks}
     require(hooks == theirs, f"{like.name} acts on {', '.join(sorted(theirs))}")

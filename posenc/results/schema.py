@@ -110,7 +110,7 @@ class RunFacts(TypedDict, total=False):
     tokens: Count  # trained on so far
     steps: Count  # updates so far
     seed: int  # of batches and initial values
-    precision: str  # fp32 or bf16
+    precision: str  # fp32 or bf16; of a model that was given, its weights'
     device: str  # cpu, cuda, mps
     wall_seconds: float | None  # of training
     tokens_per_second: float | None  # of training, on average

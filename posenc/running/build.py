@@ -232,6 +232,7 @@ def run_facts(
 def subject_facts(job: Job, subject: Foreign) -> RunFacts:
     """Return the `run` object of a model that posenc did not train: of its training nothing is known."""
     parameters = {"total": count} if (count := sum(one.numel() for one in subject.parameters())) else {}
+    dtype = next((one.dtype for one in subject.parameters()), torch.float32)
     tokenizer, kept = job.tokenizer, Path(job.tokenizer.get("path", "")).stem
     return RunFacts(
         name=job.directory.name,
@@ -242,7 +243,7 @@ def subject_facts(job: Job, subject: Foreign) -> RunFacts:
         context_length=job.settings["context_length"],
         seed=job.settings["seed"],
         steps=0,
-        precision="fp32",
+        precision={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32"),
         device=str(job.device),
         settings_hash=job.hash,
         versions=versions(),

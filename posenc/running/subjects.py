@@ -31,6 +31,7 @@ from posenc.core.seeds import generator_for
 from posenc.core.signature import check_choice
 from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
 from posenc.data.hub import not_loaded, reachable
+from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.evaluation.hf import HuggingFace, biased_instead, trained_length
 from posenc.model.decoder import ModelShape
@@ -99,15 +100,18 @@ def given_job(
 
 
 def kept_tokenizer(given: Any) -> dict[str, Any]:
-    """Return the settings that read a tokenizer of `tokenizers` or `transformers`, kept in the cache.
+    """Return the settings that read a tokenizer of `tokenizers`, `transformers` or a run, kept in the cache.
 
     Raises UserError for anything else.
     """
     library = getattr(given, "backend_tokenizer", given)  # of transformers
-    if not hasattr(library, "to_str"):
+    if isinstance(given, Tokenizer) and given.definition is None:
+        return {"name": given.name}
+    if not isinstance(given, Tokenizer) and not hasattr(library, "to_str"):
         allowed = "bytes, a tokenizer.json, or an object of tokenizers or transformers that has one"
         raise UserError("tokenizer", type(given).__name__, "is no tokenizer", allowed=allowed)
-    text = library.to_str()
+    text = given.definition if isinstance(given, Tokenizer) else library.to_str()
+    assert text is not None
     path = cache_dir() / "tokenizers" / f"given-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomic(path, text)

@@ -13,6 +13,7 @@ import tiny
 import torch
 
 import posenc as px
+from posenc.api.runs import Runs
 from posenc.core.errors import UserError
 from posenc.data import prepare
 from posenc.evaluation import fixed_target
@@ -133,6 +134,12 @@ def test_extensions_stay_out_of_the_frame_unless_asked_for(run: Any) -> None:
     assert sums == pytest.approx(plain[4])
 
 
+def test_runs_are_named_in_one_line(run: Any) -> None:
+    four = Runs([run.run] * 4)
+    assert repr(four) == f"<4 runs: {', '.join([run.name] * 3)}, ...>"
+    assert repr(run.runs()) == f"<1 runs: {run.name}>"
+
+
 def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     runs = run.runs()
@@ -163,6 +170,9 @@ def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
         (lambda run: px.evaluate(run, extend="yarnn"), "did you mean: yarn"),
         (lambda run: px.evaluate(run, seed=1), "is the run's own"),
         (lambda run: run.nll("x"), "no second token"),
+        (lambda run: run.nll([1, 2]), "text=list: is no text"),
+        (lambda run: px.train(seed=np.int64(-1)), "seed=-1: too small"),
+        (lambda run: px.train(train={"lr": np.float32(-1)}), "train.lr=-1"),
         (lambda run: run.nll("xyz", context=0), "context=0: too small"),
         (lambda run: run.generate(""), "prompt: is empty"),
         (lambda run: run.generate("x", tokens=1.5), "tokens=1.5: not a whole number"),

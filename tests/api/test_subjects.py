@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posenc as px
+from posenc.data.tokenizers import Tokenizer
 from posenc.laws import LAWS
 
 Posenc = Callable[..., tiny.Result]
@@ -113,6 +114,13 @@ def test_a_model_in_training_stays_in_training(place: Path, corpus: Path) -> Non
     assert [r["nats"] for r in px.evaluate(model, **given).records] == [r["nats"] for r in first]
 
 
+def test_a_runs_tokenizer_is_taken_and_the_precision_of_weights_said(place: Path, corpus: Path) -> None:
+    module = nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256)).bfloat16()
+    run = px.evaluate(module, tokenizer=Tokenizer("bytes"), **asked(corpus))
+    assert run.run.facts is not None and run.run.facts["precision"] == "bf16"
+    assert run.config["tokenizer"]["name"] == "bytes"
+
+
 @pytest.mark.parametrize(
     ("function", "changes", "says"),
     [
@@ -172,6 +180,12 @@ def alibi(q_pos, k_pos):
     bias = -slopes[:, None, None] * (q_pos[:, None] - k_pos[None])
     return bias.masked_fill(k_pos[None] > q_pos[:, None], float("-inf"))
 
+def rounded(q_pos, k_pos):
+    return alibi(q_pos, k_pos).bfloat16()
+
+def narrow(q_pos, k_pos):
+    return torch.zeros(3)
+
 def odd(a, b):
     return a
 '''
@@ -183,6 +197,7 @@ XT = "x_transformers.x_transformers:AlibiPositionalBias"
     [
         ([XT, "encoding=alibi"], set()),
         (["theirs.py:alibi", "encoding=alibi"], set()),
+        (["theirs.py:rounded", "encoding=alibi"], {"same"}),
         (["theirs.py:Steep", "encoding=alibi"], {"same"}),
         (["theirs.py:Buckets"], set()),  # T5's, with weights drawn by torch
         (["theirs.py:FromTheEnd"], {"prefix", "blocks"}),
@@ -207,6 +222,7 @@ def test_the_laws_of_a_module(place: Path, posenc: Posenc, words: list[str], fai
     ("words", "says"),
     [
         (["theirs.py:odd"], "takes (a, b)"),
+        (["theirs.py:narrow"], "fails at 8 positions of 4 heads"),
         (["theirs.py:Scaled"], "needs gain"),
         (["theirs.py:nothing"], "cannot be imported (AttributeError"),
         (["nowhere.at.all:f"], "cannot be imported (ModuleNotFoundError"),

@@ -120,6 +120,7 @@ WRONG: list[tuple[str, ...]] = [
     ("sample prompt=x", "run: is needed"),
     ("sample run=nowhere", "run=nowhere: there is no such folder"),
     ("sample run={run} promt=x", "did you mean: prompt"),
+    ("sample run={run} prompt=", "prompt: is empty"),
     ("sample run={run} tokens=many", "tokens=many: is not a number"),
     ("sample run={run} prompt", "prompt: has no value"),
     ("sample run={run} prompt=x tokens=0", "tokens=0: too small"),
