@@ -96,7 +96,9 @@ def test_a_stopped_one_goes_on_without_the_first(train, run_copy):
     assert all(torch.equal(one, now[name]) for name, one in model.named_parameters())
 
 
-@pytest.mark.parametrize("extend", ["yarn", "pi", "window"])
+@pytest.mark.parametrize(
+    "extend", ["yarn", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pi", "window"))]
+)
 def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy):
     """The model before its first step is the trained one, extended at the window that it is trained at."""
     run = train(extend=extend, context_length=64, eval={"base_length": 16, "lengths": ["4x", "8x"]})
