@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.core.threads import SHORTEST, Load, LoadMeter
+from posenc.core.threads import SHORTEST, Load, LoadMeter, load_meter
 from posenc.training.device import FreeThreads
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -117,6 +117,7 @@ def test_a_run_beside_others_says_so_in_one_line(busy, place, corpus):
 def test_torch_gets_the_threads_that_others_leave(busy, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     torch.set_num_threads(2)
+    load_meter.cache_clear()  # of an earlier test
     try:
         threads, cpu = FreeThreads(), torch.device("cpu")
         threads.fit(cpu)
