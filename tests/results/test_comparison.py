@@ -166,6 +166,13 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(tmp_path, key, first,
     assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
+def test_a_model_option_that_is_null_is_as_in_runs_that_are_older_than_it(tmp_path):
+    write_run(tmp_path, "alibi")
+    write_run(tmp_path, "rope", facts={"model": {"name": "nano", "n_layers": 4, "short_conv": None}})
+    (table,) = compare_runs(load_runs([tmp_path]))
+    assert len(table.rows) == 2 and table.header["model"]["name"] == "nano"
+
+
 def test_optimizers_and_own_texts_are_named(tmp_path):
     for name, beta in (("adamw", 0.9), ("muon", 0.95)):
         write_run(tmp_path / "a", config={"optim": {"name": name, "beta1": beta}})
