@@ -302,7 +302,7 @@ def _header(part: _Part) -> dict[str, Any]:
     others = [key for key in differing(settings) if several and not key.startswith(named)]
     of_records, of_runs = (
         ("corpus", "fingerprint", "split", "stride"),
-        ("tokenizer", "context_length", "model"),
+        ("tokenizer", "context_length"),
     )
     return {
         "protocol": part.protocol,
@@ -311,6 +311,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
         **{key: shared(one.records[0].get(key) for one in selected) for key in of_records},
         **{key: shared((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
+        "model": shared(one.run.sizes for one in selected),
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
         "tokens": shared(map(tokens_trained, selected)),
         "seeds": sorted({seed for row in rows for seed in row.seeds}),

@@ -75,6 +75,12 @@ class Run:
         return self.path.name or str(self.path)
 
     @property
+    def sizes(self) -> dict[str, Any] | None:
+        """The model's settings, without those that are null: runs that are older than a setting lack it."""
+        model = (self.facts or {}).get("model")
+        return None if model is None else {key: value for key, value in model.items() if value is not None}
+
+    @property
     def parameters(self) -> int | None:
         """Of the whole model, where it is known."""
         total = (self.facts or {}).get("parameters", {}).get("total")
@@ -172,9 +178,6 @@ def _take(run: Run, data: bytes | dict[str, Any], protocols: Container[str] | No
     except ValueError as error:
         raise ValueError(f"results.json: {error}") from error
     run.facts, run.records = results["run"], results["records"]
-    # a model option that is null is as in earlier runs, which do not have its key
-    if (model := run.facts.get("model")) is not None:
-        run.facts["model"] = {key: value for key, value in model.items() if value is not None}
     if protocols is not None:
         run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
         run.records = [r for r in run.records if r["protocol"] in protocols]

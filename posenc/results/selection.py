@@ -227,7 +227,7 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
     names = _own_names(selected)
     rows = [_comparable(one, names) for one in selected]
-    models = [flatten((one.run.facts or {}).get("model", {})) for one in selected]
+    models = [flatten(one.run.sizes or {}) for one in selected]
     unlike = differing(models)
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
     hashes = [one.records[0]["targets_hash"] for one in selected]
