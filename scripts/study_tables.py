@@ -188,18 +188,19 @@ def bench(words: str) -> str:
 def peers(words: str) -> str:
     """Other packages' times of a step and a forward pass over posenc's, from `posenc bench --peers`."""
     rows: dict[str, dict[str, str]] = {}
-    heads: list[str] = []
     for path in words.split():
         for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
             compiled = ", compiled" if cell["compile"] else ""
-            head = f"{cell['model']['name']}, T = {cell['context_length']}{compiled}"
-            heads += [] if head in heads else [head]
-            both = [cell[phase] for phase in ("training", "forward")]
-            text = ", ".join(f"{one['ratio']:.2f}" if "ratio" in one else "-" for one in both)
-            rows.setdefault(cell["label"].partition(",")[0], {})[head] = text
+            row = rows.setdefault(f"{cell['model']['name']}, T = {cell['context_length']}{compiled}", {})
+            ratios = [cell[phase].get("ratio") for phase in ("training", "forward")]
+            label = cell["label"].partition(",")[0]
+            row[label] = ", ".join("-" if one is None else f"{one:.2f}" for one in ratios)
+            if not row.get("tokens/s"):
+                row["tokens/s"] = f"{cell['training']['tokens_per_second'] / 1000:.1f}k"
+    heads = ["tokens/s", *dict.fromkeys(one for row in rows.values() for one in row if one != "tokens/s")]
     lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    for name, found in rows.items():
-        lines.append(f"| {name} | {' | '.join(found.get(head, '-') for head in heads)} |")
+    for name, row in rows.items():
+        lines.append(f"| {name} | {' | '.join(row.get(head, '-') for head in heads)} |")
     return "\n".join(lines) + "\n"
 
 
