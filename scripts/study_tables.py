@@ -142,6 +142,29 @@ def repeated(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def verdicts(words: str) -> str:
+    """Encodings whose word at a multiple of T differs between two files of records: PATH PATH MULTIPLE."""
+    *paths, length = words.split()
+    multiple = float(length.rstrip("x"))
+    found = [
+        {
+            row.label: cell
+            for row in _table(runs_of([path])).rows
+            for cell in row.cells
+            if cell.multiple == multiple
+        }
+        for path in paths
+    ]
+    both = [name for name in found[0] if name in found[1]]
+    told = {name: [short_verdict(str(of[name].verdict)) for of in found] for name in both}
+    lines = [f"| at {length} | {' | '.join(f'`{path}`' for path in paths)} |", "| --- | ---: | ---: |"]
+    for name in (name for name in both if len(set(told[name])) > 1):
+        cells = [f"{of[name].change:+.3f} {word}" for of, word in zip(found, told[name], strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    alike = len(both) - len(lines) + 2
+    return "\n".join([*lines, "", f"{alike} of {len(both)} encodings have the same word in both."]) + "\n"
+
+
 def _table(runs: Sequence[Run], **request: Any) -> Comparison:
     """Return the first table of a comparison."""
     return compare_runs(runs, CompareRequest(**request))[0]
