@@ -11,7 +11,7 @@ from typing import Any
 
 from posenc.results.headroom import Recovered
 from posenc.results.load import Run
-from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
+from posenc.results.ranking import CONFIDENCE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.recall import RowRecall
 from posenc.results.schema import (
     BREAK,
@@ -31,7 +31,6 @@ NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
 INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
 SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
-PROBES = ("induction", "far-copy")
 
 
 @dataclass
@@ -70,15 +69,6 @@ class Column:
 
 
 @dataclass
-class EffectiveContext:
-    """The largest window whose loss is within 0.02 nats of the row's best, on the same targets."""
-
-    multiple: float  # of T
-    window: int  # tokens
-    longest: bool  # no longer one has a number of all the row's seeds, so it may be more
-
-
-@dataclass
 class CurveSummary:
     """Where a row's curves past T break, in tokens."""
 
@@ -102,7 +92,6 @@ class Row:
     cells: list[Cell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what is missing, in words
     undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
-    effective_context: EffectiveContext | None = None  # null for an undertrained row
     curve: CurveSummary | None = None  # of the protocol `positions`
     recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     recall: RowRecall | None = None  # of the protocol `recall`
@@ -248,25 +237,6 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
         return difference(pairs, per) if pairs else None
     except ValueError:
         return None
-
-
-def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext | None:
-    """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
-    losses: dict[float, tuple[float, int]] = {}  # nats and tokens by multiple
-    missing = []
-    members = [member for member in row.members if member.cells]
-    for multiple in multiples:
-        records = [r for member in members if (r := member.record(row.extension, multiple)) is not None]
-        values = [value for r in records if (value := value_of(r, "nats")) is not None]
-        if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
-            missing.append(multiple)  # the encoding has no number there; memory and time are no such reason
-        if values and len(values) == len(members):
-            losses[multiple] = (math.fsum(values) / len(values), records[0]["window"])
-    if len(losses) < 2:
-        return None
-    best, _ = min(losses.values())
-    multiple = max(one for one, (loss, _) in losses.items() if loss <= best + EFFECTIVE)
-    return EffectiveContext(multiple, losses[multiple][1], multiple >= max([*missing, *losses]))
 
 
 def summarise_curves(row: Row) -> CurveSummary | None:

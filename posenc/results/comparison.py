@@ -25,7 +25,6 @@ from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, r
 from posenc.results.rows import CODE, group_runs, shown_of
 from posenc.results.schema import (
     HEADLINE,
-    INFLATED,
     METRICS,
     REFERENCE_PROTOCOL,
     SCHEMA_VERSION,
@@ -212,9 +211,6 @@ def _compare(
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
         row.recovered = recovered_of(row.members, row.extension, references)
-        comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
-        if comparable and row.undertrained is None:  # of the others the loss says nothing of context
-            row.effective_context = numbers.effective_context(row, part.multiples)
     for i in range(len(columns)):
         _rank(part, i, baseline)
     header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
@@ -347,7 +343,9 @@ def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
     there = sorted({multiple for part in parts for multiple in part.multiples})
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
-            hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
+            hint = (
+                f"multiples of T, not tokens; if it has targets of its own: --where eval.length={multiple:g}x"
+            )
             shown = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
 

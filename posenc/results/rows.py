@@ -138,7 +138,7 @@ def _label(rows: Sequence[Row]) -> None:
         chosen = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
         parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *options_of(row.settings)]
         for key in keys:
-            if key not in row.settings or key in OPTIONS or key == "encoding.beyond":
+            if key not in row.settings or key in OPTIONS:
                 continue
             if not key.startswith(chosen):
                 short = key.removeprefix("encoding.").removeprefix("attention.")
@@ -146,7 +146,7 @@ def _label(rows: Sequence[Row]) -> None:
             elif key.endswith(".name"):
                 parts.append(row.settings[key])
         parts += [] if row.extension is None else knob_words(json.loads(row.extension))
-        row.label = " ".join([*parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
+        row.label = " ".join(parts)
         of_name[row.label, tuple(row.mixed.items())].append(row)
     for twins in of_name.values():
         for row in sorted(twins, key=lambda row: not row.measured)[1:]:

@@ -5,7 +5,6 @@ Of each run: one protocol, the last checkpoint, one set of targets.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -17,7 +16,7 @@ from typing import Any, cast
 
 from posenc.core.errors import UserError
 from posenc.results.load import Run
-from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, multiple_of
+from posenc.results.schema import BINS, Record, TargetSet, multiple_of, target_set
 from posenc.results.settings import (
     as_text,
     differing,
@@ -27,7 +26,6 @@ from posenc.results.settings import (
 from posenc.results.statistics import Sample
 
 UNKNOWN = "unknown"
-TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
 
 
 @dataclass
@@ -60,11 +58,6 @@ class Selected:
         if id(record) not in self.samples:
             self.samples[id(record)] = Sample(record["per_document"])
         return self.samples[id(record)]
-
-
-def target_set(record: Record) -> TargetSet:
-    """Return what identifies the scored targets."""
-    return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
 
 
 def extend_key(record: Record) -> str | None:
@@ -172,7 +165,7 @@ def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
     return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
 
 
-def parse_multiple(text: str, option: str = "--length") -> float:
+def parse_multiple(text: str, option: str) -> float:
     """Return `16x` as 16.0. Raises UserError."""
     try:
         multiple = float(text.removesuffix("x"))
@@ -181,46 +174,6 @@ def parse_multiple(text: str, option: str = "--length") -> float:
     if not (math.isfinite(multiple) and multiple > 0):
         raise UserError(option, text, "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
     return multiple
-
-
-def only(
-    runs: Sequence[Run],
-    *,
-    length: float | None = None,
-    corpus: str | None = None,
-    split: str | None = None,
-    stride: int | None = None,
-    protocol: str | None = None,
-) -> list[Run]:
-    """Return the runs with just the records that are asked for; None asks for nothing.
-
-    `length` is a multiple of T that the targets must have been measured at: the longest window decides which
-    targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
-    Raises UserError if nothing is left (of `protocol`), though there was something.
-    """
-    kept = list(runs)
-    for key, value in {"length": length, "corpus": corpus, "split": split, "stride": stride}.items():
-        if value is None:
-            continue
-
-        def own(record: Record, key: str = key) -> Any:
-            return multiple_of(record) if key == "length" else record[key]  # type: ignore[literal-required]
-
-        of = [r for run in kept for r in run.records if protocol in (None, r["protocol"]) or key == "stride"]
-        there = sorted({own(record) for record in of} - {None})
-        if (there or key == "stride") and value not in there:
-            x = "x" if key == "length" else ""
-            shown = [f"{as_text(one)}{x}" for one in there]
-            asked = f"{as_text(value)}{x}"
-            raise UserError(f"--{key}", asked, "no record is of this", allowed=shown or "none")
-        for i, run in enumerate(kept):
-            records = [r for r in run.records if own(r) == value or (key == "stride" and r["stride"] is None)]
-            if key == "length":  # whole sets of targets
-                sets = {(r["protocol"], target_set(r)) for r in records}
-                sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
-                records = [r for r in run.records if (r["protocol"], target_set(r)) in sets]
-            kept[i] = dataclasses.replace(run, records=records)
-    return kept
 
 
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
