@@ -147,7 +147,7 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
         key, sign, asked = found.groups()
         patterns = [one.strip() for one in asked.split(",")]
         if key in RECORDS:
-            kept = _with_records(kept, text, key, lambda value: _fits(value, patterns) != (sign == "!="))
+            kept = _with_records(kept, key, patterns, negated=sign == "!=")
             continue
         if runs and all(value_of_key(run, key) is None for run in runs):
             known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
@@ -161,16 +161,17 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     return kept
 
 
-def _with_records(runs: Sequence[Run], condition: str, key: str, fits: Callable[[str], bool]) -> list[Run]:
+def _with_records(runs: Sequence[Run], key: str, patterns: Sequence[str], negated: bool) -> list[Run]:
     """Return the runs with just the records that fit, those that have no such value, and the reference's.
 
     Of a length the whole sets of targets that were measured at it: the longest window decides which targets
     there are, so a longer evaluation is another set.
     """
     values = {RECORDS[key](r) for run in runs for r in run.records} - {None}
-    chosen = {value for value in values if fits(as_text(value))} | {None}
+    chosen = {value for value in values if _fits(as_text(value), patterns) != negated} | {None}
     if values and len(chosen) == 1:
-        raise UserError("--where", condition, "no record is of this", allowed=[*map(as_text, sorted(values))])
+        there = [*map(as_text, sorted(values))]
+        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=there)
     kept = []
     for run in runs:
         records = [r for r in run.records if RECORDS[key](r) in chosen]
