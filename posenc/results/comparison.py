@@ -22,7 +22,7 @@ from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
-from posenc.results.rows import CODE, group_runs, shown_of
+from posenc.results.rows import CODE, group_runs
 from posenc.results.schema import (
     HEADLINE,
     METRICS,
@@ -86,11 +86,15 @@ class _Part:
     protocol: str
     metric: Metric
     group: dict[str, str]  # what tells it from the other tables
-    selected: list[Selected]
     rows: list[Row]
     mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
     columns: list[Column] = field(default_factory=list)  # that are shown
     multiples: list[float] = field(default_factory=list)  # of every column, shown or not
+
+    @property
+    def selected(self) -> list[Selected]:
+        """The records of its rows."""
+        return [member for row in self.rows for member in row.members if member.cells]
 
 
 EVERYTHING = CompareRequest()
@@ -147,12 +151,12 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
     for protocol in asked:
         whole: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
         for group, members, selected in whole or split_runs(runs, protocol):
-            in_nats = any(one.curves for one in selected)
+            in_nats = any(one.curve for one in selected)
             if in_nats and metric != "nats" and request.protocol != ALL:
                 raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
             if selected or not measured or request.protocol != ALL:
                 rows = group_runs(members, selected, mixed_values(selected))
-                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), selected, rows))
+                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), rows))
     return parts
 
 
@@ -180,7 +184,10 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
     shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
-        part.selected, part.mixed = shown_of(part.selected, part.rows)
+        part.mixed = mixed_values(part.selected)
+        values = {id(one.run): own for one, own in zip(part.selected, part.mixed, strict=True)}
+        for row in part.rows:
+            row.mixed = next((values[id(m.run)] for m in row.members if id(m.run) in values), {})
     return parts
 
 
@@ -210,15 +217,14 @@ def _compare(
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
-        row.recovered = recovered_of(row.members, row.extension, references)
+        row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
         _rank(part, i, baseline)
     header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
     if part.protocol in (HEADLINE, PROTOCOL):
         hidden = {*part.multiples} - {one.multiple for one in columns}
-        members = zip(numbers.beside(rows, PROTOCOL), [row.extension for row in rows], strict=True)
-        recall, every = recall_of_rows(list(members), level, hidden)
+        recall, every = recall_of_rows(numbers.beside(rows, PROTOCOL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
     return Comparison(header, columns, rows, recall)
@@ -233,7 +239,7 @@ def _notes(row: Row) -> list[str]:
             state = numbers.NOT_MEASURED if run.state == "finished" else run.state
             notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
     for member in row.members:
-        for multiple, record in sorted(member.cells.get(row.extension, {}).items()):
+        for multiple, record in sorted(member.cells.items()):
             if record["note"]:
                 notes[record["note"]].append(f"{multiple:g}x")
     return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
@@ -317,7 +323,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
         "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
-        "left_out": sum(one.left_out for one in selected),
+        "left_out": sum({id(one.run): one.left_out for one in selected}.values()),
     }
 
 

@@ -89,7 +89,7 @@ def _seed(row: Row, multiple: float) -> Line:
     line: Line = {"run": str(member.run.path), "seed": member.run.seed}
     line |= {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
     line |= _number("change_nats", nats.change, nats.change_ci95)
-    if not member.curves:
+    if member.curve is None:
         line |= {"loss_bpb": bits.mean} | _number("change_bpb", bits.change, bits.change_ci95)
     line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
     first = dict(member.records[0]) if member.records else {}

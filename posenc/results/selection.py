@@ -5,7 +5,6 @@ Of each run: one protocol, the last checkpoint, one set of targets.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import defaultdict
@@ -30,26 +29,23 @@ UNKNOWN = "unknown"
 
 @dataclass
 class Selected:
-    """The records of one run that are compared, by extension (None: as trained) and window multiple.
+    """The records of one run that are compared, as trained or with one extension, by window multiple.
 
-    The extension is given as JSON. A curve is a record for each of its bins.
+    A curve is a record for each of its bins.
     """
 
     run: Run
-    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)
-    curves: dict[str | None, Record] = field(default_factory=dict)  # of the longest context
-    left_out: int = 0  # records of this protocol with another checkpoint, corpus or set of targets
-    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # by the record's id
+    extension: str | None = None  # as JSON; None: as trained
+    cells: dict[float, Record] = field(default_factory=dict)
+    curve: Record | None = None  # of the longest context
+    base: Record | None = None  # of the run as trained, in windows of T
+    left_out: int = 0  # records of this run and protocol with another checkpoint, corpus or set of targets
+    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # of the run, by the record's id
 
     @property
     def records(self) -> list[Record]:
-        """All of them; curves whole."""
-        whole = [cells.values() for key, cells in self.cells.items() if key not in self.curves]
-        return [*self.curves.values(), *itertools.chain(*whole)]
-
-    def record(self, extend: str | None, multiple: float) -> Record | None:
-        """Return the record at this window length, if any."""
-        return self.cells.get(extend, {}).get(multiple)
+        """All of them; a curve whole."""
+        return list(self.cells.values()) if self.curve is None else [self.curve]
 
     def sample(self, record: Record) -> Sample | None:
         """Return a record's sums by document; its ratios are computed once."""
@@ -73,7 +69,7 @@ def extend_key(record: Record) -> str | None:
 
 
 def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None = None) -> list[Selected]:
-    """Return the records of `protocol`, a Selected for each run that has some and has not diverged.
+    """Return the records of `protocol` of the runs that have some and have not diverged.
 
     Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id. Where a
     run was measured on several sets of targets, one of the test split is taken, of those the one that most
@@ -93,13 +89,20 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     ranked = {key: _preference(key, found) for key, found in measured.items()}
     selected = []
     for run, count, kept in newest:
-        best, one = min(map(target_set, kept), key=lambda key: ranked[key]), Selected(run)
+        best, own = min(map(target_set, kept), key=lambda key: ranked[key]), dict[str | None, Selected]()
+        samples: dict[int, Sample] = {}
         for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
-            one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
-        one.left_out = count - len(one.records)
-        selected.append(one)
+            key = extend_key(record)
+            one = own.setdefault(key, Selected(run, key, samples=samples))
+            one.cells.setdefault(multiple_of(record), record)
+        for one in own.values():
+            one.left_out = count - sum(len(one.cells) for one in own.values())
+        selected += own.values()
     if any("curve" in record for one in selected for record in one.records):
         _as_bins(selected)
+    bases = {id(one.run): one.cells.get(1.0) for one in selected if one.extension is None}
+    for one in selected:
+        one.base = bases.get(id(one.run))
     return selected
 
 
@@ -112,14 +115,12 @@ class Bin(Record):
 
 def _as_bins(selected: Sequence[Selected]) -> None:
     """Replace the records of curves by their bins; one without a curve has its note in each of them."""
-    for one in selected:
-        one.curves = {key: cells[max(cells)] for key, cells in one.cells.items()}
-        one.cells = {key: _bins(record) for key, record in one.curves.items()}
-    windows = {m: r["window"] for one in selected for cells in one.cells.values() for m, r in cells.items()}
-    for one in selected:
-        for key, record in one.curves.items():
-            if "curve" not in record:
-                one.cells[key] = {m: {**record, "multiple": m, "window": n} for m, n in windows.items()}
+    curves = [one.cells[max(one.cells)] for one in selected]
+    bins = [_bins(curve) for curve in curves]
+    windows = {multiple: record["window"] for cells in bins for multiple, record in cells.items()}
+    for one, curve, cells in zip(selected, curves, bins, strict=True):
+        without: dict[float, Record] = {m: {**curve, "multiple": m, "window": n} for m, n in windows.items()}
+        one.curve, one.cells = curve, cells if "curve" in curve else without
 
 
 def _bins(record: Record) -> dict[float, Record]:
@@ -178,8 +179,10 @@ def parse_multiple(text: str, option: str) -> float:
 
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
-    names = _own_names(selected)
-    rows = [_comparable(one, names) for one in selected]
+    names, precisions = _own_names(selected), defaultdict[int, set[str]](set)
+    for one in selected:
+        precisions[id(one.run)] |= {record.get("precision", "its training's") for record in one.records}
+    rows = [_comparable(one, names, precisions[id(one.run)]) for one in selected]
     models = [flatten(one.run.sizes or {}) for one in selected]
     unlike = differing(models)
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
@@ -222,16 +225,16 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Group]:
 def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
     """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
     selected = select(runs, protocol)
-    by_values: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
+    by_values: dict[tuple[tuple[str, str], ...], dict[int, Run]] = defaultdict(dict)
     for one, values in zip(selected, mixed_values(selected), strict=True):
-        by_values[tuple(values.items())].append(one.run)
+        by_values[tuple(values.items())][id(one.run)] = one.run
     if len(by_values) < 2:
-        return [(dict(values), some, selected) for values, some in by_values.items()]
+        return [(dict(values), [*some.values()], selected) for values, some in by_values.items()]
     # within one of them other keys may differ: the targets, where the corpora did
     return [
         (dict(values) | own, members, inside)
         for values, some in by_values.items()
-        for own, members, inside in _alike(some, protocol)
+        for own, members, inside in _alike([*some.values()], protocol)
     ]
 
 
@@ -247,7 +250,7 @@ def _own_names(selected: Sequence[Selected]) -> dict[str, str]:
     return {key: name for key, name in found.items() if name and [*found.values()].count(name) == 1}
 
 
-def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
+def _comparable(one: Selected, names: Mapping[str, str], precisions: set[str]) -> dict[str, str]:
     def text(name: Any, fingerprint: Any) -> str:
         return names.get(str(fingerprint)) or f"{name} {str(fingerprint)[:12]}"
 
@@ -265,7 +268,7 @@ def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
         "evaluated on": text(record["corpus"], record["fingerprint"]),
         "split": record["split"],
         "stride": as_text(record["stride"]),
-        "evaluated in": "/".join(sorted({r.get("precision", "its training's") for r in one.records})),
+        "evaluated in": "/".join(sorted(precisions)),
     }
 
 
