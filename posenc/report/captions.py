@@ -47,14 +47,6 @@ VERBS = {  # by the word for a row: of one row, of several
     "breaks": ("breaks", "break"),
     "": ("has no verdict", "have no verdict"),
 }
-OUTCOMES = {  # of a single row, by its last verdict
-    BETTER: "Gains from longer text",
-    SAME_WORD: "Extrapolates to {}",
-    "unclear": "Unclear at {}",
-    WORSE: "Loses past T",
-    COLLAPSED_WORD: "Does not extrapolate",
-    "": "No verdict",
-}
 PROTOCOLS = {
     "nonoverlapping": "rewards longer windows: use it only to compare with papers",
     "sliding": "windows move by the stride, and every token is scored once",
@@ -211,10 +203,12 @@ def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
     if comparison.header["protocol"] == RECALL:
         return _recalls(comparison) or nothing
     if curves := [(row, breaks_text(row.curve)) for row in rows if row.curve]:
+        if len(rows) == 1 and curves[0][1] not in VERBS:
+            return f"Past T {label(rows[0])} breaks at {curves[0][1]}."
         return _sorted_out("Past T", [(row, word if word in VERBS else "breaks") for row, word in curves])
     multiple, last = comparison.columns[columns[-1]].multiple, [(row, row.cells[columns[-1]]) for row in rows]
     if baseline is not None:
-        words = [(row, cell.versus_baseline.word) for row, cell in last if cell.versus_baseline]
+        words = [(row, str(one.word)) for row, cell in last if (one := cell.versus_baseline)]
         place = f"Against {visible(baseline)} at {length(multiple)}"
         return _sorted_out(place, words) or f"{place}: no row can be compared with it."
     if len(rows) == 1:
@@ -239,7 +233,7 @@ def curve_of(comparison: Comparison) -> CurveSummary | None:
 
 
 def _one(row: Row, metric: str, curve: CurveSummary | None) -> str:
-    """`Does not extrapolate: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    """`Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
     if row.undertrained:
         return "Undertrained: at T not below a byte trigram, so changes past T say little."
     past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
@@ -250,12 +244,12 @@ def _one(row: Row, metric: str, curve: CurveSummary | None) -> str:
     sizes = f"{_change(first, metric)} {unit} at {length(first.multiple)}"
     if last is not first:
         sizes += f", {_change(last, metric)} at {length(last.multiple)}"
-    outcome = OUTCOMES[short_verdict(last.verdict or "")].format(length(last.multiple))
+    outcome, place = VERBS[short_verdict(last.verdict or "")][0].capitalize(), length(last.multiple)
     needs = re.search(r"\(needs (.*)\)", last.verdict or "")
     more = f"; {needs[1]} would help" if needs else ""
     if curve is not None and any(curve.breaks_at):
         more += f"; breaks at {breaks_text(curve)}"
-    return f"{outcome}: {sizes}{more}."
+    return f"{outcome} at {place}: {sizes}{more}."
 
 
 def _change(cell: Cell, metric: str) -> str:

@@ -44,7 +44,7 @@ class Style:
     color: str  # on white
     dark: str  # on a dark background
     dash: tuple[float, ...]  # on and off in line widths; () is solid
-    marker: str  # matplotlib's letter for it
+    marker: str  # a letter of MARKERS
 
 
 def style_of(label: str, encoding: str) -> Style:

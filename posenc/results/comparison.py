@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -362,30 +361,17 @@ def _close(a: float, b: float) -> bool:
 
 def _ordered(comparison: Comparison, order: str) -> list[Row]:
     """Return the rows in the order asked for; those without that number last. Raises UserError."""
-    reverse, key = order.startswith("-"), order.removeprefix("-")
-    multiples = [column.multiple for column in comparison.columns]
-    found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
-    at = len(multiples) - 1  # the longest
-    if found and found[2]:
-        at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
-
-    def number(row: Row) -> float | None:
-        if key == PROTOCOL:
-            cells = row.recall.beyond if row.recall and row.recall.learned else []
-            return cells[-1].accuracy if cells and cells[-1] else None
-        cell = row.cells[at] if row.cells else None
-        return None if cell is None else cell.change if found and found[1] else cell.mean
-
-    def place(row: Row) -> tuple[bool, float]:
-        value = number(row)
-        return value is None, 0.0 if value is None else -value if reverse else value
-
-    if key == "name":
-        return sorted(comparison.rows, key=lambda row: row.label, reverse=reverse)
-    by_recall = key == PROTOCOL and comparison.recall is not None
-    if not by_recall and (not key or found is None or (at < 0 and multiples)):
-        lengths = [f"{one:g}x" for one in multiples]
-        allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
-        allowed += [] if comparison.recall is None else [PROTOCOL]
-        raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-    return sorted(comparison.rows, key=place)
+    sign, asked, rows = -1 if order.startswith("-") else 1, order.removeprefix("-"), comparison.rows
+    places = {id(row): i for i, row in enumerate(sorted(rows, key=lambda row: row.label))}
+    keys: dict[str, list[float | None]] = {"name": [places[id(row)] for row in rows]}
+    lengths = [f"{column.multiple:g}x" for column in comparison.columns]
+    keys |= {name: [row.cells[i].mean for row in rows] for i, name in enumerate(lengths)}
+    keys |= {f"change@{name}": [row.cells[i].change for row in rows] for i, name in enumerate(lengths)}
+    keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
+    if comparison.recall is not None:
+        learned = [row.recall.beyond[-1:] if row.recall and row.recall.learned else [] for row in rows]
+        keys[PROTOCOL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
+    if asked not in keys:
+        raise UserError("--sort", order, "cannot sort by this", allowed=list(keys))
+    found = sorted(zip(keys[asked], range(len(rows)), strict=True), key=lambda one: sign * (one[0] or 0.0))
+    return [rows[i] for _, i in sorted(found, key=lambda one: one[0] is None)]

@@ -87,7 +87,7 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
         for record in kept:
             measured[target_set(record)].append((run, record))
     ranked = {key: _preference(key, found) for key, found in measured.items()}
-    selected = []
+    selected: list[Selected] = []
     for run, count, kept in newest:
         best, own = min(map(target_set, kept), key=lambda key: ranked[key]), dict[str | None, Selected]()
         samples: dict[int, Sample] = {}

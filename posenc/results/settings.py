@@ -170,8 +170,8 @@ def _with_records(runs: Sequence[Run], key: str, patterns: Sequence[str], negate
     values = {RECORDS[key](r) for run in runs for r in run.records} - {None}
     chosen = {value for value in values if _fits(as_text(value), patterns) != negated} | {None}
     if values and len(chosen) == 1:
-        there = [*map(as_text, sorted(values))]
-        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=there)
+        measured = [*map(as_text, sorted(values))]
+        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=measured)
     kept = []
     for run in runs:
         records = [r for r in run.records if RECORDS[key](r) in chosen]
