@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
-COMPARISON += ["headroom.Recovered"]
+COMPARISON += ["ranking.Versus", "cells.CurveSummary", "headroom.Recovered"]
 COMPARISON += ["recall.RecallColumns", "recall.RowRecall", "recall.RecallCell", "recall.Horizon"]
 HEADER = """# The JSON that posenc writes
 

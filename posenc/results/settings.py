@@ -151,8 +151,8 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             continue
         if runs and all(value_of_key(run, key) is None for run in runs):
             known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
-            allowed = [*KEYS, *ALIASES, *RECORDS, *known]
-            raise UserError("--where", key, "no run has this key", allowed=allowed)
+            keys = [*KEYS, *ALIASES, *RECORDS, *known]
+            raise UserError("--where", key, "no run has this key", allowed=keys)
         values = {id(run): value_of_key(run, key) for run in kept}
         before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
         if before and not kept:
@@ -170,8 +170,8 @@ def _with_records(runs: Sequence[Run], key: str, patterns: Sequence[str], negate
     values = {RECORDS[key](r) for run in runs for r in run.records} - {None}
     chosen = {value for value in values if _fits(as_text(value), patterns) != negated} | {None}
     if values and len(chosen) == 1:
-        measured = [*map(as_text, sorted(values))]
-        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=measured)
+        there = [*map(as_text, sorted(values))]
+        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=there)
     kept = []
     for run in runs:
         records = [r for r in run.records if RECORDS[key](r) in chosen]
