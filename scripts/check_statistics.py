@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from posenc.results import ranking
+from posenc.results import ranking, recall
 from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
 from posenc.results.ranking import SAME, compare_with, ranked_rows, shared_variances, unpaired
@@ -29,6 +29,17 @@ from posenc.results.statistics import Sample, difference
 STUDY, SEEDS = "docs/study", 3
 LENGTHS = {1.0: "T", 8.0: "8T"}
 Rows = list[dict[int, Sample]]
+STABLE = (
+    "stick_breaking",
+    "cable",
+    "fox",
+    "dape",
+    "dynamic_bias",
+    "kerple_log",
+    "alibi",
+    "transformer_xl",
+    "sandwich",
+)
 SIX = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
 
 
@@ -172,6 +183,53 @@ def by_simulation(experiments: int) -> None:
     table(f"Simulated, {experiments} experiments each: rows above the best; any false word", head, lines)
 
 
+def power(experiments: int) -> None:
+    """How often two rows of the stable group are told apart at 8T, by their true difference and the seeds."""
+    names, rows = columns("fixed-target")[8.0]
+    rows = [rows[names.index(name)] for name in STABLE]
+    losses = np.array([np.mean([one.ratio("bytes").value for one in row.values()]) for row in rows])
+    rng, lines = np.random.default_rng(0), []
+    for nats in (0.0, 0.003, 0.01, 0.03, 0.1):
+        shift = losses.min() - losses + np.where(np.arange(len(rows)) % 2, nats / math.log(2), 0.0)
+        shares = []
+        for seeds in (2, 3, 5, 10):
+            told = []
+            for _ in range(experiments):
+                made = simulated(rng, rows, range(len(rows)), shift, seeds)
+                versus = compare_with(made, 0, "bpb")
+                told += [versus[i].word != "tied" for i in range(1, len(rows), 2)]
+            shares.append(f"{np.mean(told):.0%}")
+        lines.append([nats, *shares])
+    table(
+        "Stable rows at 8T, told apart from the first one",
+        ["true difference, nats", "2 seeds", "3", "5", "10"],
+        lines,
+    )
+
+
+def of_recall(experiments: int) -> None:
+    """Coverage of recall's intervals, and how often two shares are told apart, 128 windows a seed."""
+    rng, lines = np.random.default_rng(0), []
+
+    def cell(share: float, spread: float, seeds: int) -> recall.RecallCell:
+        shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
+        return recall.cell_of((8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares])
+
+    for spread, (high, low) in itertools.product(
+        (0.0, 0.05), ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
+    ):
+        line: list[object] = [f"{high:.0%}, {low:.0%}", f"{100 * spread:g}"]
+        for seeds in (1, 3, 5):
+            pairs = [(cell(high, spread, seeds), cell(low, spread, seeds)) for _ in range(experiments)]
+            # the mean of a clipped normal is not quite its centre; that is far below a window's share
+            covered = np.mean([inside(one.ci95, low) for _, one in pairs])
+            told = np.mean([recall.apart(one, two, recall.CONFIDENCE) for one, two in pairs])
+            line.append(f"{covered:.0%}, {told:.0%}")
+        lines.append(line)
+    head = ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"]
+    table("Recall, 128 windows: the lower one's 95% interval covers; the two are told apart", head, lines)
+
+
 def one_case(
     experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int
 ) -> dict[str, float]:
@@ -246,6 +304,8 @@ def main(experiments: int) -> None:
     held_out()
     of_documents(10 * experiments)
     by_simulation(experiments)
+    power(experiments)
+    of_recall(10 * experiments)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
+    <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
     <!-- peers: FILE FILE -->                other packages beside posenc, from that of `posenc bench --peers`
@@ -32,6 +33,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import emergence
 import numpy as np
 import study_tables
 from PIL import Image
@@ -41,7 +43,7 @@ from posenc.cli import app
 from posenc.report.writers import show_runs
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("study.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
+NAMES = ("study.md", "study-first.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
@@ -86,6 +88,7 @@ MAKERS = {
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,
     "repeated: ": study_tables.repeated,
+    "verdicts: ": study_tables.verdicts,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,
     "peers: ": study_tables.peers,
@@ -148,6 +151,8 @@ def main() -> int:
     for page in PAGES:
         old = page.read_text(encoding="utf-8")
         made: dict[Path, bytes] = {page: remade(old).encode(), **figures(old)}
+        if f"({emergence.FIGURE.relative_to(ROOT / 'docs')})" in old:
+            made[emergence.FIGURE] = emergence.drawn(emergence.stored())
         for path, data in made.items():
             if not path.is_file() or not alike(path.read_bytes(), data):
                 changed.append(path)

@@ -142,6 +142,29 @@ def repeated(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def verdicts(words: str) -> str:
+    """Encodings whose word at a multiple of T differs between two files of records: PATH PATH MULTIPLE."""
+    *paths, length = words.split()
+    multiple = float(length.rstrip("x"))
+    found = [
+        {
+            row.label: cell
+            for row in _table(runs_of([path])).rows
+            for cell in row.cells
+            if cell.multiple == multiple
+        }
+        for path in paths
+    ]
+    both = [name for name in found[0] if name in found[1]]
+    told = {name: [short_verdict(str(of[name].verdict)) for of in found] for name in both}
+    lines = [f"| at {length} | {' | '.join(f'`{path}`' for path in paths)} |", "| --- | ---: | ---: |"]
+    for name in (name for name in both if len(set(told[name])) > 1):
+        cells = [f"{of[name].change:+.3f} {word}" for of, word in zip(found, told[name], strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    alike = len(both) - len(lines) + 2
+    return "\n".join([*lines, "", f"{alike} of {len(both)} encodings have the same word in both."]) + "\n"
+
+
 def _table(runs: Sequence[Run], **request: Any) -> Comparison:
     """Return the first table of a comparison."""
     return compare_runs(runs, CompareRequest(**request))[0]
@@ -188,18 +211,19 @@ def bench(words: str) -> str:
 def peers(words: str) -> str:
     """Other packages' times of a step and a forward pass over posenc's, from `posenc bench --peers`."""
     rows: dict[str, dict[str, str]] = {}
-    heads: list[str] = []
     for path in words.split():
         for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
             compiled = ", compiled" if cell["compile"] else ""
-            head = f"{cell['model']['name']}, T = {cell['context_length']}{compiled}"
-            heads += [] if head in heads else [head]
-            both = [cell[phase] for phase in ("training", "forward")]
-            text = ", ".join(f"{one['ratio']:.2f}" if "ratio" in one else "-" for one in both)
-            rows.setdefault(cell["label"].partition(",")[0], {})[head] = text
+            row = rows.setdefault(f"{cell['model']['name']}, T = {cell['context_length']}{compiled}", {})
+            ratios = [cell[phase].get("ratio") for phase in ("training", "forward")]
+            label = cell["label"].partition(",")[0]
+            row[label] = ", ".join("-" if one is None else f"{one:.2f}" for one in ratios)
+            if not row.get("tokens/s"):
+                row["tokens/s"] = f"{cell['training']['tokens_per_second'] / 1000:.1f}k"
+    heads = ["tokens/s", *dict.fromkeys(one for row in rows.values() for one in row if one != "tokens/s")]
     lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    for name, found in rows.items():
-        lines.append(f"| {name} | {' | '.join(found.get(head, '-') for head in heads)} |")
+    for name, row in rows.items():
+        lines.append(f"| {name} | {' | '.join(row.get(head, '-') for head in heads)} |")
     return "\n".join(lines) + "\n"
 
 

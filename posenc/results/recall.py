@@ -114,7 +114,7 @@ def _recall_of(members: Sequence[Selected], level: float, multiples: Sequence[fl
             usual |= {*record["recall"]["pairs"][:1]} if "recall" in record else set()
     if not at:
         return None
-    grid = [_cell(place, seeds) for place, seeds in sorted(at.items())]
+    grid = [cell_of(place, seeds) for place, seeds in sorted(at.items())]
     trained = [cell for cell in grid if cell.pairs in usual]
     farthest = {cell.multiple: cell for cell in trained}
     within, as_trained = _within(members), _within(members, base=True)
@@ -142,7 +142,8 @@ def _lines(record: Record) -> Iterator[tuple[int, int, Seed]]:
             yield distance, pairs, (correct / windows, nats, windows)
 
 
-def _cell(place: Place, seeds: Sequence[Seed]) -> RecallCell:
+def cell_of(place: Place, seeds: Sequence[Seed]) -> RecallCell:
+    """Return what the seeds of a row find at a place, with its interval."""
     accuracies, nats, windows = zip(*seeds, strict=True)
     mean, spread = mean_and_spread(accuracies)
     loss, _ = mean_and_spread(nats)
@@ -164,7 +165,7 @@ def _within(members: Sequence[Selected], base: bool = False) -> RecallCell | Non
             usual = [seed for _, own, seed in _lines(record) if own == pairs]
             accuracy, nats = (math.fsum(seed[i] for seed in usual) / len(usual) for i in (0, 1))
             seeds.append((accuracy, nats, min(windows for _, _, windows in usual)))
-    return _cell((1.0, window, None, pairs), seeds) if seeds else None
+    return cell_of((1.0, window, None, pairs), seeds) if seeds else None
 
 
 def _enough(within: RecallCell, level: float) -> bool:
@@ -183,8 +184,8 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 def _rank(rows: Sequence[RowRecall | None], whole: Sequence[int]) -> None:
     """Rank the rows that learned in each column; a cell has to be of all seeds, survivors win nothing.
 
-    Tied: the interval of the difference from the best row reaches 0. It is Newcombe's (1998), from both rows'
-    intervals, at a confidence that is corrected (Bonferroni) for the rows.
+    Tied: the interval of the difference from the best row (Newcombe 1998) reaches 0, at a confidence that is
+    corrected (Bonferroni) for the rows.
     """
     ranked = [(row, seeds) for row, seeds in zip(rows, whole, strict=True) if row and row.learned]
     for column in zip(*(row.beyond for row, _ in ranked), strict=True):
@@ -193,12 +194,16 @@ def _rank(rows: Sequence[RowRecall | None], whole: Sequence[int]) -> None:
             continue
         best = max(cells, key=lambda cell: cell.accuracy)
         confidence = 1 - (1 - CONFIDENCE) / (len(cells) - 1)
-        low, _ = _interval(best, confidence)
         for cell in cells:
-            _, high = _interval(cell, confidence)
-            reach = math.hypot(best.accuracy - low, high - cell.accuracy)
-            tied = best.accuracy - cell.accuracy <= reach
-            cell.rank = "best" if cell is best else "tied" if tied else "below"
+            below = apart(best, cell, confidence)
+            cell.rank = "best" if cell is best else "below" if below else "tied"
+
+
+def apart(best: RecallCell, cell: RecallCell, confidence: float) -> bool:
+    """Tell whether the interval of a difference, Newcombe's from both intervals, lies above 0."""
+    low, _ = _interval(best, confidence)
+    _, high = _interval(cell, confidence)
+    return best.accuracy - cell.accuracy > math.hypot(best.accuracy - low, high - cell.accuracy)
 
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ class Optimization:
     warmup_fraction: float
     final_lr_fraction: float
     name: str = "adamw"  # of OPTIMIZERS
+    precision: str = "fp32"  # of the training
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
@@ -106,28 +108,43 @@ class AdamW:
 
 
 class MuonAdamW(AdamW):
-    """torch's Muon (Jordan et al. 2024) on hidden matrices, AdamW on the rest, with one state.
+    """Muon (Jordan et al. 2024) as torch has it on hidden matrices, AdamW on the rest, with one state.
 
     Updates are matched in size (Liu et al., arXiv 2502.16982): one learning rate and weight decay for both.
+    torch's own class always computes in bfloat16; where the CPU has none a step takes nine times as long.
     """
 
     def __init__(
         self, hidden: list[torch.nn.Parameter], rest: list[dict[str, Any]], optimization: Optimization
     ) -> None:
-        super().__init__(rest, optimization)
-        self.muon = torch.optim.Muon(
-            hidden,
-            lr=optimization.lr,
-            weight_decay=optimization.weight_decay,
-            momentum=optimization.betas[0],
-            adjust_lr_fn="match_rms_adamw",
-        )
-        self.muon.state = self.state
-        self.param_groups = [*self.muon.param_groups, *self.param_groups]
+        group = {"params": hidden, "weight_decay": optimization.weight_decay}
+        super().__init__([group, *rest], optimization)
+        self.dtype = torch.float32 if optimization.precision == "fp32" else torch.bfloat16
 
     @torch.no_grad()
     def step(self) -> None:
         """Make one update with both."""
-        self.muon.step()
-        for group in self.param_groups[1:]:
+        hidden, *rest = self.param_groups
+        for parameter in hidden["params"]:
+            gradient, state = parameter.grad, self.state[parameter]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            momentum = self.betas[0]
+            state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+            update = orthogonal(gradient.lerp(state["momentum_buffer"], momentum), self.dtype)
+            parameter.mul_(1 - hidden["lr"] * hidden["weight_decay"])
+            parameter.add_(update, alpha=-hidden["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+        for group in rest:
             self._update(group)
+
+
+def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bring all singular values of a matrix near 1, by five steps of Newton-Schulz."""
+    a, b, c = 3.4445, -4.775, 2.0315
+    x = matrix.to(dtype, copy=True)
+    wide = x.T if matrix.shape[0] > matrix.shape[1] else x
+    wide.div_(wide.norm().clamp(min=1e-7))
+    for _ in range(5):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
