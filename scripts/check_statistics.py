@@ -48,7 +48,7 @@ def columns(protocol: str) -> dict[float, tuple[list[str], Rows]]:
     runs = load_runs([STUDY])
     selected = select(runs, protocol)
     groups = [one for one in group_runs(runs, selected, mixed_values(selected)) if one.extend is None]
-    multiples = sorted({multiple for one in selected for multiple in one.cells.get(None, ())})
+    multiples = sorted({multiple for one in selected if one.extension is None for multiple in one.cells})
     found = {m: [samples_of(group, m) for group in groups] for m in multiples}
     return {m: ([group.encoding for group in groups], rows) for m, rows in found.items()}
 

@@ -20,8 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
-COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.CurveSummary"]
-COMPARISON += ["headroom.Recovered"]
+COMPARISON += ["ranking.Versus", "cells.CurveSummary", "headroom.Recovered"]
 COMPARISON += ["recall.RecallColumns", "recall.RowRecall", "recall.RecallCell", "recall.Horizon"]
 HEADER = """# The JSON that posenc writes
 
@@ -52,8 +51,7 @@ the runs differ in it.
 
 CSV = """## posenc compare --format csv
 
-A line for each row and length (`--per cell`), each run and length (`--per seed`) or each document of those
-(`--per document`); in Python `cells_table`, `seeds_table` and `documents_table` of `posenc.results.frame`.
+A line for each row and length; in Python `cells_table` of `posenc.results.frame`, by seed `seeds_table`.
 Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
 
 - `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;

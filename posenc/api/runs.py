@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError, visible
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
-from posenc.results.frame import cells_table, documents_table, seeds_table
+from posenc.results.frame import cells_table, seeds_table
 from posenc.results.load import Run
 from posenc.results.load import load_runs as read_runs
 from posenc.results.schema import HEADLINE
@@ -22,7 +22,7 @@ from posenc.results.settings import where
 if TYPE_CHECKING:
     import pandas as pd
 
-PER = ("cell", "seed", "document")
+PER = ("cell", "seed")
 TEXT_WIDTH = 100  # columns of a comparison that is printed
 
 
@@ -55,7 +55,7 @@ class Runs(list[Run]):
         metric: str = "nats",
         allow_mixed: bool = False,
     ) -> pd.DataFrame:
-        """Return a pandas table, a line for each cell (mean over seeds), seed or document.
+        """Return a pandas table, a line for each cell (mean over seeds) or seed.
 
         As trained, by one protocol: so a pivot averages nothing unlike. With `extended` the lines of
         test-time extensions too, told apart by the column `extend`; `protocol="all"` takes every protocol,
@@ -66,8 +66,8 @@ class Runs(list[Run]):
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
         if per == "cell":
             lines = cells_table(compare_runs(self, request))
-        elif per in PER:
-            lines = (seeds_table if per == "seed" else documents_table)(self, request)
+        elif per == "seed":
+            lines = seeds_table(self, request)
         else:
             raise UserError("per", per, "there is no such table", allowed=PER)
         lines = [line for line in lines if extended or line["extend"] is None]

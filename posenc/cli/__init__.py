@@ -127,28 +127,23 @@ def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
     raise typer.Exit(run_train_or_eval(*_arguments(context, overrides)))
 
 
-PER = "--format csv: a line per cell, seed or document."
+ONLY = "Only these: encoding=rope,al*  seed=0  train.lr!=0.002  eval.length=16x (the targets measured there)"
 AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
 
 
 @app.command(name="compare")
 def compare_command(
     runs: Dirs = None,
-    where: Annotated[Texts, where("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")] = None,
+    where: Annotated[Texts, where(ONLY)] = None,
     protocol: Protocol = "fixed-target",
     metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
-    per: Annotated[Text, choice("cell", "seed", "document", help=PER)] = None,
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
     columns: Annotated[Texts, option("Only these lengths: 1x,8x")] = None,
     sort: Annotated[Text, option("name, 8x (the loss there), change or change@4x; -8x: falling.")] = None,
     baseline: Annotated[Text, option("Differences to this row, not to the loss at T.", metavar="ROW")] = None,
-    length: Annotated[Text, option("The targets measured at this multiple of T, such as 16x.")] = None,
-    corpus: Annotated[Text, option("Measured on this corpus.")] = None,
-    split: Annotated[Text, choice("test", "validation")] = None,
-    stride: Annotated[int | None, option("Of the protocol sliding, in tokens.")] = None,
     allow_mixed: Annotated[bool, option("Runs of different settings together.", "--allow-mixed")] = False,
     recall_level: Annotated[float | None, option("Per cent within T to be ranked on recall.")] = None,
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
@@ -171,9 +166,8 @@ def compare_command(
         allow_mixed=allow_mixed,
         **({} if recall_level is None else {"recall_level": recall_level}),
     )
-    records = {"length": length, "corpus": corpus, "split": split, "stride": stride}
-    output = Output(format, per, full, explain, against, plot, plot_kind, plot_width, html)
-    run_compare(runs or ["runs"], where or [], records, request, output)
+    output = Output(format, full, explain, against, plot, plot_kind, plot_width, html)
+    run_compare(runs or ["runs"], where or [], request, output)
 
 
 @app.command(name="encodings")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from posenc.core.console import say
 from posenc.core.errors import UserError
@@ -16,13 +15,12 @@ from posenc.core.paths import output_file
 from posenc.report.captions import explain
 from posenc.report.charts import KIND, KINDS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.writers import csv_lines, show, write
-from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
-from posenc.results.frame import documents_table, seeds_table
+from posenc.report.writers import show, write
+from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
 from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.results.selection import only, parse_multiple
+from posenc.results.selection import parse_multiple
 from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
@@ -33,7 +31,6 @@ class Output:
     """How a comparison is written."""
 
     format: str
-    per: str | None  # of the CSV: a line per cell, seed or document
     full: bool
     explain: bool  # the rules instead of a table
     against: str | None  # a paper's table
@@ -46,27 +43,20 @@ class Output:
 def run_compare(
     paths: Sequence[str],
     conditions: Sequence[str],
-    records: Mapping[str, Any],
     request: CompareRequest,
     output: Output,
 ) -> None:
-    """Read the runs below `paths` that fit the conditions, compare, write. Raises UserError.
-
-    `records` says which of several records of a run count: length, corpus, split, stride.
-    """
+    """Read the runs below `paths` that fit the conditions, compare, write. Raises UserError."""
     if output.explain:
         write(explain(), sys.stdout)
         return
     _check(request, output)
-    everything = request.protocol == ALL or output.plot or output.html or output.against or output.per
+    everything = request.protocol == ALL or output.plot or output.html or output.against
     protocols = None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL}
     runs = load_runs(paths, protocols)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if conditions:
         runs = where(runs, conditions)
-    length = None if records["length"] is None else parse_multiple(records["length"])
-    named = output.against is None and request.protocol in protocols_of(runs)
-    runs = only(runs, **{**records, "length": length}, protocol=request.protocol if named else None)
     if output.against is not None:
         from posenc.report.against import against, show_against
 
@@ -80,18 +70,16 @@ def run_compare(
 def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
     if output.against is not None:
-        plain, own = CompareRequest(), ("per", "full", "plot", "plot_kind", "plot_width", "html")
+        plain, own = CompareRequest(), ("full", "plot", "plot_kind", "plot_width", "html")
         unread = [
             one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
         ]
         if unread := unread + [name for name in own if getattr(output, name)]:
             problem = f"does not read --{unread[0].replace('_', '-')}"
-            hint = "leave it out; --where, --length, --corpus, --split, --stride and --format are read"
+            hint = "leave it out; --where and --format are read"
             raise UserError("--against", output.against, problem, hint=hint)
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
-    if output.per is not None and output.format != "csv":
-        raise UserError("--per", output.per, "is for --format csv")
     if output.plot is not None:
         width = WIDTH if output.plot_width is None else output.plot_width
         check_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), width)
@@ -107,12 +95,7 @@ def _check(request: CompareRequest, output: Output) -> None:
 def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None:
     """Print the comparison; write picture and page."""
     found = compare_runs(runs, request)
-    if output.per in (None, "cell"):
-        every = bool(request.columns)
-        show(found, output.format, sys.stdout, full=output.full, every=every)
-    else:
-        lines = seeds_table if output.per == "seed" else documents_table
-        write(csv_lines(lines(runs, request)), sys.stdout)
+    show(found, output.format, sys.stdout, full=output.full, every=bool(request.columns))
     if output.plot is not None:
         kind = output.plot_kind or KINDS.get(request.protocol, KIND)
         save_plot(Path(output.plot), kind, found, output.plot_width or WIDTH)

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from posenc.core.errors import UserError
-from posenc.report.captions import POLICY, millions
+from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
@@ -105,7 +105,7 @@ def _measured(comparison: Comparison) -> dict[tuple[str, float], tuple[float | N
     """Return mean, change from T and its spread by label and multiple; of recall at the farthest distance."""
     found: dict[tuple[str, float], tuple[float | None, ...]] = {}
     for row in comparison.rows:
-        label, own = POLICY.sub("", row.label), row.recall
+        label, own = row.label, row.recall
         if comparison.header["protocol"] != RECALL:
             found |= {(label, one.multiple): (one.mean, one.change, one.change_spread) for one in row.cells}
         elif own and own.within:

@@ -19,7 +19,6 @@ from posenc.results.ranking import (
     BETTER,
     COLLAPSED,
     COLLAPSED_WORD,
-    EFFECTIVE,
     REFERENCE,
     SAME,
     SAME_WORD,
@@ -35,24 +34,19 @@ LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
 IN_FACTS = {"context length", "context_length", "T", "tokens trained", "tokens", "split", "stride", "seed"}
 IN_FACTS |= {"evaluated in"}
-VERBS = {
+VERBS = {  # by the word for a row: of one row, of several
     BETTER: ("gains", "gain"),
     SAME_WORD: ("keeps its loss", "keep their loss"),
+    "below": ("is lower", "are lower"),
+    "tied": ("is tied", "are tied"),
+    "no break": ("does not break", "do not break"),
     "unclear": ("is unclear", "are unclear"),
+    "above": ("is higher", "are higher"),
     WORSE: ("gets worse", "get worse"),
     COLLAPSED_WORD: ("collapses", "collapse"),
+    "breaks": ("breaks", "break"),
     "": ("has no verdict", "have no verdict"),
 }
-OUTCOMES = {  # of a single row, by its last verdict
-    BETTER: "Gains from longer text",
-    SAME_WORD: "Extrapolates to {}",
-    "unclear": "Unclear at {}",
-    WORSE: "Loses past T",
-    COLLAPSED_WORD: "Does not extrapolate",
-    "": "No verdict",
-}
-AGAINST = {"below": "lower", "tied": "tied", "above": "higher"}
-POLICY = re.compile(r" \(beyond: [^()]*\)")
 PROTOCOLS = {
     "nonoverlapping": "rewards longer windows: use it only to compare with papers",
     "sliding": "windows move by the stride, and every token is scored once",
@@ -62,7 +56,7 @@ PROTOCOLS = {
     "key-tokens": "the fixed targets that a model trained at 8T predicts clearly better from far text",
     RECALL: "values of planted pairs, asked for at the end of a window",
 }
-MARGINS = {"same": SAME, "collapsed": COLLAPSED, "reference": REFERENCE, "effective": EFFECTIVE}
+MARGINS = {"same": SAME, "collapsed": COLLAPSED, "reference": REFERENCE}
 MARGINS |= {"break_": BREAK, "level": LEVEL, "kept": KEPT}
 
 
@@ -77,11 +71,6 @@ def explain() -> str:
 def label(row: Row) -> str:
     """Return the row's name, with what sets it apart in a mixed table."""
     return visible(row.full_label)
-
-
-def short_label(row: Row) -> str:
-    """Return the row's name without its policy past T."""
-    return POLICY.sub("", label(row))
 
 
 def cut(text: str, longest: int = LONGEST_NAME) -> str:
@@ -149,17 +138,20 @@ def horizon_text(own: RowRecall | None) -> str:
 
 def facts_of(comparison: Comparison) -> list[str]:
     """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
-    h, rows = comparison.header, comparison.rows
+    h, rows, runs = comparison.header, comparison.rows, comparison.runs
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
-    if len(only := {seed for row in rows for seed in row.seeds}) == 1:
-        seeds = f"seed {only.pop()}"
+    if len(h["seeds"]) == 1:
+        seeds = f"seed {h['seeds'][0]}"
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
     what = f"{len(rows)} {'encodings' if len({row.encoding for row in rows}) == len(rows) else 'rows'}"
     tuned = [row for row in rows if row.tuned]
     some = f" of {_names(tuned)}" if 0 < len(tuned) < len(rows) else ""
+    records = [record for run in runs for record in run.records if record["protocol"] == h["protocol"]]
+    precisions = {record.get("precision") for record in records}
+    evaluated = precisions.pop() if len(precisions) == 1 else None  # of several: in the group
     setting = [
         _model(h),
         h["context_length"] and f"T = {h['context_length']} {token_of(h)}s",
@@ -168,18 +160,10 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"learning rate{some} tuned" if tuned else "",
     ]
     order = [label(rows[0]), *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
+    order.append("/".join(sorted({str(p) for run in runs if (p := (run.facts or {}).get("precision"))})))
+    order.append(evaluated and f"evaluated in {evaluated}")
     group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
     return [visible(part) for part in (*group, protocol, *order) if part]
-
-
-def precisions_of(comparison: Comparison) -> list[str]:
-    """Return what its runs were trained in, `fp32`, and evaluated in where that is another."""
-    runs, protocol = comparison.runs, comparison.header["protocol"]
-    trained = "/".join(sorted({str(p) for run in runs if (p := (run.facts or {}).get("precision"))}))
-    records = [record for run in runs for record in run.records if record["protocol"] == protocol]
-    own = {record.get("precision") for record in records}
-    evaluated = own.pop() if len(own) == 1 else None  # of several: in the group
-    return [visible(part) for part in (trained, evaluated and f"evaluated in {evaluated}") if part]
 
 
 def _model(header: Mapping[str, Any]) -> str:
@@ -213,23 +197,29 @@ def sample_line(comparison: Comparison) -> str:
 def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
     """Return what the comparison found, in a sentence or a few; `curve` is that of the only row, if known."""
     rows, columns = comparison.rows, [i for i, one in enumerate(comparison.columns) if one.shown]
-    nothing = "No run has a number yet."
+    baseline, nothing = comparison.header["baseline"], "No run has a number yet."
     if not columns or not any(cell.mean is not None for row in rows for cell in row.cells):
         return nothing
-    if any(row.curve for row in rows):
-        return _breaks(rows)
     if comparison.header["protocol"] == RECALL:
         return _recalls(comparison) or nothing
-    if comparison.header["baseline"] is not None:
-        return _against(comparison, columns[-1])
+    if curves := [(row, breaks_text(row.curve)) for row in rows if row.curve]:
+        if len(rows) == 1 and curves[0][1] not in VERBS:
+            return f"Past T {label(rows[0])} breaks at {curves[0][1]}."
+        return _sorted_out("Past T", [(row, word if word in VERBS else "breaks") for row, word in curves])
+    multiple, last = comparison.columns[columns[-1]].multiple, [(row, row.cells[columns[-1]]) for row in rows]
+    if baseline is not None:
+        words = [(row, str(one.word)) for row, cell in last if (one := cell.versus_baseline)]
+        place = f"Against {visible(baseline)} at {length(multiple)}"
+        return _sorted_out(place, words) or f"{place}: no row can be compared with it."
     if len(rows) == 1:
         return _one(rows[0], comparison.header["metric"], curve)
     weak = [row for row in rows if row.undertrained]
     undertrained = f"Undertrained: {_names(weak)}." if weak else ""
     if weak and len(weak) == sum(row.extend is None for row in rows):
         undertrained = "All runs undertrained."
-    best, keeps = _best(comparison, columns), _keeps(comparison, columns[-1])
-    return " ".join(filter(None, [undertrained, *best, keeps, _recalls(comparison)]))
+    words = [(row, short_verdict(cell.verdict or "")) for row, cell in last if not row.undertrained]
+    keeps = _sorted_out(f"At {length(multiple)}", words) if multiple > 1 else ""
+    return " ".join(filter(None, [undertrained, *_best(comparison, columns), keeps, _recalls(comparison)]))
 
 
 def curve_of(comparison: Comparison) -> CurveSummary | None:
@@ -243,7 +233,7 @@ def curve_of(comparison: Comparison) -> CurveSummary | None:
 
 
 def _one(row: Row, metric: str, curve: CurveSummary | None) -> str:
-    """`Does not extrapolate: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    """`Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
     if row.undertrained:
         return "Undertrained: at T not below a byte trigram, so changes past T say little."
     past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
@@ -254,12 +244,12 @@ def _one(row: Row, metric: str, curve: CurveSummary | None) -> str:
     sizes = f"{_change(first, metric)} {unit} at {length(first.multiple)}"
     if last is not first:
         sizes += f", {_change(last, metric)} at {length(last.multiple)}"
-    outcome = OUTCOMES[short_verdict(last.verdict or "")].format(length(last.multiple))
+    outcome, place = VERBS[short_verdict(last.verdict or "")][0].capitalize(), length(last.multiple)
     needs = re.search(r"\(needs (.*)\)", last.verdict or "")
     more = f"; {needs[1]} would help" if needs else ""
     if curve is not None and any(curve.breaks_at):
         more += f"; breaks at {breaks_text(curve)}"
-    return f"{outcome}: {sizes}{more}."
+    return f"{outcome} at {place}: {sizes}{more}."
 
 
 def _change(cell: Cell, metric: str) -> str:
@@ -281,56 +271,18 @@ def _best(comparison: Comparison, columns: Sequence[int]) -> list[str]:
     return [f"Best at {' and '.join(at)}: {text}." for text, at in places.items()]
 
 
-def _keeps(comparison: Comparison, at: int) -> str:
-    """`Only alibi keeps its loss.`, `At 8x alibi is unclear; the other 5 collapse.`"""
-    by_word: dict[str, list[Row]] = {word: [] for word in VERBS}
-    for row in comparison.rows:
-        if not row.undertrained:
-            by_word[short_verdict(row.cells[at].verdict or "")].append(row)
-    found = [(word, some) for word, some in by_word.items() if some]
-    if comparison.columns[at].multiple <= 1 or not any(word for word, _ in found):
+def _sorted_out(place: str, words: Sequence[tuple[Row, str]]) -> str:
+    """`At 8x alibi is unclear; the other 5 collapse.`, `Past T rope breaks; alibi does not break.`"""
+    found = [(word, some) for word in VERBS if (some := [row for row, own in words if own == word])]
+    if not any(word for word, _ in found):
         return ""
-    place = length(comparison.columns[at].multiple)
-    if len(found) == 1:
-        return f"All {VERBS[found[0][0]][1]} at {place}."
-    if found[0][0] == SAME_WORD and len(found[0][1]) == 1 and not by_word["unclear"] + by_word[""]:
-        return f"Only {_names(found[0][1])} keeps its loss at {place}."
+    if len(found) == 1 < len(words):
+        return f"{place} all {VERBS[found[0][0]][1]}."
     clauses = [f"{_names(some)} {VERBS[word][len(some) > 1]}" for word, some in found]
     word, rest = found[-1]
     if len(rest) > 1:
         clauses[-1] = f"the other {len(rest)} {VERBS[word][1]}"
-    return f"At {place} {'; '.join(clauses)}."
-
-
-def _against(comparison: Comparison, at: int) -> str:
-    """`Against rope at 8x: lower alibi (-2.43); higher nope (+0.10).`"""
-    h, clauses = comparison.header, []
-    for word, shown in AGAINST.items():
-        some = [(row, row.cells[at].versus_baseline) for row in comparison.rows]
-        names = [
-            f"{short_label(row)} ({printed_change(one.difference, h['metric'])})"
-            for row, one in some
-            if one and one.word == word
-        ]
-        if names:
-            listed = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} rows"
-            clauses.append(f"{shown} {listed}")
-    place = length(comparison.columns[at].multiple)
-    found = "; ".join(clauses) or "no row can be compared with it"
-    return f"Against {visible(h['baseline'])} at {place}: {found}."
-
-
-def _breaks(rows: Sequence[Row]) -> str:
-    """`Past T rope breaks at 1.44x; alibi does not break.`"""
-    found = [(row, breaks_text(row.curve)) for row in rows if row.curve is not None]
-    clauses = [
-        f"{short_label(row)} breaks at {text}" for row, text in found if text not in ("no break", "unclear")
-    ]
-    clauses = clauses if len(clauses) <= MOST_NAMED else [f"{len(clauses)} rows break"]
-    for word, verb in (("no break", ("does not break", "do not break")), ("unclear", VERBS["unclear"])):
-        if some := [row for row, text in found if text == word]:
-            clauses.append(f"{_names(some)} {verb[len(some) > 1]}")
-    return f"Past T {'; '.join(clauses)}."
+    return f"{place} {'; '.join(clauses)}."
 
 
 def _recalls(comparison: Comparison) -> str:
@@ -345,9 +297,9 @@ def _recalls(comparison: Comparison) -> str:
     place, sentences = f"ecall at {length(comparison.recall.multiples[-1])}", []
     if learned and learned[0][1].rank == "best":
         also = f"; tied: {_names(tied, 'others')}" if tied else ""
-        sentences.append(f"Best r{place}: {short_label(learned[0][0])} ({percent(learned[0][1])}{also}).")
+        sentences.append(f"Best r{place}: {label(learned[0][0])} ({percent(learned[0][1])}{also}).")
     elif learned:
-        shown = [f"{short_label(row)} {percent(far)}" for row, far in learned[:MOST_NAMED]]
+        shown = [f"{label(row)} {percent(far)}" for row, far in learned[:MOST_NAMED]]
         sentences.append(f"R{place}: {', '.join(shown)}.")
     if len(weak) == len(found) > 1:
         sentences.append("No row learned to recall.")
@@ -385,12 +337,12 @@ def full_notes(comparison: Comparison) -> list[str]:
     lines += [f"the rows also differ in {key}: {', '.join(values)}" for key, values in differs]
     if h["left_out"]:
         records = f"{plural(h['left_out'], 'record')} of other targets or checkpoints"
-        lines.append(f"not shown: {records} (--length, --corpus, --split, --stride choose)")
+        lines.append(f"not shown: {records} (--where eval.length=, corpus=, split=, stride= choose)")
     return lines + [f"{label(row)}: {note}" for row in rows for note in row.notes]
 
 
 def _names(rows: Sequence[Row], many: str = "rows") -> str:
-    names = [short_label(row) for row in rows]
+    names = [label(row) for row in rows]
     if len(names) > MOST_NAMED:
         return f"{len(rows)} {many}"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -102,7 +102,7 @@ def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
     last = {point["row"]: point["y"] for point in points if point["y"] is not None}
     if not last or (change and all(point["x"] == 1 or point["y"] is None for point in points)):
         return None
-    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])  # as the lines end
+    spec, rows = template("lines"), sorted(last, key=lambda row: -last[row])  # as the lines end
     _style(spec, rows, names)
     *below, band, line, dots = spec["layer"]
     if len(points) > DENSE * len(rows) * len(panels):
@@ -139,7 +139,8 @@ def _file() -> str:
     return files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8")
 
 
-def _template(name: str) -> Spec:
+def template(name: str) -> Spec:
+    """Return one of the charts of chart.json, with the looks that all share."""
     every: Spec = json.loads(_file())
     return {"$schema": every["$schema"], "config": every["config"], **every[name]}
 
@@ -209,7 +210,7 @@ def _heads(multiple: float, window: int | None) -> list[str]:
 
 def _heatmap(panels: Panels, names: Names) -> Chart | None:
     """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
-    spec, points = _template("heatmap"), []
+    spec, points = template("heatmap"), []
     changes = [abs(c.change) for one, _ in panels for row in one.rows for c in row.cells if c.change]
     most = math.log1p(max((change for change in changes if math.isfinite(change)), default=1.0) / FINE)
     heads: dict[str, list[str]] = {}
@@ -247,7 +248,7 @@ def _recall(panels: Panels, names: Names) -> Chart | None:
     points = [point for one, title in panels for point in grid_points(one, names, title)]
     if not points:
         return None
-    spec = _template("heatmap")
+    spec = template("heatmap")
     color = spec["layer"][0]["encoding"]["color"]
     color["scale"] = {"scheme": "blues", "domain": [0, DARKEST]}
     for channel, field_, name in (("x", "column", "distance"), ("y", "row", "window")):
@@ -267,7 +268,7 @@ def _use(panels: Panels, names: Names) -> Chart | None:
     points, multiples = [point for _, some in found for point in some], {at for at, some in found if some}
     if not points:
         return None
-    spec, rows = _template("use"), list(dict.fromkeys(point["row"] for point in points))
+    spec, rows = template("use"), list(dict.fromkeys(point["row"] for point in points))
     _style(spec, rows, names)
     at = "the longest window" if len(multiples) > 1 else f"{multiples.pop():g}x"
     x, y = spec["encoding"]["x"], spec["encoding"]["y"]
@@ -319,24 +320,28 @@ def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison], width:
     found = chart(kind, comparisons, names)
     if found is None:
         raise UserError("--plot-kind", kind, NOTHING.get(kind, "no run has a number yet"))
-    vl_convert, points = vega(), width * POINTS
+    points = width * POINTS
     columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), int(points / NARROW_PANEL)))
     inner = points / columns  # too wide, so that it is not the notes that are measured
     for _ in range(2):  # how wide axes and names are is known once they are drawn
         spec = _on_paper(found, names, points, inner, columns)
-        svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-        wide, high = re.findall(r' (?:width|height)="([\d.]+)"', svg)[:2]
+        svg: str = vega().vegalite_to_svg(spec, allowed_base_urls=[])
+        wide = re.findall(r' width="([\d.]+)"', svg)[0]
         inner = max(40.0, inner + (points - float(wide)) / columns)
+    return image(svg, format)
+
+
+def image(svg: str, format: str) -> bytes:
+    """Return a drawn chart as one of FORMATS, the same bytes for the same chart."""
     ids = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', svg)))}
     # Vega counts from figure to figure
     svg = re.sub(r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg)
     if format == "svg":
-        size = f'width="{wide}" height="{high}"'
-        return svg.replace(size, f'width="{wide}pt" height="{high}pt"', 1).encode()
+        return re.sub(r' (width|height)="([\d.]+)"', r' \1="\2pt"', svg, count=2).encode()
     if format == "pdf":
-        pdf = bytes(vl_convert.svg_to_pdf(svg))  # its names come in any order
+        pdf = bytes(vega().svg_to_pdf(svg))  # its names come in any order
         return re.sub(rb"(?: +/\w+ \d+ 0 R\n)+", lambda one: b"".join(sorted(one[0].splitlines(True))), pdf)
-    return bytes(vl_convert.svg_to_png(svg, ppi=DPI))
+    return bytes(vega().svg_to_png(svg, ppi=DPI))
 
 
 def vega() -> Any:
@@ -349,22 +354,30 @@ def vega() -> Any:
     return vl_convert
 
 
+def on_paper(spec: Spec, colors: Mapping[str, str]) -> Spec:
+    """Return a chart with plain colours for those of the page's style sheet, and with small text."""
+    paper = json.loads(_file())["paper"]
+    colors = paper["colors"] | colors
+    plain: Spec = json.loads(re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(spec)))
+    for key, value in paper["config"].items():
+        plain["config"][key] = plain["config"].get(key, {}) | value if isinstance(value, dict) else value
+    return plain
+
+
 def _on_paper(found: Chart, names: Names, width: float, inner: float, columns: int) -> Spec:
     """Lay a chart out for a file: panels, the legend above, notes below, small text, its own colours.
 
     `width` of the whole and `inner`, of a panel without its axis, are in points.
     """
-    paper = json.loads(_file())["paper"]
-    colors = paper["colors"] | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
-    spec: Spec = json.loads(re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec)))
+    spec = on_paper(found.spec, {f"s{i}": style.color for i, style in enumerate(names.styles.values())})
     config = spec.pop("config")
-    for key, value in paper["config"].items():
-        config[key] = config.get(key, {}) | value if isinstance(value, dict) else value
     entry = 24 + CHARACTER * max(map(len, found.rows), default=1)
     config["legend"]["columns"] = max(1, int(width / entry))
     if size := spec["layer"][-1]["encoding"].get("size"):
         size["value"] = min(size["value"], 26)
-    title = paper["title"] | {"text": textwrap.wrap(visible(found.note), int(width / CHARACTER))}
+    title = json.loads(_file())["paper"]["title"] | {
+        "text": textwrap.wrap(visible(found.note), int(width / CHARACTER))
+    }
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
     if len(found.panels) == 1:

@@ -21,9 +21,7 @@ from posenc.report.charts import chart, shapes, vega
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
-from posenc.results.load import Run
 from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.settings import differing, flatten
 from posenc.results.store import write_text_atomic
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
@@ -76,7 +74,6 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
         swatches=[(style, shapes()[style.marker]) for style in styles],
-        settings=_settings(runs, comparisons, names),
         unfinished=[run for run in runs.values() if run.state != "finished"],
         command=shlex.join(command),
         version=__version__,
@@ -108,7 +105,7 @@ def _sections(comparisons: Sequence[Comparison], names: Names) -> Iterator[dict[
         short, full = report_of(comparison), full_report_of(comparison)
         kinds = [] if comparison.header["protocol"] == RECALL else ["context", "change", "use"]
         charts = [found for kind in kinds if (found := chart(kind, [comparison], names))]
-        numbers = [names.number(names.of(row)) for row in comparison.rows]
+        numbers = {label(row): names.number(names.of(row)) for row in comparison.rows}
         yield {
             "title": name,
             "answer": short.answer,
@@ -120,35 +117,11 @@ def _sections(comparisons: Sequence[Comparison], names: Names) -> Iterator[dict[
         }
 
 
-def _table(table: Table, caption: str, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return a table for the template; `numbers` are those of the rows' styles."""
-    rows = [
-        {"name": row[0].text, "number": number, "cells": row[1:]}
-        for number, row in zip(numbers, table.rows, strict=True)
-    ]
+def _table(table: Table, caption: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return a table for the template; `numbers` are those of the styles by row."""
+    rows = [{"name": row[0].text, "number": numbers[row[0].text], "cells": row[1:]} for row in table.rows]
     left = [i - 1 for i in table.left]
     return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
-
-
-def _settings(
-    runs: Mapping[str, Run], comparisons: Sequence[Comparison], names: Names
-) -> list[dict[str, Any]]:
-    """Return the settings of each row, those as trained first, and the ones in which rows differ."""
-    rows = sorted((row for one in comparisons for row in one.rows), key=lambda row: row.extend is not None)
-    seen: set[str] = set()
-    found: list[dict[str, Any]] = []
-    for row in rows:
-        if not set(row.runs) <= seen:
-            seen |= set(row.runs)
-            each = [flatten(runs[path].config or {}) for path in row.runs]
-            unlike = set(differing(each))  # seeds and names
-            shared = {key: value for key, value in sorted(each[0].items()) if key not in unlike}
-            number = names.number(names.of(row))
-            found.append({"name": label(row), "number": number, "runs": row.runs, "all": shared})
-    differ = set(differing([one["all"] for one in found])) - {"encoding.name", "seed", "name"}
-    for one in found:
-        one["differs"] = ", ".join(f"{key} = {value}" for key, value in one["all"].items() if key in differ)
-    return found
 
 
 def _file(name: str) -> str:

@@ -19,7 +19,7 @@ from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
 
 FAR = 8  # pictures go to this many times T
-MOST_POINTS, MOST_ROWS, MOST_LINES = 1024, 256, 6  # of a curve, of a map, of a panel
+MOST_POINTS, MOST_ROWS, MOST_LINES = 1024, 64, 6  # of a curve, of a map, of a panel
 MOST_KEYS = 4096  # of an attention on random inputs
 DRAWS, QUERIES = 32, 16  # random windows; queries of each, the last ones
 VECTORS = 64  # random queries whose scores are averaged

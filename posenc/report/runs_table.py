@@ -16,7 +16,7 @@ from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions, plural
 from posenc.report.table import CellText, Table
-from posenc.report.writers import column_width, fitting, table_lines
+from posenc.report.writers import fitting, table_lines
 from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name
 from posenc.results.schema import HEADLINE
 from posenc.results.selection import select
@@ -72,9 +72,8 @@ def run_summary(run: Run) -> dict[str, Any]:
 
 def headline_losses(run: Run) -> dict[float, float]:
     """Return the losses as trained that `posenc compare` shows, by multiple of T."""
-    cells = {
-        multiple: r for one in select([run], HEADLINE) for multiple, r in one.cells.get(None, {}).items()
-    }
+    trained = [one for one in select([run], HEADLINE) if one.extension is None]
+    cells = {multiple: record for one in trained for multiple, record in one.cells.items()}
     return {multiple: r["nats"] for multiple, r in cells.items() if r["nats"] is not None and not r["note"]}
 
 
@@ -109,19 +108,12 @@ def counts(runs: Sequence[Summary]) -> str:
 
 
 def table(runs: Sequence[Summary], width: int, now: float) -> list[Text]:
-    """Return a line a run below the heads, without the columns of LESS where `width` is too small.
-
-    The directory is shown as its path where that fits, else as its name, else as the end of its hash.
-    """
-    cells = [_cells(run, now) for run in runs]
-    heads = [*cells[0], "run"]
+    """Return a line a run below the heads, without the columns of LESS where `width` is too small."""
+    cells = [_cells(run, now) | {"run": Path(run["path"]).name} for run in runs]
+    heads = list(cells[0])
     left, drop = tuple(heads.index(head) for head in LEFT), [heads.index(head) for head in LESS]
-    for shown in (str, lambda path: Path(path).name, lambda path: Path(path).name[-8:]):
-        texts = [[*row.values(), shown(run["path"])] for row, run in zip(cells, runs, strict=True)]
-        found = Table(heads, [[CellText(text or "-") for text in row] for row in texts], left=left, drop=drop)
-        if sum(column_width(found, i) + 2 for i in range(len(heads))) - 2 <= width:
-            break
-    lines = list(table_lines(fitting(found, width)[0], width))
+    texts = [[CellText(text or "-") for text in row.values()] for row in cells]
+    lines = list(table_lines(fitting(Table(heads, texts, left=left, drop=drop), width)[0], width))
     for line in lines:
         line.rstrip()
     return lines

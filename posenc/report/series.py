@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
-import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.core.paths import choice_files
-from posenc.report.captions import cut, facts_of, label, length, percent, plural, short_label
+from posenc.report.captions import cut, facts_of, label, length, percent, plural
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
@@ -47,47 +44,32 @@ class Style:
     color: str  # on white
     dark: str  # on a dark background
     dash: tuple[float, ...]  # on and off in line widths; () is solid
-    marker: str  # matplotlib's letter for it
+    marker: str  # a letter of MARKERS
 
 
-def style_of(label: str) -> Style:
+def style_of(label: str, encoding: str) -> Style:
     """Return the style of a row, a function of its label alone: what another package adds changes none.
 
     The encoding's name gives colour, marker and dash. What follows it (a test-time extension, settings,
-    options) keeps the colour and gives marker and dash; the policy beyond T gives nothing.
+    options) keeps the colour and gives marker and dash.
     """
-    return _style(*_split(label))
+    return _style(encoding, label.removeprefix(encoding).strip())
 
 
-def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """Return the styles of rows that are shown together: as `style_of`, but no two alike."""
-    given = list(dict.fromkeys(labels))
-    parts = {one: _split(one) for one in given}
+def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
+    """Return the styles of rows that are shown together, given as encodings by label: no two alike."""
     found: dict[str, Style] = {}
-    # Of two encodings that are alike the later in the alphabet keeps its style: nope does beside fope.
-    order = sorted(sorted(given), key=lambda one: parts[one][0], reverse=True)
-    for name in sorted(order, key=lambda one: (parts[one][1] != "", parts[one][0] not in _names("encoding"))):
-        style, attempt = style_of(name), 0
+
+    def place(name: str) -> tuple[bool, str]:
+        """Put encodings before their variants; of two alike the later keeps its style: nope beside fope."""
+        return name == encodings[name], encodings[name]
+
+    for name in sorted(sorted(encodings), key=place, reverse=True):
+        style, attempt = style_of(name, encodings[name]), 0
         while style in found.values() and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS):
-            style, attempt = _style(parts[name][0], f"{name} {attempt}"), attempt + 1
+            style, attempt = _style(encodings[name], f"{name} {attempt}"), attempt + 1
         found[name] = style
-    return {one: found[one] for one in given}
-
-
-def _split(label: str) -> tuple[str, str]:
-    """Return the encoding's name, and what sets this row apart from the encoding as it is."""
-    head, _, rest = re.sub(r" \(beyond: [^()]*\)", "", label).partition(" ")
-    name, plus, last = head.rpartition("+")
-    encodings, extensions = _names("encoding"), _names("extend")
-    if plus and (last in extensions or (last not in encodings and name.split("+")[0] in encodings)):
-        return name, f"+{last} {rest}".strip()
-    return head, rest
-
-
-@functools.cache
-def _names(group: str) -> frozenset[str]:
-    """Return the choices of a group of conf/."""
-    return frozenset(choice_files(group))
+    return {name: found[name] for name in encodings}
 
 
 def _style(name: str, variant: str) -> Style:
@@ -115,14 +97,13 @@ class Names:
     """A short name, a number and a style for each row of the comparisons of a page or a figure."""
 
     def __init__(self, comparisons: Iterable[Comparison]) -> None:
-        rows = {label(row): cut(short_label(row)) for one in comparisons for row in one.rows}
-        count = Counter(rows.values())
-        self._names = {whole: name if count[name] == 1 else whole for whole, name in rows.items()}
-        styles = styles_of(rows)
-        self.styles: dict[str, Style] = {self._names[whole]: style for whole, style in styles.items()}
+        rows = {label(row): row.encoding for one in comparisons for row in one.rows}
+        count = Counter(map(cut, rows))
+        self._names = {whole: cut(whole) if count[cut(whole)] == 1 else whole for whole in rows}
+        self.styles = {self._names[whole]: style for whole, style in styles_of(rows).items()}
 
     def of(self, row: Row) -> str:
-        """Return what to call a row: its label, without the policy past T where that names one row."""
+        """Return what to call a row: its label, without its middle where it is long."""
         return self._names[label(row)]
 
     def number(self, name: str) -> int:

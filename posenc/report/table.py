@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from posenc.report.captions import (
-    PROTOCOLS,
     answer,
     breaks_text,
     curve_of,
@@ -18,10 +17,8 @@ from posenc.report.captions import (
     length,
     percent,
     plural,
-    precisions_of,
     recall_line,
     sample_line,
-    short_label,
     token_of,
     unit_of,
 )
@@ -55,6 +52,7 @@ class Table:
     title: str = ""
     left: tuple[int, ...] = ()  # beside the first
     drop: list[int] = field(default_factory=list)  # columns to leave out first where the width is too small
+    keys: int = 1  # columns that stay beside the others where these go below each other
 
     def add(self, head: str, cells: Sequence[CellText | str], *, words: bool = False) -> int:
         """Add a column, of words or of numbers; return its place."""
@@ -80,7 +78,7 @@ class Report:
 
 def of_rows(comparison: Comparison, title: str = "") -> Table:
     """Return a table that has only the names of the rows."""
-    return Table(["encoding"], [[CellText(short_label(row))] for row in comparison.rows], title)
+    return Table(["encoding"], [[CellText(label(row))] for row in comparison.rows], title)
 
 
 def shown_columns(comparison: Comparison) -> list[int]:
@@ -91,51 +89,48 @@ def shown_columns(comparison: Comparison) -> list[int]:
 # --- one screen
 
 
-def report_of(comparison: Comparison, every: bool = False) -> Report:
+def report_of(comparison: Comparison, every: bool = False, spread: bool = False) -> Report:
     """Return the short report: a line a row, or a line a quantity for a single row.
 
-    `every`: lengths below T are shown too.
+    `every`: lengths below T are shown too; `spread`: each number with its ±, a line a row in any case.
     """
     h, rows, recall_only = comparison.header, comparison.rows, _recall_only(comparison)
-    if len(rows) == 1 and comparison.columns and not h["baseline"] and not recall_only:
+    if len(rows) == 1 and comparison.columns and not (h["baseline"] or recall_only or spread):
         return _run_report(comparison)
+    cells, also = [cell for row in rows for cell in row.cells], comparison.recall is not None
     notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows)]
-    notes += [] if comparison.recall is None else [_recall_note(comparison)]
-    if recall_only:
+    notes += [_recall_note(comparison)] * also
+    ranked = any(cell.versus_best for cell in cells)
+    if spread and any(cell.spread is not None for cell in cells):
+        notes.append("±: standard deviation over seeds")
+    elif spread and any(cell.change_ci95 for cell in cells):
+        notes.append("±: half the 95% CI over documents")
+    if spread:
+        notes += ["bold: best, tilde: not distinguishable from it"] * ranked
+    elif recall_only:
         notes.append("more: --full, --explain, --plot FILE (the grid of windows and distances)")
-    elif any(cell.versus_best for row in rows for cell in row.cells):
-        best = "lowest loss" if comparison.recall is None else "best"
-        notes.append(f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all")
     else:
-        notes.append("more: posenc compare --full, --explain, --protocol all")
-    return Report(_facts(comparison), answer(comparison), [rows_table(comparison, every)], notes)
+        best = f"{BEST} {'best' if also else 'lowest loss'} of the column, {TIED} tied. M" if ranked else "m"
+        notes.append(f"{best}ore: --full, --explain, --protocol all")
+    return Report(facts_of(comparison), answer(comparison), [rows_table(comparison, every, spread)], notes)
 
 
-def _facts(comparison: Comparison) -> list[str]:
-    return [*facts_of(comparison), *precisions_of(comparison)]
+def paper_report_of(comparison: Comparison, every: bool = False) -> Report:
+    """Return the table of a paper, each number with its ±; its facts are the caption."""
+    report, h = report_of(comparison, every, spread=True), comparison.header
+    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
+    name = "tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words)
+    return Report([*report.facts, *report.notes], "", report.tables, [], name=name)
 
 
 def _run_report(comparison: Comparison) -> Report:
     """Return a column a length: loss, change, its interval, the verdict."""
-    (row,), h, metric = comparison.rows, comparison.header, comparison.header["metric"]
-    shown = shown_columns(comparison)
-    cells, columns = [row.cells[i] for i in shown], [comparison.columns[i] for i in shown]
-    lines = {
-        "loss": [_loss(cell, metric) for cell in cells],
-        "rise" if row.curve else "change": [
-            "-" if _is_base(row, cell) else _signed(cell.change, metric) for cell in cells
-        ],
-        "95% CI": [_around(metric, None, cell.change_ci95) for cell in cells],
-        "sd of seeds": [_around(metric, cell.change_spread) for cell in cells],
-        "verdict": ["" if row.undertrained else short_verdict(cell.verdict or "") for cell in cells],
-    }
-    if (found := row.recovered) is not None:
-        share = found.note or recovered_text(found, spread=True)
-        lines["recovered"] = [share if cell.multiple == found.multiple else "" for cell in cells]
+    (row,), h, shown = comparison.rows, comparison.header, shown_columns(comparison)
+    columns = [comparison.columns[i] for i in shown]
+    numbers = _numbers(comparison, [(row, i) for i in shown])
     rows = [
         [CellText(name), *map(CellText, texts), CellText(unit_of(h) if name == "loss" else "")]
-        for name, texts in lines.items()
-        if any(text.strip("-") for text in texts)
+        for name, texts in numbers.items()
     ]
     heads = [
         (str(column.window) if column.window else length(column.multiple)) + " = T" * (column.multiple == 1)
@@ -148,7 +143,7 @@ def _run_report(comparison: Comparison) -> Report:
     notes = [recall_line(comparison), sample_line(comparison), *_recovered_note([row])]
     notes.append(also if others and h["protocol"] == HEADLINE else "")
     said = answer(comparison, curve_of(comparison))
-    return Report(_facts(comparison), said, [table], list(filter(None, notes)), gap=True)
+    return Report(facts_of(comparison), said, [table], list(filter(None, notes)), gap=True)
 
 
 def rows_table(comparison: Comparison, every: bool = False, spread: bool = False) -> Table:
@@ -271,9 +266,13 @@ def recovered_text(found: Recovered | None, spread: bool = False) -> str:
 
 
 def _recovered_note(rows: Sequence[Row]) -> list[str]:
-    """Return what the recovered share is of, where a row has one."""
-    places = " or ".join(dict.fromkeys(length(row.recovered.multiple) for row in rows if row.recovered))
-    return [f"recovered: of what training at {places} gains (0% is cropping); blank: no room"] * bool(places)
+    """Return what the recovered share is of, where a row has one; of a single row the share itself."""
+    found = [row.recovered for row in rows if row.recovered]
+    places = " or ".join(dict.fromkeys(length(one.multiple) for one in found))
+    share = f"{found[0].note or recovered_text(found[0], spread=True)} " if len(rows) == 1 and found else ""
+    return [f"recovered: {share}of what training at {places} gains (0% is cropping); blank: no room"] * any(
+        found
+    )
 
 
 def _unit_note(comparison: Comparison) -> str:
@@ -294,80 +293,51 @@ def _droppable(columns: Sequence[Column]) -> list[int]:
     return below + past[::-1]
 
 
-def paper_report_of(comparison: Comparison, every: bool = False) -> Report:
-    """Return the table of a paper, each number with its ±; its facts are the caption."""
-    h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
-    what = "Perplexity" if h["metric"] == "ppl" else f"Loss in {unit_of(h)}"
-    other = f"difference to {h['baseline']}" if h["baseline"] else "change against T at other lengths"
-    protocol = h["protocol"] + (f" ({PROTOCOLS[h['protocol']]})" if h["protocol"] in PROTOCOLS else "")
-    first = f"{what} at T and {other}"
-    if comparison.recall is not None:
-        words = _recall_note(comparison) + ", ± half the 95% CI"
-        first = words if _recall_only(comparison) else f"{first}; {words}"
-    parts = [first, *_facts(comparison), f"protocol {protocol}"]
-    if any(cell.spread is not None for cell in cells):
-        parts.append("±: standard deviation over seeds")
-    elif any(cell.change_ci95 for cell in cells):
-        parts.append("±: half the 95% CI over documents")
-    if any(cell.versus_best for cell in cells):
-        parts.append("bold: best, tilde: not distinguishable from it")
-    parts += [note.partition(";")[0] for note in _recovered_note(comparison.rows)]
-    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
-    table = rows_table(comparison, every, spread=True)
-    return Report(parts, "", [table], [], name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words))
-
-
 # --- in full
 
 
 def full_report_of(comparison: Comparison) -> Report:
-    """Return everything: losses, changes, verdicts and comparisons with the best, each ± its interval."""
-    h, metric, unit = comparison.header, comparison.header["metric"], unit_of(comparison.header)
-    rows, baseline = comparison.rows, comparison.header["baseline"]
-    seeds = any(cell.spread is not None for row in rows for cell in row.cells)
-    over = "± standard deviation over seeds" if seeds else "± half the 95% CI over documents"
-    what = "rise over the level at T" if any(row.curve for row in rows) else "change against T"
-    tables = {
-        kind: of_rows(comparison, title)
-        for kind, title in (
-            ("loss", f"loss, {unit}{' ' + over if seeds else ''}"),
-            ("change", f"{what}, {unit} {over}"),
-            ("verdict", "verdict"),
-            (
-                "versus",
-                f"{f'minus {baseline}' if baseline else 'above the best'}, {unit}, "
-                "with corrected 95% CI and p",
-            ),
-        )
-        if h["protocol"] != RECALL and not (baseline and kind in ("change", "verdict"))
-    }
-    for i in shown_columns(comparison):
-        for kind, table in tables.items():
-            cells = [_full_text(kind, row, row.cells[i], metric, baseline) for row in rows]
-            table.add(_head(comparison.columns[i]), cells)
-    kept = [
-        one for one in tables.values() if any(cell.text.strip("-") for row in one.rows for cell in row[1:])
-    ]
-    if comparison.recall is not None:
-        kept.append(recall_table(comparison, full=True))
-    return Report(
-        facts=_facts(comparison),
-        answer=answer(comparison, curve_of(comparison)),
-        tables=[*kept, _side_table(comparison)],
-        notes=full_notes(comparison),
-        gap=True,
+    """Return everything: each number of a row and length with its interval, recall, what is per row."""
+    lines = [(row, i) for row in comparison.rows for i in shown_columns(comparison)]
+    heads = [_head(comparison.columns[i]) for _, i in lines]
+    table = Table(
+        ["encoding"],
+        [[CellText(label(row))] for row, _ in lines],
+        f"by length, in {unit_of(comparison.header)}",
+        keys=2,
     )
+    table.add("context", heads)
+    for name, texts in _numbers(comparison, lines).items():
+        table.add(name, texts, words=name == "verdict")
+    tables = [table] if len(table.heads) > 2 and comparison.header["protocol"] != RECALL else []
+    if comparison.recall is not None:
+        tables.append(recall_table(comparison, full=True))
+    tables.append(_side_table(comparison))
+    said = answer(comparison, curve_of(comparison))
+    return Report(facts_of(comparison), said, tables, full_notes(comparison), gap=True)
 
 
-def _full_text(kind: str, row: Row, cell: Cell, metric: str, baseline: str | None) -> CellText:
-    if kind == "loss":
-        return CellText(_loss(cell, metric) + _around(metric, cell.spread), _mark(cell))
-    if kind == "change":
-        half = _around(metric, cell.change_spread, cell.change_ci95)
-        return CellText("-" if _is_base(row, cell) else _signed(cell.change, metric) + half)
-    if kind == "verdict":
-        return CellText(short_verdict(cell.verdict or "-"))
-    return CellText(_versus_text(cell.versus_baseline if baseline else cell.versus_best, metric))
+def _numbers(comparison: Comparison, lines: Sequence[tuple[Row, int]]) -> dict[str, list[str]]:
+    """Return by their name the numbers of rows at the columns i, without those that none of them has."""
+    metric, baseline = comparison.header["metric"], comparison.header["baseline"]
+    versus = f"minus {baseline}" if baseline else "above the best"
+    change = "rise" if any(row.curve for row, _ in lines) else "change"
+    found: dict[str, list[str]] = {}
+
+    def add(name: str, text: str) -> None:
+        found.setdefault(name, []).append(text)
+
+    for row, cell in ((row, row.cells[i]) for row, i in lines):
+        is_base = cell.multiple == 1 and row.extend is None and row.curve is None
+        one = cell.versus_baseline if baseline else cell.versus_best
+        add("loss", _loss(cell, metric))
+        add("sd", _around(metric, cell.spread))
+        add(change, "-" if is_base else _signed(cell.change, metric))
+        add("95% CI", _around(metric, None, cell.change_ci95))
+        add(f"sd of {change}", "" if is_base else _around(metric, cell.change_spread))
+        add("verdict", "" if row.undertrained else short_verdict(cell.verdict or ""))
+        add(versus, _versus_text(one, metric))
+    return {name: texts for name, texts in found.items() if any(text.strip("-") for text in texts)}
 
 
 def _versus_text(versus: Versus | None, metric: str) -> str:
@@ -376,19 +346,16 @@ def _versus_text(versus: Versus | None, metric: str) -> str:
     ends = ", ".join(printed_change(end, metric) for end in versus.ci95 or ())
     p = "" if versus.p is None else " p<0.001" if versus.p < 0.001 else f" p={versus.p:.3f}"
     method = "" if versus.method == "welch" else f" {versus.method}"
-    return printed_change(versus.difference, metric) + (f" [{ends}]" if ends else "") + p + method
+    tied = f" {TIED}" if versus.word == "tied" else ""
+    return printed_change(versus.difference, metric) + (f" [{ends}]" if ends else "") + p + method + tied
 
 
 def _side_table(comparison: Comparison) -> Table:
-    """Return the seeds, effective context, headroom and recall horizon of each row."""
+    """Return the seeds, headroom and recall horizon of each row."""
     rows, table = comparison.rows, of_rows(comparison, "per row")
     found = [row.recovered for row in rows]
     columns = {
         "seeds": [" ".join(map(str, row.seeds)) for row in rows],
-        "effective context": [
-            length(context.multiple) + "+" * context.longest if (context := row.effective_context) else ""
-            for row in rows
-        ],
         f"room, nats/{token_of(comparison.header)}": [
             printed_change(one.room, "nats") + _around("nats", None, one.room_ci95) if one else ""
             for one in found
@@ -424,11 +391,6 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
 
 def _mark(cell: Cell) -> str:
     return MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
-
-
-def _is_base(row: Row, cell: Cell) -> bool:
-    """Return whether the row's changes are against this cell."""
-    return cell.multiple == 1 and row.extend is None and row.curve is None
 
 
 def _loss(cell: Cell, metric: str) -> str:

@@ -199,14 +199,16 @@ def fitting(table: Table, width: int) -> tuple[Table, int]:
 
 def _blocks(table: Table, width: int) -> Iterator[Table]:
     """Yield the table in as few blocks of columns as fit."""
+    keys = [*range(table.keys)]
     room = width - min(column_width(table, 0), LEAST_NAME if table.left else LONGEST_NAME)
-    columns, used = [0], 0
-    for i in range(1, len(table.heads)):
+    room -= sum(column_width(table, i) + len(GAP) for i in keys[1:])
+    columns, used = keys, 0
+    for i in range(table.keys, len(table.heads)):
         needed = column_width(table, i) + len(GAP)
-        if used + needed > room and len(columns) > 1:
+        if used + needed > room and columns != keys:
             yield _part(table, columns)
-            columns, used = [0], 0
-        columns.append(i)
+            columns, used = keys, 0
+        columns = [*columns, i]
         used += needed
     yield _part(table, columns)
 
@@ -214,7 +216,7 @@ def _blocks(table: Table, width: int) -> Iterator[Table]:
 def _part(table: Table, columns: Sequence[int]) -> Table:
     left = tuple(columns.index(i) for i in table.left if i in columns)
     rows = [[row[i] for i in columns] for row in table.rows]
-    return Table([table.heads[i] for i in columns], rows, table.title, left)
+    return Table([table.heads[i] for i in columns], rows, table.title, left, keys=table.keys)
 
 
 def column_width(table: Table, column: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from posenc.results.headroom import Recovered
 from posenc.results.load import Run
-from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
+from posenc.results.ranking import CONFIDENCE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.recall import RowRecall
 from posenc.results.schema import (
     BREAK,
@@ -31,7 +31,6 @@ NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
 INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
 SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
-PROBES = ("induction", "far-copy")
 
 
 @dataclass
@@ -70,15 +69,6 @@ class Column:
 
 
 @dataclass
-class EffectiveContext:
-    """The largest window whose loss is within 0.02 nats of the row's best, on the same targets."""
-
-    multiple: float  # of T
-    window: int  # tokens
-    longest: bool  # no longer one has a number of all the row's seeds, so it may be more
-
-
-@dataclass
 class CurveSummary:
     """Where a row's curves past T break, in tokens."""
 
@@ -102,7 +92,6 @@ class Row:
     cells: list[Cell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what is missing, in words
     undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
-    effective_context: EffectiveContext | None = None  # null for an undertrained row
     curve: CurveSummary | None = None  # of the protocol `positions`
     recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     recall: RowRecall | None = None  # of the protocol `recall`
@@ -142,12 +131,12 @@ def single(values: Iterable[Any]) -> Any:
 
 def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     """Return the cell of a row at one window length, or of one bin of its curves."""
-    there = [(member, member.record(row.extension, multiple)) for member in row.members]
+    there = [(member, member.cells.get(multiple)) for member in row.members]
     found = [(m, r, value) for m, r in there if r is not None and (value := value_of(r, metric)) is not None]
     reasons = Counter(_reason(m.run, r) for m, r in there if value_of(r, metric) is None)
     records: list[Any] = [record for _, record, _ in found]
     values = [value for _, _, value in found]
-    bases = [member.record(None, 1.0) for member, _, _ in found]
+    bases = [member.base for member, _, _ in found]
     pairs = [  # of a seed here, and at its crop line
         pair
         for (member, record, _), base in zip(found, bases, strict=True)
@@ -189,7 +178,7 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
     Of the bins those that end at powers of two and the last one are shown.
     """
     by_multiple: dict[float, list[Record]] = defaultdict(list)
-    for record in (r for one in selected for cells in one.cells.values() for r in cells.values()):
+    for record in (record for one in selected for record in one.cells.values()):
         by_multiple[multiple_of(record)].append(record)
     columns = []
     for multiple, records in sorted(by_multiple.items()):
@@ -206,7 +195,7 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
 
 def samples_of(row: Row, multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
-    records = [(member, member.record(row.extension, multiple)) for member in row.members]
+    records = [(member, member.cells.get(multiple)) for member in row.members]
     samples = [(m.run.seed, None if record is None else m.sample(record)) for m, record in records]
     return {seed: sample for seed, sample in samples if seed is not None and sample is not None}
 
@@ -250,29 +239,9 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
         return None
 
 
-def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext | None:
-    """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
-    losses: dict[float, tuple[float, int]] = {}  # nats and tokens by multiple
-    missing = []
-    members = [member for member in row.members if member.cells]
-    for multiple in multiples:
-        records = [r for member in members if (r := member.record(row.extension, multiple)) is not None]
-        values = [value for r in records if (value := value_of(r, "nats")) is not None]
-        if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
-            missing.append(multiple)  # the encoding has no number there; memory and time are no such reason
-        if values and len(values) == len(members):
-            losses[multiple] = (math.fsum(values) / len(values), records[0]["window"])
-    if len(losses) < 2:
-        return None
-    best, _ = min(losses.values())
-    multiple = max(one for one, (loss, _) in losses.items() if loss <= best + EFFECTIVE)
-    return EffectiveContext(multiple, losses[multiple][1], multiple >= max([*missing, *losses]))
-
-
 def summarise_curves(row: Row) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
-    records = [one.curves[row.extension] for one in row.members if row.extension in one.curves]
-    found = [record for record in records if "curve" in record]
+    found = [one.curve for one in row.members if one.curve is not None and "curve" in one.curve]
     if not found:
         return None
     return CurveSummary(
@@ -292,10 +261,11 @@ def _holds(record: Record) -> bool:
 
 def beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
     """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
-    every = {id(member.run): member for row in rows for member in row.members}
-    steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
-    there = {id(one.run): one for one in select([one.run for one in every.values()], protocol, steps)}
-    return [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+    runs = {id(member.run): member.run for row in rows for member in row.members}
+    shown = [member for row in rows for member in row.members if member.cells]
+    steps = {id(one.run): one.records[0]["checkpoint_step"] for one in shown}
+    there = {(id(one.run), one.extension): one for one in select([*runs.values()], protocol, steps)}
+    return [[there.get((id(m.run), row.extension), Selected(m.run)) for m in row.members] for row in rows]
 
 
 def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
@@ -346,6 +316,6 @@ def _against_reference(member: Selected) -> Estimate | None:
     losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and place(r) in references]
     if not losses:
         return None
-    shown = {id(record) for record in member.records}
+    shown = {id(record) for record in [*member.records, member.base]}
     best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
     return _difference(pair_of(member, best, references[place(best)]), "bytes")

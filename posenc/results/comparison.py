@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,9 @@ from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
-from posenc.results.rows import CODE, group_runs, shown_of
+from posenc.results.rows import CODE, group_runs
 from posenc.results.schema import (
     HEADLINE,
-    INFLATED,
     METRICS,
     REFERENCE_PROTOCOL,
     SCHEMA_VERSION,
@@ -87,11 +85,15 @@ class _Part:
     protocol: str
     metric: Metric
     group: dict[str, str]  # what tells it from the other tables
-    selected: list[Selected]
     rows: list[Row]
     mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
     columns: list[Column] = field(default_factory=list)  # that are shown
     multiples: list[float] = field(default_factory=list)  # of every column, shown or not
+
+    @property
+    def selected(self) -> list[Selected]:
+        """The records of its rows."""
+        return [member for row in self.rows for member in row.members if member.cells]
 
 
 EVERYTHING = CompareRequest()
@@ -148,12 +150,12 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
     for protocol in asked:
         whole: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
         for group, members, selected in whole or split_runs(runs, protocol):
-            in_nats = any(one.curves for one in selected)
+            in_nats = any(one.curve for one in selected)
             if in_nats and metric != "nats" and request.protocol != ALL:
                 raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
             if selected or not measured or request.protocol != ALL:
                 rows = group_runs(members, selected, mixed_values(selected))
-                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), selected, rows))
+                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), rows))
     return parts
 
 
@@ -181,7 +183,10 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
     shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
-        part.selected, part.mixed = shown_of(part.selected, part.rows)
+        part.mixed = mixed_values(part.selected)
+        values = {id(one.run): own for one, own in zip(part.selected, part.mixed, strict=True)}
+        for row in part.rows:
+            row.mixed = next((values[id(m.run)] for m in row.members if id(m.run) in values), {})
     return parts
 
 
@@ -211,18 +216,14 @@ def _compare(
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
-        row.recovered = recovered_of(row.members, row.extension, references)
-        comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
-        if comparable and row.undertrained is None:  # of the others the loss says nothing of context
-            row.effective_context = numbers.effective_context(row, part.multiples)
+        row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
         _rank(part, i, baseline)
     header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
     if part.protocol in (HEADLINE, PROTOCOL):
         hidden = {*part.multiples} - {one.multiple for one in columns}
-        members = zip(numbers.beside(rows, PROTOCOL), [row.extension for row in rows], strict=True)
-        recall, every = recall_of_rows(list(members), level, hidden)
+        recall, every = recall_of_rows(numbers.beside(rows, PROTOCOL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
     return Comparison(header, columns, rows, recall)
@@ -237,7 +238,7 @@ def _notes(row: Row) -> list[str]:
             state = numbers.NOT_MEASURED if run.state == "finished" else run.state
             notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
     for member in row.members:
-        for multiple, record in sorted(member.cells.get(row.extension, {}).items()):
+        for multiple, record in sorted(member.cells.items()):
             if record["note"]:
                 notes[record["note"]].append(f"{multiple:g}x")
     return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
@@ -321,7 +322,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
         "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
-        "left_out": sum(one.left_out for one in selected),
+        "left_out": sum({id(one.run): one.left_out for one in selected}.values()),
     }
 
 
@@ -347,7 +348,9 @@ def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
     there = sorted({multiple for part in parts for multiple in part.multiples})
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
-            hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
+            hint = (
+                f"multiples of T, not tokens; if it has targets of its own: --where eval.length={multiple:g}x"
+            )
             shown = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
 
@@ -358,30 +361,17 @@ def _close(a: float, b: float) -> bool:
 
 def _ordered(comparison: Comparison, order: str) -> list[Row]:
     """Return the rows in the order asked for; those without that number last. Raises UserError."""
-    reverse, key = order.startswith("-"), order.removeprefix("-")
-    multiples = [column.multiple for column in comparison.columns]
-    found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
-    at = len(multiples) - 1  # the longest
-    if found and found[2]:
-        at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
-
-    def number(row: Row) -> float | None:
-        if key == PROTOCOL:
-            cells = row.recall.beyond if row.recall and row.recall.learned else []
-            return cells[-1].accuracy if cells and cells[-1] else None
-        cell = row.cells[at] if row.cells else None
-        return None if cell is None else cell.change if found and found[1] else cell.mean
-
-    def place(row: Row) -> tuple[bool, float]:
-        value = number(row)
-        return value is None, 0.0 if value is None else -value if reverse else value
-
-    if key == "name":
-        return sorted(comparison.rows, key=lambda row: row.label, reverse=reverse)
-    by_recall = key == PROTOCOL and comparison.recall is not None
-    if not by_recall and (not key or found is None or (at < 0 and multiples)):
-        lengths = [f"{one:g}x" for one in multiples]
-        allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
-        allowed += [] if comparison.recall is None else [PROTOCOL]
-        raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-    return sorted(comparison.rows, key=place)
+    sign, asked, rows = -1 if order.startswith("-") else 1, order.removeprefix("-"), comparison.rows
+    places = {id(row): i for i, row in enumerate(sorted(rows, key=lambda row: row.label))}
+    keys: dict[str, list[float | None]] = {"name": [places[id(row)] for row in rows]}
+    lengths = [f"{column.multiple:g}x" for column in comparison.columns]
+    keys |= {name: [row.cells[i].mean for row in rows] for i, name in enumerate(lengths)}
+    keys |= {f"change@{name}": [row.cells[i].change for row in rows] for i, name in enumerate(lengths)}
+    keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
+    if comparison.recall is not None:
+        learned = [row.recall.beyond[-1:] if row.recall and row.recall.learned else [] for row in rows]
+        keys[PROTOCOL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
+    if asked not in keys:
+        raise UserError("--sort", order, "cannot sort by this", allowed=list(keys))
+    found = sorted(zip(keys[asked], range(len(rows)), strict=True), key=lambda one: sign * (one[0] or 0.0))
+    return [rows[i] for _, i in sorted(found, key=lambda one: one[0] is None)]

@@ -6,7 +6,6 @@ columns, a column has one unit, numbers are not rounded, and all lines of a tabl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,6 @@ from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, co
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
 from posenc.results.recall import PROTOCOL
-from posenc.results.schema import Record, multiple_of
-from posenc.results.selection import Selected, extend_key
 
 Line = dict[str, Any]
 
@@ -30,33 +27,12 @@ def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
 def seeds_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
     """Return a line for each run and window of the tables of `compare_runs`."""
     return _aligned(
-        head | _seed(replace(row, members=[member]), column.multiple)
-        for comparison, row, member, head in _members(runs, request)
+        _head(comparison, row) | _seed(replace(row, members=[member]), column.multiple)
+        for comparison in compare_runs(runs, request)
+        for row in comparison.rows
+        for member in row.members
         for column in comparison.columns
     )
-
-
-def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
-    """Return a line for each run, window and document of the tables of `compare_runs`."""
-    return _aligned(
-        head | line
-        for comparison, row, member, head in _members(runs, request)
-        for record in member.records
-        if extend_key(record) == row.extension
-        and any(column.multiple == multiple_of(record) for column in comparison.columns)
-        for line in _documents(record, member.record(None, 1.0))
-    )
-
-
-def _members(
-    runs: Sequence[Run], request: CompareRequest
-) -> Iterator[tuple[Comparison, Row, Selected, Line]]:
-    """Yield each run of each row, with its first columns."""
-    for comparison in compare_runs(runs, request):
-        for row in comparison.rows:
-            for member in row.members:
-                own = {"run": str(member.run.path), "seed": member.run.seed}
-                yield comparison, row, member, _head(comparison, row) | own
 
 
 def _head(comparison: Comparison, row: Row) -> Line:
@@ -67,8 +43,7 @@ def _head(comparison: Comparison, row: Row) -> Line:
 
 def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     h, head, found = comparison.header, _head(comparison, row), row.recovered
-    context = row.effective_context and row.effective_context.window
-    of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": context}
+    of_row: Line = {"undertrained": row.undertrained is not None}
     if row.curve is not None:
         of_row["breaks_at"] = " ".join("none" if at is None else str(at) for at in row.curve.breaks_at)
     if found is not None:
@@ -111,38 +86,15 @@ def _seed(row: Row, multiple: float) -> Line:
     """Return the columns of a row of one run; its intervals are over documents."""
     (member,) = row.members
     nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
-    line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
+    line: Line = {"run": str(member.run.path), "seed": member.run.seed}
+    line |= {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
     line |= _number("change_nats", nats.change, nats.change_ci95)
-    if not member.curves:
+    if member.curve is None:
         line |= {"loss_bpb": bits.mean} | _number("change_bpb", bits.change, bits.change_ci95)
     line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
     first = dict(member.records[0]) if member.records else {}
     line |= {key: first.get(key) for key in ("corpus", "split", "stride", "checkpoint_step")}
     return line | {"note": nats.note}
-
-
-def _documents(record: Record, base: Record | None) -> Iterator[Line]:
-    """Yield a line for each document; its change is against the run as trained at T on the same targets."""
-    at_t = {} if base is None else {one["document"]: one["nats"] for one in _sums(base)}
-    for one in _sums(record):
-        nats, bits, before = one.pop("nats"), math.log(2) * one["bytes"], at_t.get(one["document"])
-        change = None if before is None else nats - before
-        yield {
-            "multiple": record["multiple"],
-            "window": record["window"],
-            "group": None,
-            **one,
-            "loss_nats": nats / one["targets"],
-            "loss_bpb": nats / bits if bits else None,
-            "change_nats": None if change is None else change / one["targets"],
-            "change_bpb": None if change is None or not bits else change / bits,
-        }
-
-
-def _sums(record: Record) -> list[Line]:
-    """Return the sums of a record, a mapping for each document."""
-    columns: Any = record["per_document"] or {}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _number(name: str, value: float | None, interval: Sequence[float] | None) -> Line:

@@ -55,11 +55,9 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[tuple[Run, Record]]
     return [(run, one) for run, one in found if one["window"] > min(lengths[one["targets_hash"]])]
 
 
-def recovered_of(
-    members: Sequence[Selected], extension: str | None, references: Sequence[tuple[Run, Record]]
-) -> Recovered | None:
+def recovered_of(members: Sequence[Selected], references: Sequence[tuple[Run, Record]]) -> Recovered | None:
     """Return what the seeds of a row recover, against the longest training of its kind; None without one."""
-    bases = [(one, base) for one in members if (base := one.record(None, 1.0)) and base["per_document"]]
+    bases = [(one, base) for one in members if (base := one.base) and base["per_document"]]
     if not bases or not references:
         return None
     member, at_t = bases[0]
@@ -70,7 +68,7 @@ def recovered_of(
             long[record["window"]][run.seed] = record
     for window, by_seed in sorted(long.items(), reverse=True):
         multiple = round(window / at_t["window"], 6)
-        far = [(one, base, one.record(extension, multiple)) for one, base in bases]
+        far = [(one, base, one.cells.get(multiple)) for one, base in bases]
         pairs = [(one.sample(base), one.sample(record)) for one, base, record in far if record]
         samples = [one for near, far in pairs if near and far for one in (near, far)]
         if samples:

@@ -32,7 +32,6 @@ CONFIDENCE = 0.95
 SAME = 0.02  # bits per byte: nobody should choose an encoding for less
 COLLAPSED = 0.5  # bits per byte
 REFERENCE = 0.1  # bits per byte: a trained model is at least so much below the trigram reference
-EFFECTIVE = 0.02  # nats per token: a loss so near its best is not harmed by its window
 
 BETTER, SAME_WORD, WORSE, COLLAPSED_WORD = "better", "same", "worse", "collapsed"
 MORE_SEEDS = "unclear (needs more seeds)"

@@ -81,20 +81,20 @@ def check_level(level: float) -> None:
 
 
 def recall_of_rows(
-    rows: Sequence[tuple[Sequence[Selected], str | None]], level: float, hidden: Collection[float] = ()
+    rows: Sequence[Sequence[Selected]], level: float, hidden: Collection[float] = ()
 ) -> tuple[RecallColumns | None, list[RowRecall | None]]:
     """Return the columns, None without a number, and the recall of each row.
 
-    A row is the records of its seeds and its extension; `hidden` are windows that get no column.
+    A row is the records of its seeds; `hidden` are windows that get no column.
     """
-    records = [record for members, _ in rows for one in members for record in _asked([one])]
+    records = [record for members in rows for one in members for record in _asked([one])]
     windows = {multiple_of(record) for record in records}
     multiples = sorted(one for one in windows if one > 1 and one not in hidden)
-    found = [_recall_of(members, extension, level, multiples) for members, extension in rows]
+    found = [_recall_of(members, level, multiples) for members in rows]
     if not any(found):
         return None, found
     if len({record["targets_hash"] for record in records}) == 1:
-        whole = [sum(bool(m.cells) or m.run.state == "diverged" for m in members) for members, _ in rows]
+        whole = [sum(bool(m.cells) or m.run.state == "diverged" for m in members) for members in rows]
         _rank(found, whole)
     return RecallColumns(level, multiples), found
 
@@ -103,14 +103,12 @@ def _asked(members: Sequence[Selected]) -> list[Record]:
     return [record for one in members for record in one.records if "recall" in record]
 
 
-def _recall_of(
-    members: Sequence[Selected], extension: str | None, level: float, multiples: Sequence[float]
-) -> RowRecall | None:
+def _recall_of(members: Sequence[Selected], level: float, multiples: Sequence[float]) -> RowRecall | None:
     """Return the recall of a row; None without a number."""
     at: dict[Place, list[Seed]] = defaultdict(list)
     usual = set()  # the numbers of pairs of the training
     for one in members:
-        for multiple, record in one.cells.get(extension, {}).items():
+        for multiple, record in one.cells.items():
             for distance, pairs, seed in _lines(record):
                 at[multiple, record["window"], distance, pairs].append(seed)
             usual |= {*record["recall"]["pairs"][:1]} if "recall" in record else set()
@@ -119,10 +117,10 @@ def _recall_of(
     grid = [cell_of(place, seeds) for place, seeds in sorted(at.items())]
     trained = [cell for cell in grid if cell.pairs in usual]
     farthest = {cell.multiple: cell for cell in trained}
-    within, as_trained = _within(members, extension), _within(members, None)
+    within, as_trained = _within(members), _within(members, base=True)
     learned = None if as_trained is None else _enough(as_trained, level)
     missing = sum(not _asked([one]) for one in members)
-    weak = sum(not _enough(cell, level) for one in members if (cell := _within([one], None)))
+    weak = sum(not _enough(cell, level) for one in members if (cell := _within([one], base=True)))
     notes = {f"{missing} of {len(members)} without": missing > 0}
     notes[f"{weak} of {len(members)} did not learn"] = weak > 0 and bool(learned)
     return RowRecall(
@@ -154,14 +152,14 @@ def cell_of(place: Place, seeds: Sequence[Seed]) -> RecallCell:
     return cell
 
 
-def _within(members: Sequence[Selected], extension: str | None) -> RecallCell | None:
+def _within(members: Sequence[Selected], base: bool = False) -> RecallCell | None:
     """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
 
     All distances are asked for in the same texts, so that the windows of one are what the interval is over.
     """
     seeds: list[Seed] = []
     for one in members:
-        record = one.record(extension, 1.0)
+        record = one.base if base else one.cells.get(1.0)
         if record is not None and "recall" in record:
             pairs, window = record["recall"]["pairs"][0], record["window"]
             usual = [seed for _, own, seed in _lines(record) if own == pairs]

@@ -6,12 +6,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from posenc.results.cells import Row
 from posenc.results.load import Run, encoding_of, spoken_name
-from posenc.results.selection import Selected, mixed_values
+from posenc.results.selection import Selected
 from posenc.results.settings import OPTIONS, differing, knob_words, options_of, settings_of, size_of
 
 CODE = "code"
@@ -43,11 +42,8 @@ def group_runs(
     for one, values in zip(selected, mixed, strict=True):
         encoding, own = _name(one.run), settings[id(one.run)]
         whole = (encoding, tuple(own.items()), tuple(values.items()))
-        for extension in one.cells:
-            if (row := groups.get((extension, whole))) is None:
-                row = Row(encoding=encoding, extension=extension, settings=own, mixed=values)
-                groups[extension, whole] = row
-            row.members.append(one)
+        new = Row(encoding=encoding, extension=one.extension, settings=own, mixed=values)
+        groups.setdefault((one.extension, whole), new).members.append(one)
     rows = list(groups.values())
     chosen = {id(one.run) for one in selected}
     for run in runs:
@@ -117,7 +113,7 @@ def _keep_one_a_seed(row: Row) -> None:
 
 def _beyond(row: Row) -> str | None:
     """Return the declared policy past T of the encoding or extension, where it has one."""
-    records = [r for m in row.members for r in m.cells.get(row.extension, {}).values()]
+    records = [record for member in row.members for record in member.cells.values()]
     policy = next((r["beyond"] for r in records if r["beyond"] is not None), None)
     if policy is None and row.extension is None:
         policy = row.settings.get("encoding.beyond")
@@ -138,7 +134,7 @@ def _label(rows: Sequence[Row]) -> None:
         chosen = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
         parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *options_of(row.settings)]
         for key in keys:
-            if key not in row.settings or key in OPTIONS or key == "encoding.beyond":
+            if key not in row.settings or key in OPTIONS:
                 continue
             if not key.startswith(chosen):
                 short = key.removeprefix("encoding.").removeprefix("attention.")
@@ -146,26 +142,8 @@ def _label(rows: Sequence[Row]) -> None:
             elif key.endswith(".name"):
                 parts.append(row.settings[key])
         parts += [] if row.extension is None else knob_words(json.loads(row.extension))
-        row.label = " ".join([*parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
+        row.label = " ".join(parts)
         of_name[row.label, tuple(row.mixed.items())].append(row)
     for twins in of_name.values():
         for row in sorted(twins, key=lambda row: not row.measured)[1:]:
             row.label += f" [{row.members[0].run.name}]"
-
-
-def shown_of(
-    selected: Sequence[Selected], rows: Sequence[Row]
-) -> tuple[list[Selected], list[dict[str, str]]]:
-    """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
-    kept = {(id(member.run), row.extension) for row in rows for member in row.members}
-    shown = []
-    for one in selected:
-        cells = {key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept}
-        if cells:
-            curves = {key: one.curves[key] for key in cells if key in one.curves}
-            shown.append(replace(one, cells=cells, curves=curves))
-    mixed = mixed_values(shown)
-    values = {id(one.run): own for one, own in zip(shown, mixed, strict=True)}
-    for row in rows:
-        row.mixed = next((values[id(m.run)] for m in row.members if id(m.run) in values), {})
-    return shown, mixed

@@ -26,6 +26,7 @@ Number = Annotated[float, Gt(-1e100), Lt(1e100)]  # sums and squares of more ove
 Count = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[int, Gt(0), Lt(2**63)]
 Interval = Annotated[list[Number], Len(2, 2)]
+TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
 
 
 SUMS: tuple[Literal["document", "nats", "targets", "bytes"], ...] = ("document", "nats", "targets", "bytes")
@@ -188,6 +189,11 @@ def perplexity(nats: float) -> float:
 def multiple_of(record: Record) -> float:
     """Return the window as a multiple of T, rounded so that it can be a key."""
     return round(record["multiple"], 6)
+
+
+def target_set(record: Record) -> TargetSet:
+    """Return what identifies the scored targets."""
+    return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
 
 
 def check_results(data: bytes | Mapping[str, Any]) -> Results:

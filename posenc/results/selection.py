@@ -5,8 +5,6 @@ Of each run: one protocol, the last checkpoint, one set of targets.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import math
 from collections import defaultdict
@@ -17,7 +15,7 @@ from typing import Any, cast
 
 from posenc.core.errors import UserError
 from posenc.results.load import Run
-from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, multiple_of
+from posenc.results.schema import BINS, Record, TargetSet, multiple_of, target_set
 from posenc.results.settings import (
     as_text,
     differing,
@@ -27,31 +25,27 @@ from posenc.results.settings import (
 from posenc.results.statistics import Sample
 
 UNKNOWN = "unknown"
-TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
 
 
 @dataclass
 class Selected:
-    """The records of one run that are compared, by extension (None: as trained) and window multiple.
+    """The records of one run that are compared, as trained or with one extension, by window multiple.
 
-    The extension is given as JSON. A curve is a record for each of its bins.
+    A curve is a record for each of its bins.
     """
 
     run: Run
-    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)
-    curves: dict[str | None, Record] = field(default_factory=dict)  # of the longest context
-    left_out: int = 0  # records of this protocol with another checkpoint, corpus or set of targets
-    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # by the record's id
+    extension: str | None = None  # as JSON; None: as trained
+    cells: dict[float, Record] = field(default_factory=dict)
+    curve: Record | None = None  # of the longest context
+    base: Record | None = None  # of the run as trained, in windows of T
+    left_out: int = 0  # records of this run and protocol with another checkpoint, corpus or set of targets
+    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # of the run, by the record's id
 
     @property
     def records(self) -> list[Record]:
-        """All of them; curves whole."""
-        whole = [cells.values() for key, cells in self.cells.items() if key not in self.curves]
-        return [*self.curves.values(), *itertools.chain(*whole)]
-
-    def record(self, extend: str | None, multiple: float) -> Record | None:
-        """Return the record at this window length, if any."""
-        return self.cells.get(extend, {}).get(multiple)
+        """All of them; a curve whole."""
+        return list(self.cells.values()) if self.curve is None else [self.curve]
 
     def sample(self, record: Record) -> Sample | None:
         """Return a record's sums by document; its ratios are computed once."""
@@ -60,11 +54,6 @@ class Selected:
         if id(record) not in self.samples:
             self.samples[id(record)] = Sample(record["per_document"])
         return self.samples[id(record)]
-
-
-def target_set(record: Record) -> TargetSet:
-    """Return what identifies the scored targets."""
-    return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
 
 
 def extend_key(record: Record) -> str | None:
@@ -80,7 +69,7 @@ def extend_key(record: Record) -> str | None:
 
 
 def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None = None) -> list[Selected]:
-    """Return the records of `protocol`, a Selected for each run that has some and has not diverged.
+    """Return the records of `protocol` of the runs that have some and have not diverged.
 
     Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id. Where a
     run was measured on several sets of targets, one of the test split is taken, of those the one that most
@@ -98,15 +87,22 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
         for record in kept:
             measured[target_set(record)].append((run, record))
     ranked = {key: _preference(key, found) for key, found in measured.items()}
-    selected = []
+    selected: list[Selected] = []
     for run, count, kept in newest:
-        best, one = min(map(target_set, kept), key=lambda key: ranked[key]), Selected(run)
+        best, own = min(map(target_set, kept), key=lambda key: ranked[key]), dict[str | None, Selected]()
+        samples: dict[int, Sample] = {}
         for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
-            one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
-        one.left_out = count - len(one.records)
-        selected.append(one)
+            key = extend_key(record)
+            one = own.setdefault(key, Selected(run, key, samples=samples))
+            one.cells.setdefault(multiple_of(record), record)
+        for one in own.values():
+            one.left_out = count - sum(len(one.cells) for one in own.values())
+        selected += own.values()
     if any("curve" in record for one in selected for record in one.records):
         _as_bins(selected)
+    bases = {id(one.run): one.cells.get(1.0) for one in selected if one.extension is None}
+    for one in selected:
+        one.base = bases.get(id(one.run))
     return selected
 
 
@@ -119,14 +115,12 @@ class Bin(Record):
 
 def _as_bins(selected: Sequence[Selected]) -> None:
     """Replace the records of curves by their bins; one without a curve has its note in each of them."""
-    for one in selected:
-        one.curves = {key: cells[max(cells)] for key, cells in one.cells.items()}
-        one.cells = {key: _bins(record) for key, record in one.curves.items()}
-    windows = {m: r["window"] for one in selected for cells in one.cells.values() for m, r in cells.items()}
-    for one in selected:
-        for key, record in one.curves.items():
-            if "curve" not in record:
-                one.cells[key] = {m: {**record, "multiple": m, "window": n} for m, n in windows.items()}
+    curves = [one.cells[max(one.cells)] for one in selected]
+    bins = [_bins(curve) for curve in curves]
+    windows = {multiple: record["window"] for cells in bins for multiple, record in cells.items()}
+    for one, curve, cells in zip(selected, curves, bins, strict=True):
+        without: dict[float, Record] = {m: {**curve, "multiple": m, "window": n} for m, n in windows.items()}
+        one.curve, one.cells = curve, cells if "curve" in curve else without
 
 
 def _bins(record: Record) -> dict[float, Record]:
@@ -172,7 +166,7 @@ def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
     return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
 
 
-def parse_multiple(text: str, option: str = "--length") -> float:
+def parse_multiple(text: str, option: str) -> float:
     """Return `16x` as 16.0. Raises UserError."""
     try:
         multiple = float(text.removesuffix("x"))
@@ -183,50 +177,12 @@ def parse_multiple(text: str, option: str = "--length") -> float:
     return multiple
 
 
-def only(
-    runs: Sequence[Run],
-    *,
-    length: float | None = None,
-    corpus: str | None = None,
-    split: str | None = None,
-    stride: int | None = None,
-    protocol: str | None = None,
-) -> list[Run]:
-    """Return the runs with just the records that are asked for; None asks for nothing.
-
-    `length` is a multiple of T that the targets must have been measured at: the longest window decides which
-    targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
-    Raises UserError if nothing is left (of `protocol`), though there was something.
-    """
-    kept = list(runs)
-    for key, value in {"length": length, "corpus": corpus, "split": split, "stride": stride}.items():
-        if value is None:
-            continue
-
-        def own(record: Record, key: str = key) -> Any:
-            return multiple_of(record) if key == "length" else record[key]  # type: ignore[literal-required]
-
-        of = [r for run in kept for r in run.records if protocol in (None, r["protocol"]) or key == "stride"]
-        there = sorted({own(record) for record in of} - {None})
-        if (there or key == "stride") and value not in there:
-            x = "x" if key == "length" else ""
-            shown = [f"{as_text(one)}{x}" for one in there]
-            asked = f"{as_text(value)}{x}"
-            raise UserError(f"--{key}", asked, "no record is of this", allowed=shown or "none")
-        for i, run in enumerate(kept):
-            records = [r for r in run.records if own(r) == value or (key == "stride" and r["stride"] is None)]
-            if key == "length":  # whole sets of targets
-                sets = {(r["protocol"], target_set(r)) for r in records}
-                sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
-                records = [r for r in run.records if (r["protocol"], target_set(r)) in sets]
-            kept[i] = dataclasses.replace(run, records=records)
-    return kept
-
-
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
-    names = _own_names(selected)
-    rows = [_comparable(one, names) for one in selected]
+    names, precisions = _own_names(selected), defaultdict[int, set[str]](set)
+    for one in selected:
+        precisions[id(one.run)] |= {record.get("precision", "its training's") for record in one.records}
+    rows = [_comparable(one, names, precisions[id(one.run)]) for one in selected]
     models = [flatten(one.run.sizes or {}) for one in selected]
     unlike = differing(models)
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
@@ -269,16 +225,16 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Group]:
 def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
     """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
     selected = select(runs, protocol)
-    by_values: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
+    by_values: dict[tuple[tuple[str, str], ...], dict[int, Run]] = defaultdict(dict)
     for one, values in zip(selected, mixed_values(selected), strict=True):
-        by_values[tuple(values.items())].append(one.run)
+        by_values[tuple(values.items())][id(one.run)] = one.run
     if len(by_values) < 2:
-        return [(dict(values), some, selected) for values, some in by_values.items()]
+        return [(dict(values), [*some.values()], selected) for values, some in by_values.items()]
     # within one of them other keys may differ: the targets, where the corpora did
     return [
         (dict(values) | own, members, inside)
         for values, some in by_values.items()
-        for own, members, inside in _alike(some, protocol)
+        for own, members, inside in _alike([*some.values()], protocol)
     ]
 
 
@@ -294,7 +250,7 @@ def _own_names(selected: Sequence[Selected]) -> dict[str, str]:
     return {key: name for key, name in found.items() if name and [*found.values()].count(name) == 1}
 
 
-def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
+def _comparable(one: Selected, names: Mapping[str, str], precisions: set[str]) -> dict[str, str]:
     def text(name: Any, fingerprint: Any) -> str:
         return names.get(str(fingerprint)) or f"{name} {str(fingerprint)[:12]}"
 
@@ -312,7 +268,7 @@ def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
         "evaluated on": text(record["corpus"], record["fingerprint"]),
         "split": record["split"],
         "stride": as_text(record["stride"]),
-        "evaluated in": "/".join(sorted({r.get("precision", "its training's") for r in one.records})),
+        "evaluated in": "/".join(sorted(precisions)),
     }
 
 

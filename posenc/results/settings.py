@@ -8,12 +8,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.results.load import Run, encoding_of
+from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of, target_set
 
 # Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
@@ -133,8 +135,8 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     """Return the runs that fulfil every condition: `encoding=rope,al*`, `train.lr!=0.002`.
 
     A key is one of KEYS or a dotted setting of config.yaml; a group without its field means its name. A run
-    without a value fulfils no `=` and every `!=`. Raises UserError for a malformed condition, a key that no
-    run has, and conditions that no run fulfils.
+    without a value fulfils no `=` and every `!=`. One of RECORDS chooses among the records of each run.
+    Raises UserError for a malformed condition, a key that no run has, and conditions that none fulfils.
     """
     kept = list(runs)
     for text in conditions:
@@ -144,14 +146,40 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise UserError("--where", text, "not a condition", allowed=allowed)
         key, sign, asked = found.groups()
         patterns = [one.strip() for one in asked.split(",")]
+        if key in RECORDS:
+            kept = _with_records(kept, key, patterns, negated=sign == "!=")
+            continue
         if runs and all(value_of_key(run, key) is None for run in runs):
             known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
-            raise UserError("--where", key, "no run has this key", allowed=[*KEYS, *ALIASES, *known])
+            keys = [*KEYS, *ALIASES, *RECORDS, *known]
+            raise UserError("--where", key, "no run has this key", allowed=keys)
         values = {id(run): value_of_key(run, key) for run in kept}
         before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
         if before and not kept:
             there = sorted({value for value in values.values() if value is not None})
             raise UserError(f"--where {key}{sign[:-1]}", asked, "no run fulfils it", allowed=there)
+    return kept
+
+
+def _with_records(runs: Sequence[Run], key: str, patterns: Sequence[str], negated: bool) -> list[Run]:
+    """Return the runs with just the records that fit, those that have no such value, and the reference's.
+
+    Of a length the whole sets of targets that were measured at it: the longest window decides which targets
+    there are, so a longer evaluation is another set.
+    """
+    values = {RECORDS[key](r) for run in runs for r in run.records} - {None}
+    chosen = {value for value in values if _fits(as_text(value), patterns) != negated} | {None}
+    if values and len(chosen) == 1:
+        there = [*map(as_text, sorted(values))]
+        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=there)
+    kept = []
+    for run in runs:
+        records = [r for r in run.records if RECORDS[key](r) in chosen]
+        if key == "eval.length":
+            sets = {(r["protocol"], target_set(r)) for r in records}
+            sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
+            records = [r for r in run.records if (r["protocol"], target_set(r)) in sets]
+        kept.append(replace(run, records=records))
     return kept
 
 
@@ -163,7 +191,7 @@ def _fits(value: str | None, patterns: Sequence[str]) -> bool:
         if value == asked or fnmatch.fnmatchcase(value, asked):
             return True
         with contextlib.suppress(ValueError):
-            if float(value) == float(asked):
+            if float(value) == float(asked.removesuffix("x")):
                 return True
     return False
 
@@ -189,5 +217,11 @@ KEYS: dict[str, Callable[[Run], Any]] = {
     "name": lambda run: run.name,
     "path": lambda run: str(run.path),
     "experiment": lambda run: (run.config or {}).get("experiment_name", run.path.parent.name) or None,
+}
+RECORDS: dict[str, Callable[[Record], Any]] = {
+    "eval.length": multiple_of,  # a multiple of T
+    "eval.corpus": lambda record: record["corpus"],
+    "eval.split": lambda record: record["split"],
+    "eval.stride": lambda record: record["stride"],
 }
 ALIASES = {"T": ("context_length",), "corpus": ("corpus", "data"), "data": ("data", "corpus")}

@@ -17,8 +17,7 @@ from posenc.core.errors import RunError, UserError, first_line
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.writers import show_runs
 from posenc.results.load import load_run
-from posenc.results.schema import Record
-from posenc.results.selection import target_set
+from posenc.results.schema import Record, target_set
 from posenc.running.build import Job
 from posenc.running.eval_job import eval_job
 from posenc.running.measure import run_eval

@@ -29,7 +29,7 @@ def make_dashboard(
 ) -> None:
     """Save the workspace, bars at `length` times T, and print its address; or write its JSON to `out`."""
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    multiple = captions.length(parse_multiple(length))
+    multiple = captions.length(parse_multiple(length, "--length"))
     if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
     if (project := project or settings().project) is None:

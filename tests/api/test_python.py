@@ -126,12 +126,9 @@ def test_extensions_stay_out_of_the_frame_unless_asked_for(run: Any) -> None:
     every = runs.to_frame(extended=True, protocol="all")
     assert set(every["extend"].dropna()) == {"yarn"}
     assert set(every["protocol"]) == {"fixed-target", "nonoverlapping", "positions"}
-    for per, column in (("cell", "seeds"), ("document", "document"), ("seed", "seed")):
+    for per, column in (("cell", "seeds"), ("seed", "seed")):
         table = runs.to_frame(per)
         assert column in table and table["extend"].isna().all() and len(table)
-    documents = runs.to_frame("document").query("multiple == 4")
-    sums = (documents["loss_nats"] * documents["targets"]).sum() / documents["targets"].sum()
-    assert sums == pytest.approx(plain[4])
 
 
 def test_runs_are_named_in_one_line(run: Any) -> None:

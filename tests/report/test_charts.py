@@ -80,7 +80,7 @@ def test_the_charts_have_the_comparisons_numbers_and_margins(swept, metric, unit
     assert change.spec["encoding"]["y"]["scale"]["type"] == "symlog"
     assert context.rows == ["rope", "alibi"] and "standard deviation over 3 seeds" in context.note
     assert any(p.get("name") == "trigram" for p in context.spec["data"]["values"])
-    assert style_of("rope").color in plot_bytes("svg", "context", found).decode()
+    assert style_of("rope", "rope").color in plot_bytes("svg", "context", found).decode()
 
 
 def test_other_protocols_are_drawn_alike(swept):

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_run
+from fake_runs import T, compared, positions, record, rows_of, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
-from posenc.results.selection import only
+from posenc.results.settings import where
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -97,7 +97,7 @@ def test_rows_are_named_by_what_differs(tmp_path):
     comparison = compared(tmp_path)
     assert list(rows_of(comparison)) == [
         "alibi+rope",
-        "learned (beyond: untrained)",
+        "learned",
         *("rope", "rope attention=mla scale=logn", "rope positions=randomized"),
         *("t5", "xpos base=10000", "xpos base=500000"),
     ]
@@ -250,18 +250,17 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path):
     runs = load_runs([tmp_path])
     (alone,) = compare_runs([r for r in runs if "rope" in r.name])
     assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
-    asked = only(runs, length=16.0, corpus=None, split="test")
+    asked = where(runs, ["eval.length=16x", "eval.split=test"])
     assert {r["targets_hash"] for run in asked for r in run.records} == {"b"}
-    asked = only(runs, length=None, corpus="sympy", split="validation")
+    asked = where(runs, ["eval.corpus=sym*", "eval.split!=test", "eval.stride=8"])
     assert compare_runs(asked)[0].header["split"] == "validation"
-    for choice, words in (
-        ({"length": 32.0}, "--length=32x"),
-        ({"corpus": "x"}, "allowed: sympy"),
-        ({"stride": 7}, "none"),
+    for condition, words in (
+        ("eval.length=32x", "eval.length=32x: no record"),
+        ("eval.corpus=x", "allowed: sympy"),
     ):
         with pytest.raises(UserError, match=words):
-            only(runs, **{"length": None, "corpus": None, "split": None, "stride": None, **choice})
-    with pytest.raises(UserError, match="other targets: --length 16x"):
+            where(runs, [condition])
+    with pytest.raises(UserError, match="--where eval"):
         compared(tmp_path, columns=[16.0])
 
 
@@ -288,25 +287,6 @@ def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("losses", "multiple", "longest"),
-    [
-        ((1.03, 1.0, 1.0199, 1.0, 1.0201), 4, False),
-        ((1.03, 1.0, 1.0, 1.0, 1.0199), 8, True),
-        ((1.03, 1.0, 1.5, 1.0, 1.5), 4, False),  # the largest, whatever lies between
-        ((1.0, 1.1, 1.1, 1.1, 1.1), 0.5, False),
-    ],
-)
-def test_effective_context(tmp_path, losses, multiple, longest):
-    write_run(tmp_path, losses=dict(zip(MULTIPLES, losses, strict=True)))
-    found = compared(tmp_path, "bpb").rows[0].effective_context  # nats, whatever the metric
-    assert (found.multiple, found.window, found.longest) == (multiple, 64 * multiple, longest)
-    for note, more in (("oom", True), ("refused: beyond", False)):  # memory says nothing of the encoding
-        root = tmp_path / note[:3]
-        write_run(root, records=[record(64, 1.0), record(128, 1.0), record(256, 0, note=note)])
-        assert compared(root).rows[0].effective_context.longest == more
-
-
-@pytest.mark.parametrize(
     ("below", "wiggle", "marked"),
     [(0.101, 0.1, False), (0.099, 0.1, True), (0.15, 0.1, False), (0.15, 0.3, True), (-0.5, 0.1, True)],
 )
@@ -318,7 +298,6 @@ def test_undertrained_is_not_clearly_below_the_reference(tmp_path, below, wiggle
     comparison = compared(tmp_path, "bpb")
     for row in comparison.rows:
         assert (row.undertrained or "").startswith(f"{-below:+.3f} bits per byte") == marked
-    assert (comparison.rows[0].effective_context is None) == marked
     assert comparison.header["reference"]["mean"] == pytest.approx(1.81 / BIT)
     assert protocols_of(load_runs([tmp_path])) == ["fixed-target"]
 
@@ -396,7 +375,6 @@ def test_columns_and_a_baseline(sweep, tmp_path):
     comparison = compared(sweep, columns=[8])
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
-    assert row.effective_context.window == 8 * T
     for n in (64, 512, 128):
         write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")

@@ -1,4 +1,4 @@
-"""Tidy tables: a line for each cell, seed and document, a unit a column."""
+"""Tidy tables: a line for each cell or seed, a unit a column."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ from fake_runs import positions, record, write_run
 
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
-from posenc.results.frame import cells_table, documents_table, seeds_table
+from posenc.results.frame import cells_table, seeds_table
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -60,11 +60,3 @@ def test_a_line_a_seed(folder):
     assert far["change_nats_low"] < 1.0 + 1e-9 and Path(far["run"]).is_dir()
     assert {line["note"] for line in lines if line["label"] == "nope"} == {"failed"}
     assert sum(line["protocol"] == "positions" for line in lines) == 3 * 9  # bins, of two runs and none
-
-
-def test_a_line_a_document(folder):
-    lines = documents_table(load_runs([folder]), CompareRequest(columns=[2]))
-    assert len(lines) == 40 * (2 + 2 + 2) + 40  # t5 has no 2x: its table is whole
-    one = next(x for x in lines if (x["label"], x["seed"], x["document"]) == ("rope", 1, 3))
-    assert (one["loss_nats"], one["targets"], one["bytes"]) == (pytest.approx(2.0), 10, 20)
-    assert (one["change_nats"], one["change_bpb"]) == (pytest.approx(1.0), pytest.approx(0.5 / BIT))

@@ -40,7 +40,7 @@ def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, t
     assert one is not None and one.share == pytest.approx(share) and one.note is None
     assert (one.room, one.reference, one.multiple, one.window) == pytest.approx((0.5, 1.0, 8, 512))
     lines = render(found(tmp_path), "table").splitlines()
-    (line,) = [line for line in lines if line.startswith("recovered  ")]
+    (line,) = [line for line in lines if line.startswith("recovered: ")]
     assert line.split()[1] == text
 
 
