@@ -9,21 +9,18 @@ other rows and seeds stays.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
 from pathlib import Path
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 
+from posenc.report.charts import image, on_paper, vega
 from posenc.results.load import load_runs
 from posenc.results.rows import as_trained
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED, FIGURE = DOCS / "study" / "emergence.json", DOCS / "pictures" / "study" / "emergence.png"
-STYLE = Path(__file__).parents[1] / "posenc" / "report" / "posenc.mplstyle"
 CHANCE = math.log(16)  # nats: one of the alphabet's 16 values
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 
@@ -57,19 +54,34 @@ def drawn(found: Curves) -> bytes:
     """Return the PNG: a row for each encoding, from the first to recall to the last; colour is the loss."""
     rows = sorted(found, key=lambda row: (emerged(found[row]), mean(found[row])[-1][1], row))
     at = sorted({tokens for row in rows for tokens, _ in mean(found[row])})
-    known = [dict(mean(found[row])) for row in rows]
-    losses = np.array([[one.get(tokens, np.nan) for tokens in at] for one in known])
-    with mpl.style.context(STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 0.17 * len(rows) + 0.9), layout="constrained")
-        shown = axes.pcolormesh([0, *at], range(len(rows) + 1), losses, vmin=0, vmax=CHANCE, cmap="viridis_r")
-        axes.set(xlabel="tokens trained", ylim=(len(rows), 0), yticks=np.arange(len(rows)) + 0.5)
-        axes.set_yticklabels(rows, fontsize=7)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M")
-        figure.colorbar(shown, label=f"nats on values that can be known (chance {CHANCE:.2f})")
-        image = io.BytesIO()
-        figure.savefig(image, format="png")
-        plt.close(figure)
-    return image.getvalue()
+    since = dict(zip(at, [0.0, *at], strict=False))
+    values = [
+        {"row": row, "since": since[tokens] / 1e6, "tokens": tokens / 1e6, "nats": nats}
+        for row in rows
+        for tokens, nats in mean(found[row])
+    ]
+    color = {
+        "field": "nats",
+        "type": "quantitative",
+        "scale": {"domain": [0, CHANCE], "scheme": "viridis", "reverse": True},
+        "title": f"nats on known values (chance {CHANCE:.2f})",
+        "legend": {"orient": "top", "gradientLength": 240, "titleLimit": 300},
+    }
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "config": {},
+        "data": {"values": values},
+        "width": 340,
+        "height": {"step": 11},
+        "mark": "rect",
+        "encoding": {
+            "x": {"field": "since", "type": "quantitative", "title": "tokens trained, millions"},
+            "x2": {"field": "tokens"},
+            "y": {"field": "row", "type": "nominal", "sort": rows, "title": None},
+            "color": color,
+        },
+    }
+    return image(vega().vegalite_to_svg(on_paper(spec, {}), allowed_base_urls=[]), "png")
 
 
 def stored() -> Curves:
