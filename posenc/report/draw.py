@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 
 from posenc.report.charts import FORMATS, Spec, image, on_paper, template, vega
 from posenc.report.pictures import Curves, Map, Picture
 from posenc.report.series import ON_WHITE
-from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import terminal
+from posenc.report.table import CellText, Table
+from posenc.report.writers import table_lines
 
 __all__ = ["FORMATS", "TEXT_WIDTH", "picture_bytes", "picture_spec", "picture_text"]
 PANEL, HEIGHT, BETWEEN, COLUMNS = 190, 115, 66, 2  # points: a panel without its axis; panels in a row
@@ -117,8 +119,13 @@ def _marks(panel: Curves, width: float) -> list[Spec]:
 
 def picture_text(picture: Picture) -> str:
     """Return title, notes and the numbers of each panel, one below the other, 80 columns wide."""
-    tables = [_numbers(panel) for panel in picture.panels]
-    return terminal([Report([picture.title, *picture.notes], "", tables, [])], TEXT_WIDTH, False).rstrip("\n")
+    head = [
+        textwrap.fill(line, TEXT_WIDTH, subsequent_indent="  ") for line in (picture.title, *picture.notes)
+    ]
+    tables = [table_lines(_numbers(panel), TEXT_WIDTH) for panel in picture.panels]
+    return "\n\n".join(
+        "\n".join(lines) for lines in (head, *([t.plain.rstrip() for t in one] for one in tables))
+    )
 
 
 def _numbers(panel: Curves | Map) -> Table:

@@ -99,11 +99,12 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
         return _run_report(comparison)
     cells, also = [cell for row in rows for cell in row.cells], comparison.recall is not None
     notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows)]
-    notes += [_recall_note(comparison)] * also
+    notes += [_recall_note(comparison) + ", each ± half its 95% CI" * spread] * also
     ranked = any(cell.versus_best for cell in cells)
-    if spread and any(cell.spread is not None for cell in cells):
+    of_losses = spread and not recall_only
+    if of_losses and any(cell.spread is not None for cell in cells):
         notes.append("±: standard deviation over seeds")
-    elif spread and any(cell.change_ci95 for cell in cells):
+    elif of_losses and any(cell.change_ci95 for cell in cells):
         notes.append("±: half the 95% CI over documents")
     if spread:
         notes += ["bold: best, tilde: not distinguishable from it"] * ranked

@@ -177,7 +177,7 @@ def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
         (lambda run: px.evaluate("hf", subject={"pth": "x"}), "did you mean: subject.path"),
         (lambda run: run.generate("x", temperature=-1.0), "temperature=-1.0: out of range"),
         (lambda run: px.load_runs("nowhere"), "no such run directory"),
-        (lambda run: run.runs().to_frame("run"), "allowed: cell, seed, document"),
+        (lambda run: run.runs().to_frame("run"), "allowed: cell, seed"),
         (lambda run: run.runs().compare(sorted="8x"), "sorted: there is no such option"),
         (lambda run: run.runs().plot("contexts"), "did you mean: context"),
     ],

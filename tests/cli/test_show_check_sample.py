@@ -23,7 +23,7 @@ def test_a_file_is_written_named_and_the_same_again(posenc, place):
     first = posenc(*arguments)
     assert (first.code, first.out, first.err) == (0, "here.svg\n", ""), first
     content = (place / "here.svg").read_bytes()
-    assert content.startswith(b"<?xml") and [path.name for path in place.iterdir()] == ["here.svg"]
+    assert content.startswith(b"<svg") and [path.name for path in place.iterdir()] == ["here.svg"]
     again = tiny.spawn(*arguments, cwd=place, PYTHONHASHSEED="77", TZ="Asia/Tokyo")
     assert again.code == 0 and (place / "here.svg").read_bytes() == content
 

@@ -137,6 +137,9 @@ def test_recall_is_beside_the_losses(tmp_path, monkeypatch):
         text = of_run(run, monkeypatch=monkeypatch)
         assert said in text.splitlines() and len(text.splitlines()) <= 20 and "also measured" not in text
     runs = load_runs([tmp_path])
+    for protocol, of_losses in (("fixed-target", 1), ("recall", 0)):
+        caption = render(compare_runs(runs, CompareRequest(protocol)), "markdown").splitlines()[0]
+        assert "each ± half its 95% CI" in caption and caption.count("±: half the 95% CI") == of_losses
     latex = render(compare_runs(runs), "latex")
     assert r"\textbf{97$\pm$4}" in latex and r"recall@: \% of planted values" in latex
     plain = [one for one in runs if one.name.startswith("rope")]
