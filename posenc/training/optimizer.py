@@ -111,7 +111,7 @@ class MuonAdamW(AdamW):
     """Muon (Jordan et al. 2024) as torch has it on hidden matrices, AdamW on the rest, with one state.
 
     Updates are matched in size (Liu et al., arXiv 2502.16982): one learning rate and weight decay for both.
-    torch's own class always computes in bfloat16; where the CPU has none a step takes nine times as long.
+    torch's own class always computes in bfloat16, where the CPU has none 20 times as slowly as in float32.
     """
 
     def __init__(
