@@ -44,6 +44,7 @@ class GRAPE(Encoding):
         "{'none': 0, 'gated': H*(2*D + 1), 'forget': H*(d + 1), 'path': H*path_width*d}[additive])"
     )
     zero_init = ("own.log_factor",)
+    cost = (1.24, 1.66)
 
     slope: Tensor
 

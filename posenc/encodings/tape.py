@@ -32,6 +32,7 @@ class TAPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "(L - 1)*(H*H + (4*H if width is None else width)*(2*H + d))"
     relative = True
+    cost = (1.27, 1.4)
 
     def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
         super().__init__(shape)
