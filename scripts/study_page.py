@@ -10,6 +10,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
+    <!-- recalled: PATH -->             encodings whose seeds differ in what they find
     <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
@@ -88,6 +89,7 @@ MAKERS = {
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,
     "repeated: ": study_tables.repeated,
+    "recalled: ": study_tables.recalled,
     "verdicts: ": study_tables.verdicts,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,

@@ -21,6 +21,7 @@ from posenc.results.recall import KEPT
 from posenc.results.settings import where
 
 ROOT = Path(__file__).parents[1]
+SEEDS_APART = 0.2
 RETRIEVAL = dict.fromkeys(row["table"] for row in published() if row["metric"] == SHARES)
 APART = (
     0.1  # two accuracies that are nearer have no order: one seed and 128 windows a cell resolve ten points
@@ -139,6 +140,34 @@ def repeated(words: str) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", f"{alike} of {len(order)} encodings have the same word in every seed."]
+    return "\n".join(lines) + "\n"
+
+
+def recalled(words: str) -> str:
+    """Recall within T and at the last multiple, seed by seed, of encodings whose seeds differ: PATH.
+
+    They differ where not every seed passes the gate, or the last accuracies are SEEDS_APART or more apart.
+    """
+    runs = runs_of(words.split())
+    numbers = sorted({run.seed for run in runs if run.seed is not None})
+    found: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
+    for seed in numbers:
+        for row in _table(where(runs, [f"seed={seed}"])).rows:
+            if (one := row.recall) and one.within and (last := one.beyond[-1]):
+                found[row.label].append((one.within.accuracy, last.accuracy, bool(one.learned)))
+    several = {name: of for name, of in found.items() if len(of) == len(numbers)}
+    learned = {name: sum(passed for *_, passed in of) for name, of in several.items()}
+    lines = [f"| found at T, at 8T, % | {' | '.join(f'seed {seed}' for seed in numbers)} |"]
+    lines.append(f"| --- |{' ---: |' * len(numbers)}")
+    for name, of in sorted(several.items(), key=lambda one: -sum(far for _, far, _ in one[1])):
+        far = [last for _, last, _ in of]
+        if 0 < learned[name] < len(of) or (learned[name] and max(far) - min(far) >= SEEDS_APART):
+            cells = (f"{100 * within:.0f}, {100 * last:.0f}" for within, last, _ in of)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    every = sum(count == len(numbers) for count in learned.values())
+    some = sum(0 < count < len(numbers) for count in learned.values())
+    told = f"{every} learn to recall within T in every one, {some} in some"
+    lines += ["", f"Of {len(several)} encodings with {len(numbers)} seeds {told}."]
     return "\n".join(lines) + "\n"
 
 
