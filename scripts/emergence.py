@@ -63,7 +63,7 @@ def drawn(found: Curves) -> bytes:
     color = {
         "field": "nats",
         "type": "quantitative",
-        "scale": {"domain": [0, CHANCE], "scheme": "viridis", "reverse": True},
+        "scale": {"domain": [0, CHANCE], "clamp": True, "scheme": "viridis", "reverse": True},
         "title": f"nats on known values (chance {CHANCE:.2f})",
         "legend": {"orient": "top", "gradientLength": 240, "titleLimit": 300},
     }
