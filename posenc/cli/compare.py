@@ -18,10 +18,8 @@ from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.results.selection import parse_multiple
-from posenc.results.settings import where
+from posenc.results.schema import HEADLINE, RECALL, REFERENCE_PROTOCOL
+from posenc.results.settings import parse_multiple, where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 

@@ -32,10 +32,9 @@ from posenc.report.series import (
     source,
     use_points,
 )
-from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import printed, printed_change
+from posenc.results.rows import short_note
+from posenc.results.schema import RECALL, printed, printed_change
 
 PLOTS = {
     "context": "loss against context",

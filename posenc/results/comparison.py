@@ -15,24 +15,51 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results import cells as numbers
-from posenc.results.cells import Column, Row
-from posenc.results.headroom import long_trained, recovered_of
+from posenc.results.beside import (
+    LEVEL,
+    RecallColumns,
+    check_level,
+    long_trained,
+    recall_of_rows,
+    recovered_of,
+)
 from posenc.results.load import Run
-from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
-from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
-from posenc.results.rows import CODE, group_runs
+from posenc.results.rows import (
+    CODE,
+    NOT_MEASURED,
+    Column,
+    Row,
+    beside,
+    columns_of,
+    group_runs,
+    make_cell,
+    reference_of,
+    samples_of,
+    single,
+    summarise_curves,
+    undertrained,
+)
 from posenc.results.schema import (
     HEADLINE,
     METRICS,
+    RECALL,
     REFERENCE_PROTOCOL,
     SCHEMA_VERSION,
     UNIT,
     Metric,
     Record,
 )
-from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
-from posenc.results.settings import as_text, differing
+from posenc.results.settings import (
+    Group,
+    Selected,
+    as_text,
+    differing,
+    mixed_values,
+    select,
+    split_runs,
+    tokens_trained,
+)
+from posenc.results.statistics import COLLAPSED, CONFIDENCE, SAME, compare_with
 
 ALL = "all"  # a request's protocol: a table for each one measured
 
@@ -211,19 +238,19 @@ def _compare(
     rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
-        row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
+        row.parameters = single(n for m in row.members if (n := m.run.parameters) is not None)
         row.notes += _notes(row)
-        row.undertrained = numbers.undertrained(row)
-        row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
-        row.curve = numbers.summarise_curves(row)
+        row.undertrained = undertrained(row)
+        row.cells = [make_cell(row, one.multiple, metric) for one in columns]
+        row.curve = summarise_curves(row)
         row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
         _rank(part, i, baseline)
     header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
-    if part.protocol in (HEADLINE, PROTOCOL):
+    if part.protocol in (HEADLINE, RECALL):
         hidden = {*part.multiples} - {one.multiple for one in columns}
-        recall, every = recall_of_rows(numbers.beside(rows, PROTOCOL), level, hidden)
+        recall, every = recall_of_rows(beside(rows, RECALL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
     return Comparison(header, columns, rows, recall)
@@ -235,7 +262,7 @@ def _notes(row: Row) -> list[str]:
     for member in row.members:
         run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
         if not member.cells or run.state != "finished":
-            state = numbers.NOT_MEASURED if run.state == "finished" else run.state
+            state = NOT_MEASURED if run.state == "finished" else run.state
             notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
     for member in row.members:
         for multiple, record in sorted(member.cells.items()):
@@ -250,7 +277,7 @@ def _rank(part: _Part, at: int, baseline: int | None) -> None:
     ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
     if len(ranked) < 2 or not _comparable(part, ranked, at):
         return
-    samples = [numbers.samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
+    samples = [samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, part.metric).items():
@@ -295,7 +322,7 @@ def _header(part: _Part) -> dict[str, Any]:
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
-    units = numbers.single(record["unit"] for one in selected for record in one.records)
+    units = single(record["unit"] for one in selected for record in one.records)
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [row.settings for row in rows if row.settings]
     several = len({row.encoding for row in rows}) > 1
@@ -320,7 +347,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "targets": ends([record["targets"] for record in scored]),
         "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
-        "reference": numbers.reference_of(selected, metric),
+        "reference": reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum({id(one.run): one.left_out for one in selected}.values()),
     }
@@ -341,7 +368,7 @@ def _find_baseline(part: _Part, asked: str) -> int:
 def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
     """Give each part the columns that are asked for, or all if it has none of them. Raises UserError."""
     for part in parts:
-        every = numbers.columns_of(part.selected)
+        every = columns_of(part.selected)
         part.multiples = [column.multiple for column in every]
         chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
         part.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
@@ -370,7 +397,7 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
     if comparison.recall is not None:
         learned = [row.recall.beyond[-1:] if row.recall and row.recall.learned else [] for row in rows]
-        keys[PROTOCOL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
+        keys[RECALL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
     if asked not in keys:
         raise UserError("--sort", order, "cannot sort by this", allowed=list(keys))
     found = sorted(zip(keys[asked], range(len(rows)), strict=True), key=lambda one: sign * (one[0] or 0.0))

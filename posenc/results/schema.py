@@ -15,6 +15,7 @@ from posenc.results.statistics import ratio_interval
 SCHEMA_VERSION = 1
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
+RECALL = "recall"  # the protocol that stands beside it
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}

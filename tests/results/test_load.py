@@ -15,9 +15,8 @@ from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 from posenc.core.errors import UserError
 from posenc.report.runs_table import headline_losses, run_summary
 from posenc.results import load_runs
-from posenc.results.load import SUFFIX, bundled, is_dead, load_run, packed, resume_command
+from posenc.results.load import SUFFIX, bundled, is_dead, load_run, packed, plain_yaml, resume_command
 from posenc.results.settings import where
-from posenc.results.store import plain_yaml
 
 
 def test_finds_runs_at_any_depth_once(tmp_path):

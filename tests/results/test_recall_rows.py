@@ -8,9 +8,9 @@ from fake_runs import T, compared, recall_records, record, rows_of, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
+from posenc.results.beside import LEVEL, wilson
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.frame import cells_table
-from posenc.results.recall import LEVEL, wilson
 
 LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
 

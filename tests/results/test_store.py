@@ -8,8 +8,8 @@ import pytest
 from fake_runs import positions, record, write_run
 
 from posenc.core.errors import RunError
+from posenc.results.load import CELL, assemble_results, find_record, read_records, write_record
 from posenc.results.schema import check_record, make_record, printed, printed_change
-from posenc.results.store import CELL, assemble_results, find_record, read_records, write_record
 
 PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h", "seconds": 0.5}
 PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}
