@@ -18,7 +18,7 @@ from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
-from posenc.results.schema import HEADLINE, RECALL, REFERENCE_PROTOCOL
+from posenc.results.schema import RECALL
 from posenc.results.settings import parse_multiple, where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
@@ -49,9 +49,7 @@ def run_compare(
         write(explain(), sys.stdout)
         return
     _check(request, output)
-    everything = request.protocol == ALL or output.plot or output.html or output.against
-    protocols = None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL}
-    runs = load_runs(paths, protocols)
+    runs = load_runs(paths)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if conditions:
         runs = where(runs, conditions)

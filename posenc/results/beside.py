@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
-from posenc.core.errors import UserError
 from posenc.results.load import Run
 from posenc.results.schema import HEADLINE, Record, multiple_of
 from posenc.results.settings import Selected, kind_of
@@ -81,12 +80,6 @@ class RecallColumns:
 
     level: float  # per cent within T that a row needs
     multiples: list[float]  # of T: windows beyond it, each with its farthest distance
-
-
-def check_level(level: float) -> None:
-    """Refuse a level that is no percentage. Raises UserError."""
-    if not 0 <= level <= 100:  # nan, too
-        raise UserError("--recall-level", level, "not a percentage", allowed="0 to 100")
 
 
 def recall_of_rows(

@@ -10,7 +10,7 @@ import dataclasses
 import fnmatch
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ from posenc.core.errors import UserError
 from posenc.results.beside import (
     LEVEL,
     RecallColumns,
-    check_level,
     long_trained,
     recall_of_rows,
     recovered_of,
@@ -52,7 +51,6 @@ from posenc.results.schema import (
 from posenc.results.settings import (
     Group,
     Selected,
-    as_text,
     differing,
     mixed_values,
     select,
@@ -133,7 +131,8 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
-    check_level(request.recall_level)
+    if not 0 <= request.recall_level <= 100:  # nan, too
+        raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
     parts = _choose_rows(_parts(runs, request), request.rows)
     _choose_columns(parts, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
@@ -155,8 +154,7 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
     """Return the protocols that any of the runs has records of; the headline first, no reference."""
-    names = {record["protocol"] for run in runs for record in run.records}
-    names = names.union(*(run.unread for run in runs)) - {REFERENCE_PROTOCOL}
+    names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 
@@ -315,10 +313,6 @@ def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
     selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
-    def shared(values: Iterable[Any]) -> Any:
-        found = {as_text(value): value for value in values}
-        return next(iter(found.values())) if len(found) == 1 else None
-
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
@@ -337,11 +331,11 @@ def _header(part: _Part) -> dict[str, Any]:
         "group": part.group,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
-        **{key: shared(one.records[0].get(key) for one in selected) for key in of_records},
-        **{key: shared((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
-        "model": shared(one.run.sizes for one in selected),
+        **{key: single(one.records[0].get(key) for one in selected) for key in of_records},
+        **{key: single((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
+        "model": single(one.run.sizes for one in selected),
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
-        "tokens": shared(map(tokens_trained, selected)),
+        "tokens": single(map(tokens_trained, selected)),
         "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),

@@ -22,7 +22,7 @@ import shlex
 import socket
 import stat
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -217,7 +217,6 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
-    unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
     def state(self) -> str:
@@ -286,13 +285,12 @@ def is_dead(status: dict[str, Any]) -> bool:
 # --- run directories and bundles
 
 
-def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = None) -> list[Run]:
+def load_runs(paths: Iterable[str | Path]) -> list[Run]:
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json, a bundle, or `study`. With `protocols`
-    only their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
-    `problem`. Raises UserError for a path that does not exist.
+    symbolic links inside it are not followed), a results.json, a bundle, or `study`. Damaged and foreign
+    files make a Run with a `problem`. Raises UserError for a path that does not exist.
     """
     found: dict[str, Run] = {}
     gc.disable()  # there are no cycles, and among 2000 runs the search for them doubles the time
@@ -301,16 +299,16 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
             if problem is not None:
                 some: Iterable[Run] = [Run(path, problem=problem)]
             elif path.name.endswith(SUFFIX):
-                some = load_bundle(path, protocols)
+                some = load_bundle(path)
             else:
-                some = [load_run(path, protocols)]
+                some = [load_run(path)]
             found.update({str(run.path): run for run in some})
     finally:
         gc.enable()
     return [run for _, run in sorted(found.items())]
 
 
-def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
+def load_run(path: Path) -> Run:
     """Return one run directory's content. Never raises for what its files hold."""
     run = Run(Path(path))
     try:
@@ -318,13 +316,13 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
         run.status = read_json(run.path, "status.json") or {}
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
         if text is not None:
-            _take(run, text, protocols)
+            _take(run, text)
     except (OSError, ValueError) as error:
         run.problem = str(error) or type(error).__name__
     return run
 
 
-def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator[Run]:
+def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
         for line in unpacked(read_file(path.parent, path.name) or b""):
@@ -334,7 +332,7 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
             run.status = status if isinstance(status, dict) else {}
             try:
                 if results is not None or run.status.get("status") != "diverged":
-                    _take(run, results or {}, protocols)
+                    _take(run, results or {})
             except ValueError as error:
                 run.problem = str(error)
             yield run
@@ -342,16 +340,13 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
         yield Run(path, problem=str(error) or type(error).__name__)
 
 
-def _take(run: Run, data: bytes | dict[str, Any], protocols: Container[str] | None) -> None:
+def _take(run: Run, data: bytes | dict[str, Any]) -> None:
     """Put what results.json holds into the run. Raises ValueError."""
     try:
         results = check_results(data)
     except ValueError as error:
         raise ValueError(f"results.json: {error}") from error
     run.facts, run.records = results["run"], results["records"]
-    if protocols is not None:
-        run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
-        run.records = [r for r in run.records if r["protocol"] in protocols]
 
 
 def run_places(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]]:

@@ -29,6 +29,7 @@ from posenc.results.schema import (
 from posenc.results.settings import (
     OPTIONS,
     Selected,
+    as_text,
     differing,
     knob_words,
     options_of,
@@ -148,8 +149,8 @@ class Row:
 
 def single(values: Iterable[Any]) -> Any:
     """Return the value that all of them have; None where they differ or there is none."""
-    distinct = set(values)
-    return next(iter(distinct)) if len(distinct) == 1 else None
+    distinct = {as_text(value): value for value in values}
+    return next(iter(distinct.values())) if len(distinct) == 1 else None
 
 
 def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:

@@ -317,13 +317,6 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     return selected
 
 
-class Bin(Record):
-    """A bin of a curve; its window is its last position."""
-
-    rise: float  # nats per token over the level at T
-    rise_ci95: list[float] | None
-
-
 def _as_bins(selected: Sequence[Selected]) -> None:
     """Replace the records of curves by their bins; one without a curve has its note in each of them."""
     curves = [one.cells[max(one.cells)] for one in selected]
@@ -335,7 +328,7 @@ def _as_bins(selected: Sequence[Selected]) -> None:
 
 
 def _bins(record: Record) -> dict[float, Record]:
-    """Return the bins of a curve by multiple of T; none without a curve."""
+    """Return the bins of a curve by multiple of T, each with its rise; its window is its last position."""
     found: dict[float, Record] = {}
     if "curve" in record:
         curve, train_length = record["curve"], record["window"] / record["multiple"]
@@ -343,7 +336,7 @@ def _bins(record: Record) -> dict[float, Record]:
         del shared["curve"]
         for end, *numbers in zip(curve["edges"][1:], *(curve[key] for key in BINS), strict=True):
             place = {"window": end - 1, "multiple": (end - 1) / train_length}
-            one = cast("Bin", shared | place | dict(zip(BINS, numbers, strict=True)))
+            one = cast("Record", shared | place | dict(zip(BINS, numbers, strict=True)))
             found[multiple_of(one)] = one
     return found
 

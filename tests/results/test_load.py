@@ -37,18 +37,9 @@ def test_finds_runs_at_any_depth_once(tmp_path):
 
 def test_the_reference_study_is_there_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert len(load_runs(["study"], ())) > 80
+    assert len(load_runs(["study"])) > 80
     write_run(tmp_path / "study")
     assert len(load_runs(["study"])) == 1  # a folder of that name is meant
-
-
-def test_only_asked_protocols_are_read(tmp_path):
-    write_run(tmp_path, records=[record(T, 1.0), record(T, 2.0, protocol="sliding", stride=8)])
-    for path in (tmp_path, tmp_path / f"x{SUFFIX}"):
-        if path != tmp_path:
-            path.write_bytes(packed([bundled(run) for run in load_runs([tmp_path])]))
-        (run,) = load_runs([path], {"sliding"})
-        assert [r["protocol"] for r in run.records] == ["sliding"] and run.unread == {"fixed-target"}
 
 
 DAMAGE = {
