@@ -22,7 +22,6 @@ from posenc.results.statistics import (
     Ratio,
     Sample,
     document_part,
-    interval_of,
     mean_and_spread,
     ratios_of,
     welch,
@@ -324,4 +323,4 @@ def _unpaired(
     """Return the 95% interval of a value whose seeds vary as mean(a) - mean(b) does, unpaired."""
     spreads = [(mean_and_spread(one)[1] or 0.0, len(one)) for one in (list(a), list(b))]
     parts = [(spread**2 / n, max(n - 1, 1)) for spread, n in spreads]
-    return interval_of(welch(value, parts, documents))
+    return welch(value, parts, documents).interval()

@@ -15,28 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results.beside import (
-    LEVEL,
-    RecallColumns,
-    long_trained,
-    recall_of_rows,
-    recovered_of,
-)
+from posenc.results.beside import LEVEL, RecallColumns, long_trained, recall_of_rows, recovered_of
 from posenc.results.load import Run
 from posenc.results.rows import (
     CODE,
-    NOT_MEASURED,
     Column,
     Row,
-    beside,
     columns_of,
     group_runs,
-    make_cell,
-    reference_of,
+    measure,
     samples_of,
     single,
-    summarise_curves,
-    undertrained,
+    value_of,
 )
 from posenc.results.schema import (
     HEADLINE,
@@ -235,12 +225,7 @@ def _compare(
     """Compare the rows of one table."""
     rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
-        row.runs = [str(member.run.path) for member in row.members]
-        row.parameters = single(n for m in row.members if (n := m.run.parameters) is not None)
-        row.notes += _notes(row)
-        row.undertrained = undertrained(row)
-        row.cells = [make_cell(row, one.multiple, metric) for one in columns]
-        row.curve = summarise_curves(row)
+        measure(row, columns, metric)
         row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
         _rank(part, i, baseline)
@@ -248,25 +233,19 @@ def _compare(
     recall = None
     if part.protocol in (HEADLINE, RECALL):
         hidden = {*part.multiples} - {one.multiple for one in columns}
-        recall, every = recall_of_rows(beside(rows, RECALL), level, hidden)
+        recall, every = recall_of_rows(_beside(rows, RECALL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
     return Comparison(header, columns, rows, recall)
 
 
-def _notes(row: Row) -> list[str]:
-    """Return what is missing or weak: runs, training, cells."""
-    notes: dict[str, list[str]] = defaultdict(list)
-    for member in row.members:
-        run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
-        if not member.cells or run.state != "finished":
-            state = NOT_MEASURED if run.state == "finished" else run.state
-            notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
-    for member in row.members:
-        for multiple, record in sorted(member.cells.items()):
-            if record["note"]:
-                notes[record["note"]].append(f"{multiple:g}x")
-    return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
+def _beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
+    """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
+    runs = {id(member.run): member.run for row in rows for member in row.members}
+    shown = [member for row in rows for member in row.members if member.cells]
+    steps = {id(one.run): one.records[0]["checkpoint_step"] for one in shown}
+    there = {(id(one.run), one.extension): one for one in select([*runs.values()], protocol, steps)}
+    return [[there.get((id(m.run), row.extension), Selected(m.run)) for m in row.members] for row in rows]
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
@@ -341,10 +320,25 @@ def _header(part: _Part) -> dict[str, Any]:
         "targets": ends([record["targets"] for record in scored]),
         "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
-        "reference": reference_of(selected, metric),
+        "reference": _reference(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum({id(one.run): one.left_out for one in selected}.values()),
     }
+
+
+def _reference(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
+    """Return the trigram reference on the targets that are shown: the loss of a smoothed byte trigram.
+
+    `mean` is null where runs differ; None without one.
+    """
+    values = set()
+    for one in selected:
+        hashes = {record["targets_hash"] for record in one.records}
+        references = [record for record in one.run.records if record["protocol"] == REFERENCE_PROTOCOL]
+        values |= {value_of(record, metric) for record in references if record["targets_hash"] in hashes}
+    if not values - {None}:
+        return None
+    return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
 
 
 def _find_baseline(part: _Part, asked: str) -> int:

@@ -18,7 +18,6 @@ from posenc.results.load import Run, encoding_of, spoken_name
 from posenc.results.schema import (
     BREAK,
     HUGE,
-    METRICS,
     REFERENCE_PROTOCOL,
     Metric,
     Record,
@@ -33,12 +32,10 @@ from posenc.results.settings import (
     differing,
     knob_words,
     options_of,
-    select,
     settings_of,
     size_of,
 )
 from posenc.results.statistics import (
-    CONFIDENCE,
     REFERENCE,
     SAME_WORD,
     Estimate,
@@ -46,7 +43,6 @@ from posenc.results.statistics import (
     Sample,
     Versus,
     difference,
-    interval_of,
     mean_and_spread,
     verdict,
 )
@@ -147,6 +143,31 @@ class Row:
         return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
 
 
+def measure(row: Row, columns: Sequence[Column], metric: Metric) -> None:
+    """Fill a row with its numbers: a cell for each column, and what is of the row as a whole."""
+    row.runs = [str(member.run.path) for member in row.members]
+    row.parameters = single(n for m in row.members if (n := m.run.parameters) is not None)
+    row.notes += _notes(row)
+    row.undertrained = _undertrained(row)
+    row.cells = [make_cell(row, one.multiple, metric) for one in columns]
+    row.curve = _curves(row)
+
+
+def _notes(row: Row) -> list[str]:
+    """Return what is missing or weak: runs, training, cells."""
+    notes: dict[str, list[str]] = defaultdict(list)
+    for member in row.members:
+        run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
+        if not member.cells or run.state != "finished":
+            state = NOT_MEASURED if run.state == "finished" else run.state
+            notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
+    for member in row.members:
+        for multiple, record in sorted(member.cells.items()):
+            if record["note"]:
+                notes[record["note"]].append(f"{multiple:g}x")
+    return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
+
+
 def single(values: Iterable[Any]) -> Any:
     """Return the value that all of them have; None where they differ or there is none."""
     distinct = {as_text(value): value for value in values}
@@ -188,11 +209,11 @@ def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     cell.note = ", ".join(notes) or None
     if len(values) == 1 and cell.change is not None and metric != "ppl":
         own = _difference(pairs, "targets" if metric == "nats" else "bytes")
-        cell.change_ci95 = records[0].get("rise_ci95") if own is None else interval_of(own)
+        cell.change_ci95 = records[0].get("rise_ci95") if own is None else own.interval()
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
         same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
         cell.verdict = SAME_WORD if same else verdict(change)  # same: one measurement, stored twice
-        cell.verdict_change, cell.verdict_ci95 = change.value, interval_of(change)
+        cell.verdict_change, cell.verdict_ci95 = change.value, change.interval()
     return cell
 
 
@@ -263,7 +284,7 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
         return None
 
 
-def summarise_curves(row: Row) -> CurveSummary | None:
+def _curves(row: Row) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
     found = [one.curve for one in row.members if one.curve is not None and "curve" in one.curve]
     if not found:
@@ -283,38 +304,14 @@ def _holds(record: Record) -> bool:
     return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)
 
 
-def beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
-    """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
-    runs = {id(member.run): member.run for row in rows for member in row.members}
-    shown = [member for row in rows for member in row.members if member.cells]
-    steps = {id(one.run): one.records[0]["checkpoint_step"] for one in shown}
-    there = {(id(one.run), one.extension): one for one in select([*runs.values()], protocol, steps)}
-    return [[there.get((id(m.run), row.extension), Selected(m.run)) for m in row.members] for row in rows]
-
-
-def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
-    """Return the trigram reference on the targets that are shown: the loss of a smoothed byte trigram.
-
-    `mean` is null where runs differ; None without one.
-    """
-    values = set()
-    for one in selected:
-        hashes = {record["targets_hash"] for record in one.records}
-        references = [record for record in one.run.records if record["protocol"] == REFERENCE_PROTOCOL]
-        values |= {value_of(record, metric) for record in references if record["targets_hash"] in hashes}
-    if not values - {None}:
-        return None
-    return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
-
-
-def undertrained(row: Row) -> str | None:
+def _undertrained(row: Row) -> str | None:
     """Return which seeds' loss at T, as trained, is not clearly below the reference's, and by how much.
 
     Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte
     with the whole 95% interval over documents (below 10 documents with the difference itself).
     """
     gains = {m.run.seed: gain for m in row.members if (gain := _against_reference(m)) is not None}
-    highest = {seed: (gain.interval(CONFIDENCE) or [gain.value])[-1] for seed, gain in gains.items()}
+    highest = {seed: (gain.interval() or [gain.value])[-1] for seed, gain in gains.items()}
     weak = [seed for seed in gains if highest[seed] >= -REFERENCE]
     if not weak:
         return None

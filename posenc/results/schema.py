@@ -173,7 +173,7 @@ def make_record(
         "note": note,
     }
     made |= {"nats": mean, "bpb": total / (math.log(2) * size) if size else None}
-    made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": None if interval is None else list(interval)}
+    made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": interval}
     made |= {"per_document": sums if rows else None} | ({} if curve is None else {"curve": curve})
     made |= {} if recall is None else {"recall": recall}
     return cast("Record", {key: made[key] for key in Record.__annotations__ if key in made})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy as np
 
+CONFIDENCE = 0.95
 MIN_DOCUMENTS = 10  # fewer: no interval, it would promise more than it holds
 FEW_DOCUMENTS = 30  # fewer: an interval, and callers warn
 MIN_GROUPS = 20  # fewer: documents count as independent
@@ -53,7 +54,7 @@ class Estimate:
         seed, document = (-float(stdtrit(df, error / 2)) * math.sqrt(part) for df, part in parts)
         return seed, document
 
-    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+    def interval(self, confidence: float = CONFIDENCE) -> list[float] | None:
         """Return the value +- the root of the halves' sum of squares; None below MIN_DOCUMENTS.
 
         Banerjee (1960): at least the confidence asked for, whatever the share of the seeds. One t with
@@ -64,7 +65,7 @@ class Estimate:
         if halves is None:
             return None
         half = math.hypot(*halves)
-        return self.value - half, self.value + half
+        return [self.value - half, self.value + half]
 
 
 def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]:
@@ -96,7 +97,7 @@ def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]
 
 def ratio_interval(
     sums: Sequence[float], counts: Sequence[float], groups: Sequence[int] | None = None
-) -> tuple[float, float] | None:
+) -> list[float] | None:
     """Return the 95% interval of sum(sums) / sum(counts) over documents; None below MIN_DOCUMENTS.
 
     A jackknife-t: leave one document (or group) out at a time. The degrees of freedom are those of the
@@ -229,7 +230,6 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 # --- words
 
-CONFIDENCE = 0.95
 SAME = 0.02  # bits per byte: nobody should choose an encoding for less
 COLLAPSED = 0.5  # bits per byte
 REFERENCE = 0.1  # bits per byte: a trained model is at least so much below the trigram reference
@@ -247,7 +247,7 @@ def verdict(change: Estimate) -> str:
     Where the interval crosses a margin, `unclear`, with what would narrow it: documents for one seed and
     below MIN_DOCUMENTS (then there is no interval), else whichever of the two is the wider.
     """
-    interval = change.interval(CONFIDENCE)
+    interval = change.interval()
     if interval is None:
         return MORE_DOCUMENTS
     low, high = interval
@@ -264,12 +264,6 @@ def verdict(change: Estimate) -> str:
 def short_verdict(word: str) -> str:
     """Return the word without its reason, as it fits a cell."""
     return word.partition(" ")[0]
-
-
-def interval_of(estimate: Estimate) -> list[float] | None:
-    """Return the 95% interval as JSON holds it."""
-    interval = estimate.interval(CONFIDENCE)
-    return None if interval is None else list(interval)
 
 
 @dataclass
