@@ -19,12 +19,18 @@ from unittest.mock import patch
 import numpy as np
 
 from posenc.results import ranking, recall
-from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
-from posenc.results.ranking import SAME, compare_with, ranked_rows, shared_variances, unpaired
-from posenc.results.rows import group_runs
-from posenc.results.selection import mixed_values, select
-from posenc.results.statistics import Sample, difference
+from posenc.results.rows import group_runs, samples_of
+from posenc.results.settings import mixed_values, select
+from posenc.results.statistics import (
+    SAME,
+    Sample,
+    compare_with,
+    difference,
+    ranked_rows,
+    shared_variances,
+    unpaired,
+)
 
 STUDY, SEEDS = "docs/study", 3
 LENGTHS = {1.0: "T", 8.0: "8T"}

@@ -14,7 +14,7 @@ import tokenize
 from pathlib import Path
 from typing import get_args
 
-from posenc.results.ranking import Method
+from posenc.results.statistics import Method
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"

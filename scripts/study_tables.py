@@ -14,11 +14,11 @@ from posenc.report.against import SHARES, against, published, tables
 from posenc.report.captions import label
 from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
-from posenc.results.cells import Cell
+from posenc.results.beside import KEPT
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
-from posenc.results.ranking import short_verdict
-from posenc.results.recall import KEPT
+from posenc.results.rows import Cell
 from posenc.results.settings import where
+from posenc.results.statistics import short_verdict
 
 ROOT = Path(__file__).parents[1]
 SEEDS_APART = 0.2

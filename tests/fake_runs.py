@@ -9,8 +9,8 @@ import yaml
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.load import assemble_results, write_record
 from posenc.results.schema import make_record
-from posenc.results.store import assemble_results, write_record
 
 T = 64
 MULTIPLES = (0.5, 1, 2, 4, 8)

@@ -16,8 +16,7 @@ from posenc.results.frame import cells_table, seeds_table
 from posenc.results.load import Run
 from posenc.results.load import load_runs as read_runs
 from posenc.results.schema import HEADLINE
-from posenc.results.selection import parse_multiple
-from posenc.results.settings import where
+from posenc.results.settings import parse_multiple, where
 
 if TYPE_CHECKING:
     import pandas as pd

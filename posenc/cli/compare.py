@@ -18,10 +18,8 @@ from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.results.selection import parse_multiple
-from posenc.results.settings import where
+from posenc.results.schema import RECALL
+from posenc.results.settings import parse_multiple, where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 
@@ -51,9 +49,7 @@ def run_compare(
         write(explain(), sys.stdout)
         return
     _check(request, output)
-    everything = request.protocol == ALL or output.plot or output.html or output.against
-    protocols = None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL}
-    runs = load_runs(paths, protocols)
+    runs = load_runs(paths)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if conditions:
         runs = where(runs, conditions)

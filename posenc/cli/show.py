@@ -16,8 +16,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions import Extension, build_extension, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.report.draw import FORMATS, picture_bytes, picture_text
-from posenc.report.pictures import FAR, Picture, measure
+from posenc.report.charts import FORMATS
+from posenc.report.pictures import FAR, Picture, measure, picture_bytes, picture_text
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.eval_job import load_model, stored_run

@@ -21,8 +21,7 @@ from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.evaluation.plans import RecallGrid
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.selection import parse_multiple
-from posenc.results.settings import own_yaml
+from posenc.results.settings import own_yaml, parse_multiple
 from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
 

@@ -15,8 +15,8 @@ from posenc.evaluation import PROTOCOLS
 from posenc.evaluation.foreign import Foreign
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, OutOfMemoryError
 from posenc.evaluation.plans import EvalRequest, windows_of
+from posenc.results.load import find_record, write_record
 from posenc.results.schema import UNIT, Record, make_record
-from posenc.results.store import find_record, write_record
 from posenc.training.device import free_threads, keep_freed_memory
 
 

@@ -16,8 +16,7 @@ from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.load import Run
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import HEADLINE, INFLATED, SCHEMA_VERSION, printed, printed_change
+from posenc.results.schema import HEADLINE, INFLATED, RECALL, SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 FORMATS = ("table", "markdown", "json")

@@ -13,9 +13,12 @@ from typing import Any
 from rich.cells import cell_len
 
 from posenc.core.errors import visible
-from posenc.results.cells import Cell, CurveSummary
+from posenc.results.beside import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
-from posenc.results.ranking import (
+from posenc.results.rows import Cell, CurveSummary
+from posenc.results.schema import BREAK, HEADLINE, RECALL, printed_change
+from posenc.results.settings import as_text
+from posenc.results.statistics import (
     BETTER,
     COLLAPSED,
     COLLAPSED_WORD,
@@ -25,10 +28,6 @@ from posenc.results.ranking import (
     WORSE,
     short_verdict,
 )
-from posenc.results.recall import KEPT, LEVEL, RecallCell, RowRecall
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import BREAK, HEADLINE, printed_change
-from posenc.results.settings import as_text
 
 LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number

@@ -32,10 +32,9 @@ from posenc.report.series import (
     source,
     use_points,
 )
-from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.schema import printed, printed_change
+from posenc.results.rows import short_note
+from posenc.results.schema import RECALL, printed, printed_change
 
 PLOTS = {
     "context": "loss against context",
@@ -44,10 +43,7 @@ PLOTS = {
     "recall": "share of planted values found, by window and distance",
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
-NOTHING = {  # why there is no chart of a kind
-    "recall": "no run was asked to recall: posenc train experiment=recall",
-    "use": "no run was asked to recall: posenc train experiment=recall",
-}
+NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 KIND = "context"  # where none is asked for
 KINDS = {RECALL: "recall"}  # of a protocol, instead
 FORMATS = ("png", "svg", "pdf")
@@ -319,7 +315,8 @@ def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison], width:
     names = Names(comparisons)
     found = chart(kind, comparisons, names)
     if found is None:
-        raise UserError("--plot-kind", kind, NOTHING.get(kind, "no run has a number yet"))
+        problem = NO_RECALL if kind in ("recall", "use") else "no run has a number yet"
+        raise UserError("--plot-kind", kind, problem)
     points = width * POINTS
     columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), int(points / NARROW_PANEL)))
     inner = points / columns  # too wide, so that it is not the notes that are measured

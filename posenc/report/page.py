@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from posenc import __version__
+from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
 from posenc.report.captions import explain, label
 from posenc.report.charts import chart, shapes, vega
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.store import write_text_atomic
+from posenc.results.schema import RECALL
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
 POLICY = (

@@ -19,7 +19,7 @@ from posenc.report.table import CellText, Table
 from posenc.report.writers import fitting, table_lines
 from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name
 from posenc.results.schema import HEADLINE
-from posenc.results.selection import select
+from posenc.results.settings import select
 
 FINISHED, RUNNING, DIVERGED = "finished", "running", "diverged"
 ORDER = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")

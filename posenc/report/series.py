@@ -12,9 +12,9 @@ from typing import Any
 
 from posenc.report.captions import cut, facts_of, label, length, percent, plural
 from posenc.report.table import cell_lines
-from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.recall import PROTOCOL as RECALL
+from posenc.results.rows import Cell
+from posenc.results.schema import RECALL
 
 DIGITS = 6  # significant ones of a coordinate
 Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text

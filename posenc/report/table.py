@@ -22,13 +22,11 @@ from posenc.report.captions import (
     token_of,
     unit_of,
 )
-from posenc.results.cells import Cell
+from posenc.results.beside import RecallCell, Recovered
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
-from posenc.results.headroom import Recovered
-from posenc.results.ranking import Versus, short_verdict
-from posenc.results.recall import PROTOCOL as RECALL
-from posenc.results.recall import RecallCell
-from posenc.results.schema import HEADLINE, printed, printed_change
+from posenc.results.rows import Cell
+from posenc.results.schema import HEADLINE, RECALL, printed, printed_change
+from posenc.results.statistics import Versus, short_verdict
 
 BEST, TIED = "*", "~"
 MARKS = {"best": BEST, "tied": TIED}

@@ -10,29 +10,44 @@ import dataclasses
 import fnmatch
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results import cells as numbers
-from posenc.results.cells import Column, Row
-from posenc.results.headroom import long_trained, recovered_of
+from posenc.results.beside import LEVEL, RecallColumns, long_trained, recall_of_rows, recovered_of
 from posenc.results.load import Run
-from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
-from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
-from posenc.results.rows import CODE, group_runs
+from posenc.results.rows import (
+    CODE,
+    Column,
+    Row,
+    columns_of,
+    group_runs,
+    measure,
+    samples_of,
+    single,
+    value_of,
+)
 from posenc.results.schema import (
     HEADLINE,
     METRICS,
+    RECALL,
     REFERENCE_PROTOCOL,
     SCHEMA_VERSION,
     UNIT,
     Metric,
     Record,
 )
-from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
-from posenc.results.settings import as_text, differing
+from posenc.results.settings import (
+    Group,
+    Selected,
+    differing,
+    mixed_values,
+    select,
+    split_runs,
+    tokens_trained,
+)
+from posenc.results.statistics import COLLAPSED, CONFIDENCE, SAME, compare_with
 
 ALL = "all"  # a request's protocol: a table for each one measured
 
@@ -106,7 +121,8 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
-    check_level(request.recall_level)
+    if not 0 <= request.recall_level <= 100:  # nan, too
+        raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
     parts = _choose_rows(_parts(runs, request), request.rows)
     _choose_columns(parts, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
@@ -128,8 +144,7 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
     """Return the protocols that any of the runs has records of; the headline first, no reference."""
-    names = {record["protocol"] for run in runs for record in run.records}
-    names = names.union(*(run.unread for run in runs)) - {REFERENCE_PROTOCOL}
+    names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 
@@ -210,38 +225,27 @@ def _compare(
     """Compare the rows of one table."""
     rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
-        row.runs = [str(member.run.path) for member in row.members]
-        row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
-        row.notes += _notes(row)
-        row.undertrained = numbers.undertrained(row)
-        row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
-        row.curve = numbers.summarise_curves(row)
+        measure(row, columns, metric)
         row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
         _rank(part, i, baseline)
     header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
-    if part.protocol in (HEADLINE, PROTOCOL):
+    if part.protocol in (HEADLINE, RECALL):
         hidden = {*part.multiples} - {one.multiple for one in columns}
-        recall, every = recall_of_rows(numbers.beside(rows, PROTOCOL), level, hidden)
+        recall, every = recall_of_rows(_beside(rows, RECALL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
     return Comparison(header, columns, rows, recall)
 
 
-def _notes(row: Row) -> list[str]:
-    """Return what is missing or weak: runs, training, cells."""
-    notes: dict[str, list[str]] = defaultdict(list)
-    for member in row.members:
-        run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
-        if not member.cells or run.state != "finished":
-            state = numbers.NOT_MEASURED if run.state == "finished" else run.state
-            notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
-    for member in row.members:
-        for multiple, record in sorted(member.cells.items()):
-            if record["note"]:
-                notes[record["note"]].append(f"{multiple:g}x")
-    return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
+def _beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
+    """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
+    runs = {id(member.run): member.run for row in rows for member in row.members}
+    shown = [member for row in rows for member in row.members if member.cells]
+    steps = {id(one.run): one.records[0]["checkpoint_step"] for one in shown}
+    there = {(id(one.run), one.extension): one for one in select([*runs.values()], protocol, steps)}
+    return [[there.get((id(m.run), row.extension), Selected(m.run)) for m in row.members] for row in rows]
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
@@ -250,7 +254,7 @@ def _rank(part: _Part, at: int, baseline: int | None) -> None:
     ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
     if len(ranked) < 2 or not _comparable(part, ranked, at):
         return
-    samples = [numbers.samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
+    samples = [samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, part.metric).items():
@@ -288,14 +292,10 @@ def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
     selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
-    def shared(values: Iterable[Any]) -> Any:
-        found = {as_text(value): value for value in values}
-        return next(iter(found.values())) if len(found) == 1 else None
-
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
-    units = numbers.single(record["unit"] for one in selected for record in one.records)
+    units = single(record["unit"] for one in selected for record in one.records)
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [row.settings for row in rows if row.settings]
     several = len({row.encoding for row in rows}) > 1
@@ -310,20 +310,35 @@ def _header(part: _Part) -> dict[str, Any]:
         "group": part.group,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
-        **{key: shared(one.records[0].get(key) for one in selected) for key in of_records},
-        **{key: shared((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
-        "model": shared(one.run.sizes for one in selected),
+        **{key: single(one.records[0].get(key) for one in selected) for key in of_records},
+        **{key: single((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
+        "model": single(one.run.sizes for one in selected),
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
-        "tokens": shared(map(tokens_trained, selected)),
+        "tokens": single(map(tokens_trained, selected)),
         "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
         "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
-        "reference": numbers.reference_of(selected, metric),
+        "reference": _reference(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum({id(one.run): one.left_out for one in selected}.values()),
     }
+
+
+def _reference(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
+    """Return the trigram reference on the targets that are shown: the loss of a smoothed byte trigram.
+
+    `mean` is null where runs differ; None without one.
+    """
+    values = set()
+    for one in selected:
+        hashes = {record["targets_hash"] for record in one.records}
+        references = [record for record in one.run.records if record["protocol"] == REFERENCE_PROTOCOL]
+        values |= {value_of(record, metric) for record in references if record["targets_hash"] in hashes}
+    if not values - {None}:
+        return None
+    return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
 
 
 def _find_baseline(part: _Part, asked: str) -> int:
@@ -341,7 +356,7 @@ def _find_baseline(part: _Part, asked: str) -> int:
 def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
     """Give each part the columns that are asked for, or all if it has none of them. Raises UserError."""
     for part in parts:
-        every = numbers.columns_of(part.selected)
+        every = columns_of(part.selected)
         part.multiples = [column.multiple for column in every]
         chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
         part.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
@@ -370,7 +385,7 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
     if comparison.recall is not None:
         learned = [row.recall.beyond[-1:] if row.recall and row.recall.learned else [] for row in rows]
-        keys[PROTOCOL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
+        keys[RECALL] = [cells[0].accuracy if cells and cells[0] else None for cells in learned]
     if asked not in keys:
         raise UserError("--sort", order, "cannot sort by this", allowed=list(keys))
     found = sorted(zip(keys[asked], range(len(rows)), strict=True), key=lambda one: sign * (one[0] or 0.0))

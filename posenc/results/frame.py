@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posenc.results.cells import Cell, Row, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
-from posenc.results.ranking import Versus
-from posenc.results.recall import PROTOCOL
+from posenc.results.rows import Cell, Row, make_cell
+from posenc.results.schema import RECALL
+from posenc.results.statistics import Versus
 
 Line = dict[str, Any]
 
@@ -58,7 +58,7 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     for one in row.recall.grid if row.recall else ():
         keys = ("multiple", "window", "seeds", "distance", "pairs", "windows")
         line = {key: getattr(one, key) for key in keys} | {"recall": one.accuracy, "recall_sd": one.spread}
-        yield head | {"protocol": PROTOCOL} | line | _number("recall", one.accuracy, one.ci95)
+        yield head | {"protocol": RECALL} | line | _number("recall", one.accuracy, one.ci95)
 
 
 def _cell(cell: Cell, metric: str) -> Line:

@@ -15,6 +15,7 @@ from posenc.results.statistics import ratio_interval
 SCHEMA_VERSION = 1
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
+RECALL = "recall"  # the protocol that stands beside it
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -172,7 +173,7 @@ def make_record(
         "note": note,
     }
     made |= {"nats": mean, "bpb": total / (math.log(2) * size) if size else None}
-    made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": None if interval is None else list(interval)}
+    made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": interval}
     made |= {"per_document": sums if rows else None} | ({} if curve is None else {"curve": curve})
     made |= {} if recall is None else {"recall": recall}
     return cast("Record", {key: made[key] for key in Record.__annotations__ if key in made})

@@ -1,4 +1,7 @@
-"""Settings of runs: which runs are seeds of one row, what tells two rows apart, and `--where`."""
+"""Settings of runs: which are seeds of a row or can share a ranking, `--where`; the records to compare.
+
+Of each run one protocol, the last checkpoint, one set of targets.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,19 @@ import contextlib
 import fnmatch
 import functools
 import json
+import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.results.load import Run, encoding_of
-from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of, target_set
+from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, TargetSet, multiple_of, target_set
+from posenc.results.statistics import Sample
 
 # Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
@@ -225,3 +231,255 @@ RECORDS: dict[str, Callable[[Record], Any]] = {
     "eval.stride": lambda record: record["stride"],
 }
 ALIASES = {"T": ("context_length",), "corpus": ("corpus", "data"), "data": ("data", "corpus")}
+
+
+# --- the records that are compared
+
+UNKNOWN = "unknown"
+
+
+@dataclass
+class Selected:
+    """The records of one run that are compared, as trained or with one extension, by window multiple.
+
+    A curve is a record for each of its bins.
+    """
+
+    run: Run
+    extension: str | None = None  # as JSON; None: as trained
+    cells: dict[float, Record] = field(default_factory=dict)
+    curve: Record | None = None  # of the longest context
+    base: Record | None = None  # of the run as trained, in windows of T
+    left_out: int = 0  # records of this run and protocol with another checkpoint, corpus or set of targets
+    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # of the run, by the record's id
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them; a curve whole."""
+        return list(self.cells.values()) if self.curve is None else [self.curve]
+
+    def sample(self, record: Record) -> Sample | None:
+        """Return a record's sums by document; its ratios are computed once."""
+        if record["per_document"] is None:
+            return None
+        if id(record) not in self.samples:
+            self.samples[id(record)] = Sample(record["per_document"])
+        return self.samples[id(record)]
+
+
+def extend_key(record: Record) -> str | None:
+    """Return the extension with its parameters as one comparable text, the same at every window.
+
+    Knobs that were tuned on validation documents are left out: each seed chooses its own.
+    """
+    if record["extend"] is None:
+        return None
+    left_out = {"resolved", *record["extend"].get("tuned", [])}
+    kept = {key: value for key, value in record["extend"].items() if key not in left_out}
+    return json.dumps(kept, sort_keys=True)
+
+
+def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None = None) -> list[Selected]:
+    """Return the records of `protocol` of the runs that have some and have not diverged.
+
+    Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id. Where a
+    run was measured on several sets of targets, one of the test split is taken, of those the one that most
+    runs share, then the run's own corpus, the most and the longest windows, the most targets.
+    """
+    newest: list[tuple[Run, int, list[Record]]] = []
+    measured: dict[TargetSet, list[tuple[Run, Record]]] = defaultdict(list)
+    for run in runs:
+        records = [record for record in run.records if record["protocol"] == protocol]
+        if not records or run.facts is None or run.state == "diverged":
+            continue
+        step = (steps or {}).get(id(run), max(record["checkpoint_step"] for record in records))
+        if kept := [record for record in records if record["checkpoint_step"] == step]:
+            newest.append((run, len(records), kept))
+        for record in kept:
+            measured[target_set(record)].append((run, record))
+    ranked = {key: _preference(key, found) for key, found in measured.items()}
+    selected: list[Selected] = []
+    for run, count, kept in newest:
+        best, own = min(map(target_set, kept), key=lambda key: ranked[key]), dict[str | None, Selected]()
+        samples: dict[int, Sample] = {}
+        for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
+            key = extend_key(record)
+            one = own.setdefault(key, Selected(run, key, samples=samples))
+            one.cells.setdefault(multiple_of(record), record)
+        for one in own.values():
+            one.left_out = count - sum(len(one.cells) for one in own.values())
+        selected += own.values()
+    if any("curve" in record for one in selected for record in one.records):
+        _as_bins(selected)
+    bases = {id(one.run): one.cells.get(1.0) for one in selected if one.extension is None}
+    for one in selected:
+        one.base = bases.get(id(one.run))
+    return selected
+
+
+def _as_bins(selected: Sequence[Selected]) -> None:
+    """Replace the records of curves by their bins; one without a curve has its note in each of them."""
+    curves = [one.cells[max(one.cells)] for one in selected]
+    bins = [_bins(curve) for curve in curves]
+    windows = {multiple: record["window"] for cells in bins for multiple, record in cells.items()}
+    for one, curve, cells in zip(selected, curves, bins, strict=True):
+        without: dict[float, Record] = {m: {**curve, "multiple": m, "window": n} for m, n in windows.items()}
+        one.curve, one.cells = curve, cells if "curve" in curve else without
+
+
+def _bins(record: Record) -> dict[float, Record]:
+    """Return the bins of a curve by multiple of T, each with its rise; its window is its last position."""
+    found: dict[float, Record] = {}
+    if "curve" in record:
+        curve, train_length = record["curve"], record["window"] / record["multiple"]
+        shared: dict[str, Any] = {**record, "bpb": None, "ppl": None, "ci95": None, "per_document": None}
+        del shared["curve"]
+        for end, *numbers in zip(curve["edges"][1:], *(curve[key] for key in BINS), strict=True):
+            place = {"window": end - 1, "multiple": (end - 1) / train_length}
+            one = cast("Record", shared | place | dict(zip(BINS, numbers, strict=True)))
+            found[multiple_of(one)] = one
+    return found
+
+
+def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
+    """Return the sort key of a set of targets; the preferred one sorts first."""
+    windows = {record["window"] for _, record in found}
+    owners = {id(run): (run.facts or {}).get("corpus", {}).get("fingerprint") for run, _ in found}
+    foreign = key[0] not in owners.values()
+    tuned_on = key[1] != "test"  # extensions are tuned on validation documents and measured there too
+    targets = max(record["targets"] for _, record in found)
+    return tuned_on, -len(owners), foreign, -len(windows), -max(windows), -targets, key
+
+
+def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
+    """Return the records of each extension with the knobs that have the most and the longest windows.
+
+    Tuned anew on other lengths they may differ, and a row made of both would be of neither.
+    """
+    if not any((record["extend"] or {}).get("tuned") for record in records):
+        return list(records)
+    tunings: dict[str | None, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        knobs = json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
+        tunings[extend_key(record)][knobs].append(record)
+
+    def preference(item: tuple[str, list[Record]]) -> tuple[int, int, str]:
+        windows = {record["window"] for record in item[1]}
+        return len(windows), max(windows), item[0]
+
+    return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
+
+
+def parse_multiple(text: str, option: str) -> float:
+    """Return `16x` as 16.0. Raises UserError."""
+    try:
+        multiple = float(text.removesuffix("x"))
+    except ValueError:
+        multiple = math.nan
+    if not (math.isfinite(multiple) and multiple > 0):
+        raise UserError(option, text, "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
+    return multiple
+
+
+def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
+    """Return for each run the keys that differ anywhere among them, with that run's value as text."""
+    names, precisions = _own_names(selected), defaultdict[int, set[str]](set)
+    for one in selected:
+        precisions[id(one.run)] |= {record.get("precision", "its training's") for record in one.records}
+    rows = [_comparable(one, names, precisions[id(one.run)]) for one in selected]
+    models = [flatten(one.run.sizes or {}) for one in selected]
+    unlike = differing(models)
+    longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
+    hashes = [one.records[0]["targets_hash"] for one in selected]
+    for one, targets in zip(selected, hashes, strict=True):
+        longest[targets] = max(longest[targets], *map(multiple_of, one.records))
+    for targets, row, model in zip(hashes, rows, models, strict=True):
+        row["model"] = " ".join(f"{key}={model.get(key)}" for key in unlike)
+        if "name" in unlike:
+            row["model"] = model.get("name", UNKNOWN)
+        row["target set"] = f"{targets[:8]}, to {longest[targets]:g}x"
+    keys = differing(rows)
+    if {"evaluated on", "split", "stride", "tokenizer", "context length"} & {*keys}:
+        keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause
+    return [{key: row[key] for key in keys} for row in rows]
+
+
+Group = tuple[dict[str, str], list[Run], list[Selected]]  # its values, its runs, those with numbers
+
+
+def split_runs(runs: Sequence[Run], protocol: str) -> list[Group]:
+    """Return the runs of each ranking and what tells it from the others ({} for one), most runs first.
+
+    Runs without numbers join the first with runs of their settings, else of their size, else the last.
+    """
+    found = sorted(_alike(runs, protocol), key=lambda one: (-len(one[1]), sorted(one[0].items())))
+    if len(found) < 2:
+        return [({}, list(runs), selected) for _, _, selected in found] or [({}, list(runs), [])]
+    measured = {id(run) for _, members, _ in found for run in members}
+    rest = [run for run in runs if id(run) not in measured]
+    kinds = [{kind_of(run) for run in members} for _, members, _ in found] if rest else []
+    for run in rest:
+        own = kind_of(run)
+        places = [i for i, of in enumerate(kinds) if own in of]
+        places += [i for i, of in enumerate(kinds) if own[1] in (size for _, size in of)]
+        found[[*places, -1][0]][1].append(run)
+    return found
+
+
+def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
+    """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
+    selected = select(runs, protocol)
+    by_values: dict[tuple[tuple[str, str], ...], dict[int, Run]] = defaultdict(dict)
+    for one, values in zip(selected, mixed_values(selected), strict=True):
+        by_values[tuple(values.items())][id(one.run)] = one.run
+    if len(by_values) < 2:
+        return [(dict(values), [*some.values()], selected) for values, some in by_values.items()]
+    # within one of them other keys may differ: the targets, where the corpora did
+    return [
+        (dict(values) | own, members, inside)
+        for values, some in by_values.items()
+        for own, members, inside in _alike([*some.values()], protocol)
+    ]
+
+
+def _own_names(selected: Sequence[Selected]) -> dict[str, str]:
+    """Return by fingerprint what texts of one's own are called: their file or folder, where that is one's."""
+    found: dict[str, str] = {}
+    for one in selected:
+        data, corpus = (one.run.config or {}).get("data"), (one.run.facts or {}).get("corpus", {})
+        paths = data.get("paths") if isinstance(data, dict) else None
+        if paths and isinstance(paths, str | list):
+            some = [paths] if isinstance(paths, str) else paths
+            found[str(corpus.get("fingerprint"))] = " ".join(Path(str(path)).name for path in some)
+    return {key: name for key, name in found.items() if name and [*found.values()].count(name) == 1}
+
+
+def _comparable(one: Selected, names: Mapping[str, str], precisions: set[str]) -> dict[str, str]:
+    def text(name: Any, fingerprint: Any) -> str:
+        return names.get(str(fingerprint)) or f"{name} {str(fingerprint)[:12]}"
+
+    facts = one.run.facts or {}
+    record = one.records[0]
+    corpus, tokenizer = facts.get("corpus", {}), facts.get("tokenizer", UNKNOWN)
+    if isinstance(tokenizer, dict):
+        tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
+    return {
+        "corpus": text(corpus.get("name", UNKNOWN), corpus.get("fingerprint", UNKNOWN)),
+        "planted": as_text(corpus.get("plant")),
+        "tokenizer": as_text(tokenizer),
+        "context length": as_text(facts.get("context_length", UNKNOWN)),
+        "tokens trained": as_text(tokens_trained(one)),
+        "evaluated on": text(record["corpus"], record["fingerprint"]),
+        "split": record["split"],
+        "stride": as_text(record["stride"]),
+        "evaluated in": "/".join(sorted(precisions)),
+    }
+
+
+def tokens_trained(one: Selected) -> int | str:
+    """Return the tokens that the measured checkpoint had seen: fewer than the run's for an earlier one."""
+    facts, step = one.run.facts or {}, one.records[0]["checkpoint_step"]
+    tokens, steps = facts.get("tokens"), facts.get("steps")
+    if not isinstance(tokens, int):
+        return UNKNOWN
+    return tokens * step // steps if isinstance(steps, int) and 0 < step < steps else tokens

@@ -23,9 +23,8 @@ from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import tune
-from posenc.results.load import spoken_name
+from posenc.results.load import find_record, spoken_name, write_record
 from posenc.results.schema import Record, RunFacts, make_record
-from posenc.results.store import find_record, write_record
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, run_facts, subject_facts
 from posenc.running.eval_job import load_model

@@ -37,9 +37,8 @@ from posenc.core.atomic_files import (
 )
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
-from posenc.results.load import load_run
+from posenc.results.load import assemble_results, load_run, read_file, read_json, read_records
 from posenc.results.schema import RunFacts
-from posenc.results.store import assemble_results, read_file, read_json, read_records
 from posenc.running.signals import RETRY, WAIT
 from posenc.training.distributed import current
 

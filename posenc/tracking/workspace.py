@@ -14,7 +14,7 @@ from posenc.core.errors import RunError, UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
-from posenc.results.selection import parse_multiple
+from posenc.results.settings import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.base import POSITION, WINDOW, reason
 from posenc.tracking.wandb import has_key, host, load_wandb, settings

@@ -76,7 +76,7 @@ from posenc.core.atomic_files import write_sealed
 from posenc.data import prepare
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.results.store import write_json_atomic
+from posenc.results.load import write_json_atomic
 from posenc.training.checkpoint import save_checkpoint
 from posenc.training.optimizer import Optimization, build_optimizer
 

@@ -14,8 +14,16 @@ from posenc.encodings.options import Randomized
 from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
-from posenc.report.draw import TEXT_WIDTH, picture_bytes, picture_text
-from posenc.report.pictures import Curves, Picture, attention, mean_weights, measure
+from posenc.report.pictures import (
+    TEXT_WIDTH,
+    Curves,
+    Picture,
+    attention,
+    mean_weights,
+    measure,
+    picture_bytes,
+    picture_text,
+)
 from posenc.running.build import build_model
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
-from posenc.results.ranking import (
+from posenc.results.rows import group_runs, samples_of
+from posenc.results.settings import mixed_values, select
+from posenc.results.statistics import (
     COLLAPSED,
     MORE_DOCUMENTS,
     MORE_SEEDS,
     SAME,
+    Estimate,
+    Sample,
     compare_with,
     shared_variances,
     verdict,
 )
-from posenc.results.rows import group_runs
-from posenc.results.selection import mixed_values, select
-from posenc.results.statistics import Estimate, Sample
 
 BIT = math.log(2)
 NEAR = 1e-6
