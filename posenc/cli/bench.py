@@ -29,13 +29,12 @@ from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.machine import LiveTensors, wait_for
+from posenc.core.machine import usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
-from posenc.core.threads import usable_cores
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, LiveTensors, window_losses
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal, width_of, write

@@ -25,8 +25,7 @@ from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import visible
-from posenc.core.machine import free_memory
-from posenc.core.threads import say_load, threads_for, usable_cores
+from posenc.core.machine import free_memory, say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
 from posenc.report.runs_table import headline_losses, run_summary
 from posenc.report.writers import show_runs
