@@ -222,14 +222,13 @@ def bench_command(
     overrides: Overrides = None,
     eval_lengths: Annotated[Text, option("To evaluate at: 1x,8x (default 8x); none: only train.")] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    peers: Annotated[bool, option("Beside other packages' models of the same size.", "--peers")] = False,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format, peers=peers))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
 
 
 @data_app.command(name="list")

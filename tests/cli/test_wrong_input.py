@@ -116,7 +116,6 @@ WRONG: list[tuple[str, ...]] = [
     ("bench --format jsn", "--format=jsn", "did you mean: json"),
     ("bench --eval-lengths 8y", "--eval-lengths=8y", "multiples of context_length"),
     ("bench eval.lengths=[1x]", "eval.lengths", "--eval-lengths"),
-    ("bench --peers --eval-lengths 1x", "--eval-lengths", "--peers"),
     ("sample prompt=x", "run: is needed"),
     ("sample run=nowhere", "run=nowhere: there is no such folder"),
     ("sample run={run} promt=x", "did you mean: prompt"),
