@@ -144,7 +144,7 @@ def network() -> Iterator[Finding]:
 
 def places() -> Iterator[Finding]:
     """Look at the cache and the default `runs_dir`: can they be written, is there room?"""
-    from posenc.config.conf_text import command_tree
+    from posenc.config.overrides import command_tree
     from posenc.core.paths import cache_dir
 
     runs = Path(command_tree("train")["runs_dir"]).absolute()
