@@ -9,7 +9,6 @@ from pathlib import Path
 
 from posenc.core.errors import first_line
 from posenc.laws import laws
-from posenc.laws.module import same
 from posenc.laws.subject import NotApplicableError, Subject, Verdict, ViolationError
 
 __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
@@ -36,7 +35,7 @@ LAWS: dict[str, Callable[[Subject], Verdict]] = {
     "options": laws.options,
 }
 
-COMPARED = {"same": same}  # of a callable beside one of posenc's encodings
+COMPARED = {"same": laws.same}  # of a callable beside one of posenc's encodings
 
 
 def statement(law: str) -> str:

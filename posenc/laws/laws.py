@@ -8,7 +8,6 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
@@ -16,6 +15,7 @@ from posenc.encodings.base import Encoding
 from posenc.laws.subject import (
     FAR,
     LONGEST,
+    Float64,
     NotApplicableError,
     Subject,
     Verdict,
@@ -47,10 +47,6 @@ FLOAT32 = 5e-5
 BF16 = 0.03
 GROWTH = 1.5  # of the error with the length
 
-NARROW = {torch.float32, torch.float16, torch.bfloat16}
-CASTS: set[Any] = {Tensor.float, Tensor.half, Tensor.bfloat16}
-# Random draws differ between float32 and float64: drawn in float32 and widened, they are the same numbers.
-DRAWS: set[Any] = {torch.rand, torch.randn}
 ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 
 
@@ -371,33 +367,6 @@ def far_positions(subject: Subject, model: Decoder) -> Tensor:
     raise NotApplicableError(reason)
 
 
-class Float64(TorchFunctionMode):
-    """Inside, torch uses float64 for float32 or less; make the model inside, with its constants."""
-
-    def __enter__(self) -> None:
-        self._before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        super().__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        torch.set_default_dtype(self._before)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in CASTS:
-            return args[0].double()
-        if func in DRAWS:
-            return func(*args, **{**kwargs, "dtype": torch.float32}).double()
-        args = tuple(_widened(value) for value in args)
-        return func(*args, **{key: _widened(value) for key, value in kwargs.items()})
-
-
-def _widened(value: Any) -> Any:
-    # the type first: `in` would compare a tensor
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
-
-
 def gradient(subject: Subject) -> Verdict:
     """A finite gradient reaches every parameter, in fp32 and bf16."""
     for enabled in (False, True):
@@ -459,3 +428,38 @@ def _declared(encoding: Encoding, settings: Mapping[str, Any]) -> int:
     if not parts:
         raise NotApplicableError("declares no count")
     return sum(_declared(part, own) for part, own in zip(parts, theirs, strict=True))
+
+
+# --- a callable beside one of posenc's encodings
+
+EQUAL = 1e-3  # of float32 scores at 8T: angles in float32 are off by 1e-5; a wrong slope or base by 1e-1
+
+
+def same(subject: Subject) -> Verdict:
+    """Its scores are those of the encoding that it is compared with, up to 16T."""
+    model, like = subject.fresh().eval(), subject.like
+    assert like is not None
+    if any(True for _ in like.parameters()):
+        raise NotApplicableError(f"{like.name} has learned values")
+    # bf16 has every whole number up to 256, 8T here: a bias that is rounded to it shows beyond
+    own, pos, off = model.encoding, torch.arange(2 * subject.longest()), 0.0
+    hooks = own.hooks & {"bias", "rotate"}
+    theirs = {"bias" if hook == "distance_bias" else hook for hook in like.hooks}
+    require(hooks == theirs, f"{like.name} acts on {', '.join(sorted(theirs))}")
+    for layer in range(len(model.blocks)):
+        a, b = (scores_of(one, pos, layer) for one in (own, like))  # (H, S, S)
+        reason = f"its scores are not those of {like.name}"
+        off = max(off, within(largest(a, b), EQUAL, reason))
+    return Verdict("pass", bounded(off, EQUAL), f"as {like.name}")
+
+
+@torch.no_grad()
+def scores_of(encoding: Encoding, pos: Tensor, layer: int) -> Tensor:
+    """Return what the encoding makes of scores, up to what the softmax takes away from each query."""
+    if "rotate" in encoding.hooks:
+        shape = (2, 1, encoding.shape.n_heads, len(pos), encoding.shape.head_dim)
+        q, k = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        q, k = encoding.rotate(q, k, pos, pos, layer)
+        return (q @ k.mT)[0].tril()  # (H, S, S)
+    bias = encoding.bias(pos, pos, layer)  # (H, S, S)
+    return (bias - bias.diagonal(dim1=1, dim2=2)[..., None]).tril()
