@@ -4,8 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posenc.api.jobs import evaluate, train
-    from posenc.api.loaded import load
+    from posenc.api.jobs import evaluate, load, train
     from posenc.api.runs import load_runs
     from posenc.core.errors import RunError, UserError
 
@@ -14,9 +13,8 @@ __all__ = ["RunError", "UserError", "evaluate", "load", "load_runs", "train"]
 
 # imported when first asked for: `import posenc` takes no torch, and `posenc --help` comes through here
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate"), "posenc.api.jobs"),
+    **dict.fromkeys(("train", "evaluate", "load"), "posenc.api.jobs"),
     **dict.fromkeys(("RunError", "UserError"), "posenc.core.errors"),
-    "load": "posenc.api.loaded",
     "load_runs": "posenc.api.runs",
 }
 

@@ -14,7 +14,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
-    <!-- peers: FILE FILE -->                other packages beside posenc, from that of `posenc bench --peers`
+    <!-- peers: FILE FILE -->                other packages beside posenc, by scripts/bench_peers.py
     <!-- directions: FILE -->                directions of each paper's losses that are met, and not
     <!-- retrieval: FILE FILE -->            the same of each paper's accuracies, beside recall
 A figure has one line, and the file is what the command draws:

@@ -238,7 +238,7 @@ def bench(words: str) -> str:
 
 
 def peers(words: str) -> str:
-    """Other packages' times of a step and a forward pass over posenc's, from `posenc bench --peers`."""
+    """Other packages' times of a step and a forward pass over posenc's, from `scripts/bench_peers.py`."""
     rows: dict[str, dict[str, str]] = {}
     for path in words.split():
         for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from posenc import __version__
-from posenc.config.conf_text import (
+from posenc.config.overrides import (
     complete_encoding,
     complete_override,
     complete_run,
@@ -222,20 +222,19 @@ def bench_command(
     overrides: Overrides = None,
     eval_lengths: Annotated[Text, option("To evaluate at: 1x,8x (default 8x); none: only train.")] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    peers: Annotated[bool, option("Beside other packages' models of the same size.", "--peers")] = False,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format, peers=peers))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
 
 
 @data_app.command(name="list")
 def data_list(json: Json = False) -> None:
     """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
-    from posenc.cli.data import print_corpora
+    from posenc.cli.catalogue import print_corpora
 
     print_corpora(as_json=json)
 
@@ -243,7 +242,7 @@ def data_list(json: Json = False) -> None:
 @data_app.command(name="prepare", **SETTINGS)
 def data_prepare(context: typer.Context, overrides: Overrides = None) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
-    from posenc.cli.data import prepare_and_print
+    from posenc.cli.catalogue import prepare_and_print
 
     prepare_and_print(_line(context, overrides))
 
@@ -251,7 +250,7 @@ def data_prepare(context: typer.Context, overrides: Overrides = None) -> None:
 @data_app.command(name="info", **SETTINGS)
 def data_info(context: typer.Context, overrides: Overrides = None, json: Json = False) -> None:
     """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
-    from posenc.cli.data import print_info
+    from posenc.cli.catalogue import print_info
 
     print_info(_line(context, overrides), as_json=json)
 

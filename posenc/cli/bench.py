@@ -1,4 +1,4 @@
-"""`posenc bench`: speed and memory of training and evaluation, by encoding and length, or beside peers.
+"""`posenc bench`: speed and memory of training and evaluation, by encoding and length.
 
 Each row is timed in turns with the first row of its table. docs/performance.md has the JSON.
 """
@@ -23,33 +23,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenc.cli.bench_peers import PEERS, Peer, PeerLoss, PeerModel, installed
 from posenc.config.checks import between, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.machine import LiveTensors, wait_for
+from posenc.core.machine import usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
-from posenc.core.threads import usable_cores
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, LiveTensors, window_losses
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
+from posenc.training.device import compiled_blocks, keep_freed_memory
 from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import build_optimizer
 
 SCHEMA_VERSION = 3
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
-TRIALS = 3  # steps, the fastest of which chooses how a peer attends
 # Overrides that stand in the title of a table, or cost nothing; not in the names of its rows.
 IN_TITLE = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
 
@@ -115,47 +112,40 @@ class Work:
 Cell = dict[str, Any]
 
 
-def run_bench(line: CommandLine, *, repeats: int, lengths: str | None, format: str, peers: bool) -> int:
-    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained.
-
-    With `peers` the models of other packages too, beside the first row of each table.
-    """
+def run_bench(line: CommandLine, *, repeats: int, lengths: str | None, format: str) -> int:
+    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained."""
     whole("--repeats", repeats, least=1)
-    if peers and lengths is not None:
-        problem, hint = "is not read with --peers", "peers have no protocols: a step and a forward pass"
-        raise UserError("--eval-lengths", lengths, problem, hint=hint)
     for override in line.overrides:
         if key_of(override) in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    chosen = cases(jobs, "none" if peers else lengths or "8x")
     keep_freed_memory()
-    tables: dict[str, list[Case]] = {}
+    document = measure_all(cases(jobs, lengths or "8x"), repeats, measure)
+    write(render(document, format, width_of(sys.stdout)), sys.stdout)
+    return 0 if any("seconds" in cell["training"] for cell in document["cells"]) else 1
+
+
+def measure_all(
+    chosen: Sequence[Any], repeats: int, measured: Callable[[Any, Case, int], Cell]
+) -> dict[str, Any]:
+    """Return the document of all cases, each measured beside the first one of its table."""
+    tables: dict[str, list[Any]] = {}
     for case in chosen:
         tables.setdefault(json.dumps(case.title()), []).append(case)
-    packages = installed() if peers else {}
-    others = [one for one in PEERS if peers and packages.get(one.package, "") is not None]
-    rows: list[tuple[str, Callable[[], Cell]]] = []
-    for some in tables.values():
-        measured = [(one.label, partial(measure, one, some[0], repeats, peers)) for one in some]
-        measured += [(one.name, partial(measure_peer, one, some[0], repeats)) for one in others]
-        rows += [(f"{name} at {some[0].step.parts['context_length']}", row) for name, row in measured]
+    rows = [(case, some[0]) for some in tables.values() for case in some]
     cells = []
     with shown("measured", len(rows)) as progress:
-        for number, (name, row) in enumerate(rows):
-            progress.update(number, visible(name))
-            cells.append(row())
-    document = {
+        for number, (case, base) in enumerate(rows):
+            progress.update(number, visible(f"{case.label} at {case.title()['context_length']}"))
+            cells.append(measured(case, base, repeats))
+    return {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(chosen[0].step.device),
         "repeats": repeats,
-        **({"peers": packages} if peers else {}),
         "cells": cells,
     }
-    write(render(document, format, width_of(sys.stdout)), sys.stdout)
-    return 0 if any("seconds" in cell["training"] for cell in cells) else 1
 
 
 def cases(jobs: Sequence[ComposedJob], lengths: str) -> list[Case]:
@@ -190,11 +180,8 @@ def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
     return Case(label, step, vocab_size, windows, n_targets, batch_tokens)
 
 
-def measure(case: Case, base: Case, repeats: int, with_forward: bool = False) -> Cell:
-    """Return one cell of the document: settings, parameters, figures of training and each window.
-
-    `with_forward`: of a forward pass of the step's batch as well.
-    """
+def measure(case: Case, base: Case, repeats: int) -> Cell:
+    """Return one cell of the document: settings, parameters, figures of training and each window."""
     pairs = [(one, one.model()) for one in (case, base)]
     models, compiled = [model for _, model in pairs], case.step.compile
     evaluated = []
@@ -203,7 +190,6 @@ def measure(case: Case, base: Case, repeats: int, with_forward: bool = False) ->
         evaluated.append({"window": window, **figures(works, repeats)})
     with compiled_blocks(models[0], compiled), compiled_blocks(models[1], compiled):
         trained = figures([partial(training, *pair) for pair in pairs], repeats)
-        passed = with_forward and figures([partial(forward, *pair) for pair in pairs], repeats)
     return {
         "label": case.label,
         "base": base.label,
@@ -212,41 +198,8 @@ def measure(case: Case, base: Case, repeats: int, with_forward: bool = False) ->
         "n_targets": case.n_targets,
         "parameters": count_parameters(models[0]),
         "training": trained,
-        **({"forward": passed} if passed else {}),
         "evaluation": evaluated,
     }
-
-
-def measure_peer(peer: Peer, base: Case, repeats: int) -> Cell:
-    """Return the cell of a peer, timed in turns with posenc's row."""
-    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
-    seconds = {}
-    try:
-        for attention in peer.attentions:
-            work = training(base, peer_model(peer, attention, base), PeerLoss)
-            seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
-        chosen = min(seconds, key=seconds.__getitem__)
-        model, own = peer_model(peer, chosen, base), base.model()
-    except Exception as error:
-        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
-    with compiled_blocks(own, base.step.compile):
-        if base.step.compile:  # the whole model, as users of other packages do
-            model.compile()
-        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
-        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
-    return cell | {
-        "label": f"{peer.name}, {chosen}",
-        "parameters": {"total": sum(one.numel() for one in model.parameters())},
-        "training": trained,
-        "forward": passed,
-    }
-
-
-def peer_model(peer: Peer, attention: str, case: Case) -> PeerModel:
-    """Return the peer's model of the case's size."""
-    torch.manual_seed(case.step.parts["seed"])
-    size = case.step.shape, case.step.parts["context_length"], case.vocab_size
-    return peer.model(attention, *size).to(case.step.device)
 
 
 def batch(case: Case) -> tuple[Tensor, Tensor]:
@@ -270,20 +223,7 @@ def training(case: Case, model: Any, loss: Callable[[Any], nn.Module] = NextToke
         update(optimizer, how.lr)
 
     step()  # makes the moments
-    return Work(model, plan.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
-
-
-def forward(case: Case, model: nn.Module) -> Work:
-    """Return the logits of a step's batch, without gradients."""
-    inputs, _ = batch(case)
-
-    @torch.no_grad()
-    def run() -> None:
-        model.eval()
-        with autocast(case.step.precision, case.step.device):
-            model(inputs)
-
-    return Work(model, case.step.device, run, inputs.numel(), _weights(model))
+    return Work(model, plan.device, step, inputs.numel(), 3 * weights_of(model))  # with two moments
 
 
 def _evaluation(case: Case, model: Decoder, window: int) -> Work:
@@ -310,10 +250,10 @@ def _evaluation(case: Case, model: Decoder, window: int) -> Work:
     def score() -> None:
         window_losses(context, tokens_of, count, window, case.n_targets)
 
-    return Work(model, case.step.device, score, count * window, _weights(model))
+    return Work(model, case.step.device, score, count * window, weights_of(model))
 
 
-def _weights(model: nn.Module) -> int:
+def weights_of(model: nn.Module) -> int:
     return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
 
 
@@ -389,11 +329,8 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
         for phase, found in _phases(cell):
             if "reason" in found:
                 reasons.append(f"{cell['label']}, {phase}: {found['reason']}")
-    absent = [name for name, version in document.get("peers", {}).items() if version is None]
     notes = [
         *reasons,
-        *([f"not installed here: {', '.join(absent)}"] if absent else []),
-        *(["forward: logits of a step's batch, without gradients"] if "peers" in document else []),
         f"time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) of "
         f"{document['repeats']} pairs, taken in turns",
         "MB: of the tensors at a step's peak",
@@ -420,5 +357,4 @@ def _texts(cell: Mapping[str, Any]) -> Iterator[str]:
 
 def _phases(cell: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     evaluated = [(f"evaluation at {one['window']}", one) for one in cell["evaluation"]]
-    passed = [("forward", cell["forward"])] if "forward" in cell else []
-    return [("training", cell["training"]), *passed, *evaluated]
+    return [("training", cell["training"]), *evaluated]

@@ -18,7 +18,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge, statement
-from posenc.laws.module import given_encoding
+from posenc.laws.subject import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts

@@ -82,7 +82,7 @@ def packages() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """Look at torch's build, the device, bf16, threads and what other processes leave them."""
-    from posenc.core.threads import load_meter, usable_cores
+    from posenc.core.machine import load_meter, usable_cores
 
     load_meter()  # begins: importing torch takes a second
     import torch
@@ -144,7 +144,7 @@ def network() -> Iterator[Finding]:
 
 def places() -> Iterator[Finding]:
     """Look at the cache and the default `runs_dir`: can they be written, is there room?"""
-    from posenc.config.conf_text import command_tree
+    from posenc.config.overrides import command_tree
     from posenc.core.paths import cache_dir
 
     runs = Path(command_tree("train")["runs_dir"]).absolute()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from posenc.api.loaded import LoadedRun, load
+from posenc.api.jobs import LoadedRun, load
 from posenc.core.errors import UserError, nearest, visible
 from posenc.data import prepare
 from posenc.report.writers import write

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from posenc.config.conf_text import chosen_settings, command_tree, config_dir_of, groups
+from posenc.config.overrides import chosen_settings, command_tree, config_dir_of, groups
 from posenc.core.errors import UserError
+from posenc.core.machine import load_meter
 from posenc.core.paths import choice_files
-from posenc.core.threads import load_meter
 from posenc.report.writers import width_of, write
 
 if TYPE_CHECKING:

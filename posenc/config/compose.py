@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.config.checks import LARGEST, LONGEST_CONTEXT
-from posenc.config.conf_text import groups
 from posenc.config.hydra_adapter import (
     BASIC_LAUNCHER,
     BASIC_SWEEPER,
@@ -32,7 +31,7 @@ from posenc.config.hydra_adapter import (
     override_parser,
     register_schemas,
 )
-from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
+from posenc.config.overrides import CommandLine, groups, is_hydras, key_of, quoted
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, nearest, visible
 from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
@@ -233,7 +232,7 @@ def _runs_below(given: str, path: Path) -> list[str]:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []
     for run, problem in below:
-        state = problem or load_run(run, ()).state
+        state = problem or load_run(run).state
         if state == "finished" and checkpoint_paths(run / "checkpoints"):
             kept.append(str(run))
         else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.families import JOINED, PLACES, Absolute, Combine
 
 MOST_BITS = 62  # an int64 has 63 without its sign
 

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families.content import PhaseSums
-from posenc.encodings.families.rotary import check_pairs
+from posenc.encodings.families import PhaseSums, check_pairs
 
 
 class CARoPE(PhaseSums):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.content import of_block, reversed_cumsum
+from posenc.encodings.families import of_block, reversed_cumsum
 
 PUBLISHED_P_MAX = 64
 

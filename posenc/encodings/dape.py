@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.alibi import ALiBi
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.content import over_heads
+from posenc.encodings.families import over_heads
 from posenc.encodings.kerple_log import KerpleLog
 
 

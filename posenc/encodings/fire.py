@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.bias import above, raw_above, relu_network
+from posenc.encodings.families import above, raw_above, relu_network
 
 HIDDEN = 32
 START_C = 0.1

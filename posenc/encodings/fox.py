@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.content import CumulativeGates
+from posenc.encodings.families import CumulativeGates
 
 
 class FoX(CumulativeGates):

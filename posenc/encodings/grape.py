@@ -25,9 +25,15 @@ from torch import Tensor, nn
 
 from posenc.encodings.alibi import slopes
 from posenc.encodings.base import Encoding, Shape, at_least, float64
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
-from posenc.encodings.families.content import of_block, reversed_cumsum
-from posenc.encodings.families.rotary import check_pairs, cos_sin, rotate_pairs
+from posenc.encodings.families import (
+    check_base,
+    check_pairs,
+    cos_sin,
+    of_block,
+    reversed_cumsum,
+    rotate_pairs,
+    sinusoid_frequencies,
+)
 from posenc.encodings.fox import FoX
 
 SLOWER = 16  # of log theta's learning, as in the released code

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.rotary import Layout, Rotary
+from posenc.encodings.families import Layout, Rotary
 
 
 class HoPE(Rotary):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.absolute import JOINED, PLACES, Beyond, Combine, Tabled, check_base, sinusoids
+from posenc.encodings.families import JOINED, PLACES, Beyond, Combine, Tabled, check_base, sinusoids
 
 
 class Hybrid(Tabled):

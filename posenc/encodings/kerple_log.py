@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from posenc.encodings.families.bias import KERPLE_FLOOR, Kerple, above
+from posenc.encodings.families import KERPLE_FLOOR, Kerple, above
 
 
 class KerpleLog(Kerple):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from posenc.encodings.families.bias import KERPLE_FLOOR, Kerple, above, between, raw_between
+from posenc.encodings.families import KERPLE_FLOOR, Kerple, above, between, raw_between
 
 MOST = 2.0  # above this exponent the kernel is not conditionally positive definite
 

@@ -14,7 +14,7 @@ tokens 0.02).
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.absolute import JOINED, PLACES, Beyond, Combine, Tabled
+from posenc.encodings.families import JOINED, PLACES, Beyond, Combine, Tabled
 
 
 class Learned(Tabled):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.families import JOINED, PLACES, Absolute, Combine
 
 
 class Normalized(Absolute):

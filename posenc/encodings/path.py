@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.content import of_block
+from posenc.encodings.families import of_block
 from posenc.encodings.fox import FoX
 
 TAPS = 3  # tokens that the convolution sees

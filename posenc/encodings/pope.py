@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
-from posenc.encodings.families.rotary import cos_sin
+from posenc.encodings.families import check_base, cos_sin, sinusoid_frequencies
 
 
 class PoPE(Encoding):

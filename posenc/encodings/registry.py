@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
-NOT_ENCODINGS = {"base", "options", "registry"}
+NOT_ENCODINGS = {"base", "families", "options", "registry"}
 
 
 def own_encodings() -> list[str]:
     """Return the names of the encodings in this package: its modules."""
     here = [str(Path(__file__).parent)]
-    modules = (m for m in pkgutil.iter_modules(here) if not m.ispkg)
-    return sorted(m.name for m in modules if m.name not in NOT_ENCODINGS)
+    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in NOT_ENCODINGS)
 
 
 def list_encodings(plugins: Sequence[str] = ()) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from posenc.encodings.base import Shape, at_least
-from posenc.encodings.families.rotary import Layout, Rotary
+from posenc.encodings.families import Layout, Rotary
 
 
 class RNoPESWA(Rotary):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.rotary import Layout, Rotary, even_share
+from posenc.encodings.families import Layout, Rotary, even_share
 
 
 class RoPE(Rotary):

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
-from posenc.encodings.families.rotary import Layout, check_pairs, cos_sin, rotate_pairs
+from posenc.encodings.families import (
+    Layout,
+    check_base,
+    check_pairs,
+    cos_sin,
+    rotate_pairs,
+    sinusoid_frequencies,
+)
 
 
 class RoPEPlusPlus(Encoding):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families import check_base, sinusoid_frequencies
 
 
 class Sandwich(Encoding):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape, at_least
-from posenc.encodings.families.rotary import Layout, Rotary, even_share
+from posenc.encodings.families import Layout, Rotary, even_share
 
 SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes every score nan
 

@@ -17,9 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, at_least, float64
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
-from posenc.encodings.families.content import PhaseSums
-from posenc.encodings.families.rotary import check_pairs
+from posenc.encodings.families import PhaseSums, check_base, check_pairs, sinusoid_frequencies
 
 TAPS = 4  # tokens that the convolution sees
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.content import of_block
+from posenc.encodings.families import of_block
 
 
 class Shaw(Encoding):

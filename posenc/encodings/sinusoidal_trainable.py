@@ -12,8 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families import absolute
-from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.families import (
+    JOINED,
+    PLACES,
+    Absolute,
+    Combine,
+    check_base,
+    sinusoid_frequencies,
+    waves,
+)
 
 
 class SinusoidalTrainable(Absolute):
@@ -25,7 +32,7 @@ class SinusoidalTrainable(Absolute):
 
     def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
-        absolute.check_base(base)
+        check_base(base)
         if shape.d_model % 2:
             raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
         self.base = base
@@ -35,7 +42,7 @@ class SinusoidalTrainable(Absolute):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name == "frequency":
-            parameter.copy_(absolute.sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
+            parameter.copy_(sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
         elif name == "phase":
             nn.init.zeros_(parameter)
         else:
@@ -43,4 +50,4 @@ class SinusoidalTrainable(Absolute):
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         angle = float64(pos)[:, None] * float64(self.frequency[place])  # (T, d/2)
-        return absolute.waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)
+        return waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)

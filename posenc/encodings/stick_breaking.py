@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.content import reversed_cumsum
+from posenc.encodings.families import reversed_cumsum
 
 
 class StickBreaking(Encoding):

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
-from posenc.encodings.families.rotary import check_pairs, cos_sin, rotate_pairs
+from posenc.encodings.families import check_base, check_pairs, cos_sin, rotate_pairs, sinusoid_frequencies
 
 
 class TAPE(Encoding):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.absolute import check_base, sinusoids
-from posenc.encodings.families.content import of_block
+from posenc.encodings.families import check_base, of_block, sinusoids
 
 
 class TransformerXL(Encoding):

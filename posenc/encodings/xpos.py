@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families.rotary import Layout, Rotary
+from posenc.encodings.families import Layout, Rotary
 
 # Longest window in units of scale_base. (0.4/1.4)^-64 = 6.7e34 is near float32's end, so positions may lie 64
 # from the middle. With drawn positions a query is scored against keys of the far future before the mask, and

@@ -7,10 +7,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import posenc.laws.dependence as depends
 from posenc.core.errors import first_line
-from posenc.laws.module import same
-from posenc.laws.numbers import bf16, count, float32, gradient, seeds
+from posenc.laws import laws
 from posenc.laws.subject import NotApplicableError, Subject, Verdict, ViolationError
 
 __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
@@ -19,25 +17,25 @@ __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
 # name -> law, which says in the first line of its docstring what is true of an encoding that passes
 LAWS: dict[str, Callable[[Subject], Verdict]] = {
     # First: a table shared by the process must be found before other laws have filled it.
-    "trace": depends.trace,
-    "causal": depends.causal,
-    "prefix": depends.prefix,
-    "shift": depends.shift,
-    "order": depends.order,
-    "positions": depends.positions,
-    "batch": depends.batch,
-    "float32": float32,
-    "bf16": bf16,
-    "gradient": gradient,
-    "count": count,
-    "seeds": seeds,
-    "load": depends.weights,
-    "penalty": depends.penalty,
-    "blocks": depends.blocks,
-    "options": depends.options,
+    "trace": laws.trace,
+    "causal": laws.causal,
+    "prefix": laws.prefix,
+    "shift": laws.shift,
+    "order": laws.order,
+    "positions": laws.positions,
+    "batch": laws.batch,
+    "float32": laws.float32,
+    "bf16": laws.bf16,
+    "gradient": laws.gradient,
+    "count": laws.count,
+    "seeds": laws.seeds,
+    "load": laws.weights,
+    "penalty": laws.penalty,
+    "blocks": laws.blocks,
+    "options": laws.options,
 }
 
-COMPARED = {"same": same}  # of a callable beside one of posenc's encodings
+COMPARED = {"same": laws.same}  # of a callable beside one of posenc's encodings
 
 
 def statement(law: str) -> str:

@@ -15,16 +15,15 @@ from typing import Any
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError, first_line
 from posenc.data import TokenStore, check_lengths, prepare, vocabulary
-from posenc.evaluation import fixed_target, trigram
-from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module
+from posenc.evaluation import fixed_target
+from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module, tune
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.foreign import Subject
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
-from posenc.evaluation.tune import tune
 from posenc.results.load import find_record, spoken_name, write_record
-from posenc.results.schema import Record, RunFacts, make_record
+from posenc.results.schema import REFERENCE_PROTOCOL, Record, RunFacts, make_record
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, run_facts, subject_facts
 from posenc.running.eval_job import load_model
@@ -225,7 +224,7 @@ def _reference(
     """Return the byte trigram's loss on the fixed targets, stored like any cell."""
     plan, store, began = fixed_target.plan(request), request.store, time.monotonic()
     identity: dict[str, Any] = {
-        "protocol": trigram.NAME,
+        "protocol": REFERENCE_PROTOCOL,
         "window": request.train_length,
         "fingerprint": store.fingerprint,
         "split": request.split,
@@ -235,7 +234,7 @@ def _reference(
     stored = find_record(directory, **identity, extend=None, stride=None)
     if stored is not None:
         return stored
-    sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
+    sums = fixed_target.trigram_sums(trained_bytes, store, request.split, plan)
     record = make_record(
         **identity,
         train_length=request.train_length,

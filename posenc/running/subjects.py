@@ -23,7 +23,7 @@ from posenc.config.checks import (
     check_runs_dir,
     default_evaluation,
 )
-from posenc.config.conf_text import groups
+from posenc.config.overrides import groups
 from posenc.core.atomic_files import sha256_of_file, write_text_atomic
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import cache_dir, choice_file, expanded

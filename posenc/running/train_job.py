@@ -31,9 +31,8 @@ from posenc.config.checks import (
 )
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError, safe_name
-from posenc.core.machine import compiler_works, peak_memory
+from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.core.paths import expanded
-from posenc.core.threads import say_load
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 
 from posenc.core.errors import UserError
-from posenc.core.threads import LoadMeter, load_meter
+from posenc.core.machine import LoadMeter, load_meter
 from posenc.model.decoder import Decoder
 
 log = logging.getLogger(__name__)

@@ -1,25 +1,20 @@
-"""`posenc bench`: cases, operations, a document that is measured, causal peers; no times are judged."""
+"""`posenc bench`: cases, operations, a document that is measured; no times are judged."""
 
-import importlib.util
 import json
 import statistics
-import sys
 
 import pytest
 import tiny
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
 
-from posenc.cli.bench import cases, peer_model, render, training
-from posenc.cli.bench_peers import PACKAGES, PEERS, PeerLoss
+from posenc.cli import app
+from posenc.cli.bench import cases, render, training
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
-from posenc.model.decoder import (
-    ModelShape,
-    forward_flops,
-    training_flops,
-)
+from posenc.model.decoder import ModelShape, forward_flops, training_flops
 from posenc.running.build import build_model
 from posenc.training.loop import Batch, NextTokenLoss
 
@@ -62,10 +57,10 @@ def test_operations_are_those_that_run(overrides):
 
 
 def test_commas_make_cases_once_each_and_labels_say_what_differs():
-    found = chosen("encoding=rope,alibi,rope", "context_length=32,64", "seed=0,1")
+    found = chosen("encoding=rope,alibi", "context_length=32,64")
     told = [(one.label, *one.windows) for one in found]
     assert told == [("rope", 256), ("rope", 512), ("alibi", 256), ("alibi", 512)]
-    labels = [one.label for one in chosen("encoding=rope", "encoding.base=100.0,500.0", "train.lr=1e-3")]
+    labels = [one.label for one in chosen("encoding.base=100.0,500.0,100.0", "seed=0,1")]
     assert labels == ["rope encoding.base=100.0", "rope encoding.base=500.0"]
     muon = [one.label for one in chosen("optim=adamw,muon", "train.lr=1e-3,2e-3")]
     assert muon == ["rope optim=adamw", "rope optim=muon"]  # a rate costs nothing
@@ -75,17 +70,16 @@ def test_commas_make_cases_once_each_and_labels_say_what_differs():
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory):
-    """What one call measured: two rows, the second of which refuses 4 T."""
+def document():
+    """What one call measured, in samples of one call: two rows, the second of which refuses 4 T."""
     small = (*tiny.MODEL, "context_length=16", "train.batch_tokens=128", "train.precision=fp32", "device=cpu")
     rows = ("encoding=learned", "encoding.beyond=clamp,refuse")
-    command = ("bench", *small, *rows, "--eval-lengths", "1x,4x", "--repeats", "3")
-    process = tiny.start(
-        *command, "--format", "json", cwd=tmp_path_factory.mktemp("bench"), OMP_NUM_THREADS="1"
-    )
-    result = tiny.finished(process, seconds=600)
-    assert result.code == 0, result
-    return json.loads(result.out)
+    asked = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posenc.cli.bench.SHORTEST", 0.0)
+        result = CliRunner().invoke(app, ["bench", *small, *rows, *asked])
+    assert result.exit_code == 0, result
+    return json.loads(result.stdout)
 
 
 def test_what_is_measured_is_named_and_ratios_are_of_the_pairs(document):
@@ -119,71 +113,42 @@ def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document
     assert "\\|" in render(evil, "markdown", 80)
 
 
-# --- `posenc bench --peers`: every peer is a causal model of posenc's size that learns.
+# --- scripts/bench_peers.py: every peer is a causal model of posenc's size that learns.
 
 
-SMALL = (
-    "model.d_model=32",
-    "model.n_layers=2",
-    "model.n_heads=2",
-    "context_length=16",
-    "train.precision=fp32",
-)
-SETTINGS = (*SMALL, "train.batch_tokens=256", "train.lr=1e-2", "device=cpu")
-
-needs_peers = pytest.mark.skipif(
-    any(importlib.util.find_spec(name.replace("-", "_")) is None for name in PACKAGES),
-    reason="needs x-transformers and transformers",
+SETTINGS = (
+    "encoding=rope",
+    *tiny.MODEL,
+    *("context_length=16", "train.precision=fp32", "train.batch_tokens=256", "train.lr=1e-2", "device=cpu"),
 )
 
 
-@pytest.fixture(scope="module")
-def case():
-    (one,) = cases(compose_jobs("train", CommandLine(["encoding=rope", *SETTINGS])).jobs, "none")
-    return one
-
-
 @pytest.mark.slow
-@needs_peers
-@pytest.mark.parametrize(("peer", "attention"), [(peer, one) for peer in PEERS for one in peer.attentions])
-def test_a_peer_is_of_the_same_size_causal_and_learns(peer, attention, case):
-    model, ours = peer_model(peer, attention, case), case.model()
-    sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
-    tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
-    changed = tokens.clone()
-    changed[:, 9:] += 1
-    with torch.no_grad():
-        before, after = model.eval()(tokens), model(changed % 256)
-    assert before.shape == (2, 16, 256)
-    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
-    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-    losses = []
-    loss = PeerLoss(model)
-    loss.register_forward_hook(lambda module, given, found: losses.append(found.item()))
-    work = training(case, model, lambda _: loss)
-    for _ in range(20):
-        work.run()
-    assert 5 < losses[0] < 7 and losses[-1] < losses[0] - 0.5, losses
+@pytest.mark.parametrize("package", ["nanoGPT-like", "transformers", "x-transformers"])
+def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
+    monkeypatch.syspath_prepend(str(tiny.ROOT / "scripts"))
+    import bench_peers
 
-
-@pytest.mark.slow
-@needs_peers
-def test_peers_stand_below_posencs_rows_and_those_not_installed_are_named(posenc, monkeypatch):
-    monkeypatch.setitem(sys.modules, "x_transformers", None)  # as if it were not installed
-    result = posenc("bench", "--peers", *SETTINGS, "encoding=rope,nope", "--repeats", "3", "--format", "json")
-    assert result.code == 0, result.err
-    document = json.loads(result.out)
-    assert document["peers"]["x-transformers"] is None and document["peers"]["transformers"][0].isdigit()
-    labels = [cell["label"].partition(",")[0] for cell in document["cells"]]
-    there = [peer.name for peer in PEERS if peer.package != "x-transformers"]
-    assert labels == ["rope", "nope", *there]
-    for cell in document["cells"]:
-        assert cell["base"] == "rope" and not cell["evaluation"]
-        for phase in ("training", "forward"):
-            found = cell[phase]
-            pairs = list(zip(found["seconds"], found["base_seconds"], strict=True))
-            assert found["tokens"] == 256 and len(pairs) == 3
-            assert found["ratio"] == pytest.approx(statistics.median(a / b for a, b in pairs))
-    table = posenc("bench", "--peers", *SETTINGS, "encoding=rope", "--repeats", "1")
-    assert "not installed here: x-transformers" in " ".join(table.out.split())
+    if bench_peers.installed().get(package, "") is None:
+        pytest.skip(f"needs {package}")
+    (case,) = cases(compose_jobs("train", CommandLine(list(SETTINGS))).jobs, "none")
+    every = [one for one in bench_peers.PEERS if one.package == package]
+    for peer, attention in [(one, attention) for one in every for attention in one.attentions]:
+        model, ours = bench_peers.peer_model(peer, attention, case), case.model()
+        sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
+        tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+        changed = tokens.clone()
+        changed[:, 9:] += 1
+        with torch.no_grad():
+            before, after = model.eval()(tokens), model(changed % 256)
+        assert before.shape == (2, 16, 256)
+        assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
+        assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+        losses = []
+        loss = bench_peers.PeerLoss(model)
+        loss.register_forward_hook(lambda module, given, found, told=losses: told.append(found.item()))
+        work = training(case, model, lambda _, loss=loss: loss)
+        for _ in range(20):
+            work.run()
+        assert 5 < losses[0] < 7 and losses[-1] < losses[0] - 0.5, losses

@@ -16,8 +16,7 @@ from posenc import __version__
 from posenc.cli import app
 from posenc.cli.catalogue import PLACES, print_catalogue
 from posenc.config.compose import compose_jobs
-from posenc.config.conf_text import groups
-from posenc.config.overrides import parse
+from posenc.config.overrides import groups, parse
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class

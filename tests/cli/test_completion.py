@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.config.conf_text import candidates
+from posenc.config.overrides import candidates
 from posenc.core.paths import choice_files
 
 Posenc = Callable[..., tiny.Result]

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.core.threads import SHORTEST, Load, LoadMeter, load_meter
+from posenc.core.machine import SHORTEST, Load, LoadMeter, load_meter
 from posenc.training.device import FreeThreads
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -135,7 +135,7 @@ def test_the_number_of_threads_changes_no_weight(posenc, place, corpus, encoding
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            small = ["model=nano", "context_length=64", "train.batch_tokens=2048", "train.tokens=8192"]
+            small = ["model=nano", "context_length=64", "train.batch_tokens=2048", "train.tokens=4096"]
             brief = ["eval.protocols=[fixed-target]", "eval.lengths=[1x]", f"runs_dir={threads}"]
             words = [*tiny.TINY, f"data.paths={corpus}", *small, *brief, f"encoding={encoding}"]
             words = [word for word in words if not word.startswith("model.")]

@@ -76,8 +76,9 @@ def fits(text):
     return all(len(line.rstrip()) <= 80 for line in text.splitlines())
 
 
-def test_a_good_one(place):
-    result = tiny.spawn("check", "encoding=rope", "encoding.base=500.0", cwd=place, COLUMNS="80")
+def test_a_good_one(posenc, place, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = posenc("check", "encoding=rope", "encoding.base=500.0")
     assert result.code == 0, result
     lines = result.out.splitlines()
     assert lines[0].startswith(f"rope: {len(LAWS)} laws at d_model 32, 2 layers, 4 heads, T = 32")

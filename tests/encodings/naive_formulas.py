@@ -137,7 +137,7 @@ class Example:
     def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
-        self.cache = {}  # of formulas that go through the layers
+        self.cache = {}  # of what many pairs of tokens need
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
     def part(self, number, part):
@@ -480,9 +480,16 @@ def selective_rope(c, h, i, j):
         share = [x[g * WIDTH : (g + 1) * WIDTH] for g in range(c.heads)]
         return [value / math.sqrt(dot(part, part)) for part in share for value in part]
 
-    texts, pairs = [unit(x) for x in c.p["x"]], WIDTH // 2
+    if "units" not in c.cache:
+        c.cache["units"] = [unit(x) for x in c.p["x"]]
+    texts, pairs = c.cache["units"], WIDTH // 2
 
     def phi(n, m):
+        if (h, n, m) not in c.cache:
+            c.cache[h, n, m] = computed(n, m)
+        return c.cache[h, n, m]
+
+    def computed(n, m):
         row, taps = c.place("up")[h * pairs + n], c.place("taps")[h * pairs + n]
         low = {t: [dot(line, texts[t]) for line in c.place("down")] for t in range(max(m - 3, 0), m + 1)}
         gate = sigmoid(dot(c.place("gate")[h], texts[m]) + c.place("offset")[h]) if c.s["gate"] else 1.0
@@ -496,14 +503,21 @@ def selective_rope(c, h, i, j):
 
 def path(c, h, i, j):
     """The maps applied to the key one token after another."""
-    k = c.p["k"][h][j]
-    for s in range(j + 1, i + 1):
+
+    def token(s):
+        """The direction and the strength of a token's map."""
         u = [0.0] * WIDTH
         for t in range(max(s - 2, 0), s + 1):
             low = [dot(line, c.p["x"][t]) for line in c.place("down")]
             for n in range(WIDTH):
                 u[n] += c.place("taps")[h * WIDTH + n][2 - (s - t)] * dot(c.place("up")[h * WIDTH + n], low)
-        beta = 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
+        return u, 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
+
+    k = c.p["k"][h][j]
+    for s in range(j + 1, i + 1):
+        if (h, s) not in c.cache:
+            c.cache[h, s] = token(s)
+        u, beta = c.cache[h, s]
         share = beta * dot(u, k) / dot(u, u)
         k = [value - share * part for value, part in zip(k, u, strict=True)]
     gates = forgotten(c, h, i, j, "fox.") if c.s["forget"] else 0.0

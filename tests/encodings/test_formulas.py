@@ -6,8 +6,7 @@ import pytest
 import torch
 from naive_formulas import BIASES, CASES, NEAR, POSITIONS, ROWS, SCORES, Example
 
-from posenc.encodings import list_encodings
-from posenc.encodings.families import content
+from posenc.encodings import families, list_encodings
 from posenc.model import kernels
 
 CLOSE = 2e-5  # of float32 outputs around 1
@@ -26,7 +25,7 @@ ROW_CASES = [
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Cut `dape`'s network over heads into chunks of few pairs."""
-    monkeypatch.setattr(content, "PAIRS", 7)
+    monkeypatch.setattr(families, "PAIRS", 7)
 
 
 def apart(a, b):

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding
-from posenc.encodings.families import bias, content
-from posenc.encodings.families.absolute import sinusoid_frequencies, sinusoids
-from posenc.encodings.families.rotary import _as_complex, _as_real, cos_sin
+from posenc.encodings import build_encoding, families
+from posenc.encodings.families import _as_complex, _as_real, cos_sin, sinusoid_frequencies, sinusoids
 from posenc.model.kernels import attend
 
 
@@ -78,7 +76,7 @@ def test_initial_values(name):
 def test_initial_values_of_kerple_are_uniform(name, key, most):
     raw = built(f"kerple_{name}", heads=4000, width=1).get_parameter(key).detach()
     is_exponent = (name, key) == ("power", "b")
-    found = (bias.between(raw, 0.01, 2.0) if is_exponent else bias.above(raw, 0.01)).sort().values
+    found = (families.between(raw, 0.01, 2.0) if is_exponent else families.above(raw, 0.01)).sort().values
     assert (found - torch.linspace(0, most, 4000)).abs().max() < 0.03 * most  # Kolmogorov, Smirnov: 0.026
     assert found.min() >= 0.01 and found.max() <= most
 
@@ -89,8 +87,8 @@ def test_initial_values_that_start_as_another_encoding():
         waves = built("sinusoidal_trainable", per_layer=per_layer).rows(pos, 0)
         assert torch.allclose(waves, sinusoids(pos, 32, 1e4), atol=2e-3)  # frequencies are float32
     fire = built("fire", T=64)
-    assert bias.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
-    assert bias.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
+    assert families.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
+    assert families.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
     concat = built("learned", heads=8, width=16, per_layer=True, combine="concat").get_parameter("joined")
     assert concat.shape == (2, 128, 256) and concat.std().item() == pytest.approx(256**-0.5, rel=0.02)
 
@@ -170,7 +168,7 @@ def test_real_and_complex_products_rotate_alike(layout):
 
 def test_gradients_of_the_network_over_heads(monkeypatch):
     """Of several texts in small chunks, inside autocast too; of one text they are in test_formulas."""
-    monkeypatch.setattr(content, "PAIRS", 7)
+    monkeypatch.setattr(families, "PAIRS", 7)
     generator, sizes = torch.Generator().manual_seed(0), [(2, 3, 4, 9), (3, 4, 9), (5, 6), (5,), (3, 5), (3,)]
     z, b, w1, b1, w2, b2 = given = [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
     both = torch.cat((z, b.expand_as(z)), dim=1).movedim(1, -1)
@@ -178,7 +176,7 @@ def test_gradients_of_the_network_over_heads(monkeypatch):
     past = torch.ones(4, 9).tril(5)
     want = torch.autograd.grad((plain * past).square().sum(), given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = torch.autograd.grad((content.over_heads(*given) * past).square().sum(), given)
+        found = torch.autograd.grad((families.over_heads(*given) * past).square().sum(), given)
     assert all(torch.allclose(*pair, rtol=1e-3, atol=1e-3) for pair in zip(found, want, strict=True))
 
 

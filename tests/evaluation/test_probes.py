@@ -10,7 +10,7 @@ import tiny_model
 from tiny_model import T
 from token_stores import ask, store_of
 
-from posenc.evaluation import far_copy, fixed_target, trigram
+from posenc.evaluation import far_copy, fixed_target
 from posenc.evaluation.forward_cache import NotApplicableError
 from posenc.evaluation.positions import curve_of
 
@@ -130,14 +130,14 @@ class Slow:
 @pytest.mark.parametrize("tokenizer", [{"name": "bytes"}, {"name": "bpe", "vocab_size": 300}])
 def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokenizer):
     """Each target is its stretch of text, scored byte by byte, with documents counted in small pieces."""
-    monkeypatch.setattr(trigram, "CHUNK", 7)
+    monkeypatch.setattr(fixed_target, "CHUNK", 7)
     folder = place / "texts"
     folder.mkdir()
     for i in range(30):
         (folder / f"{i}.txt").write_text(f"naïve 🙂 thing {i}, the thing of things\r\n" * 20, newline="")
     by_bytes, store = tiny_model.tokens_of(folder), tiny_model.tokens_of(folder, tokenizer)
     plan = fixed_target.plan(asked_of([T, 2 * T], store=store))
-    sums = trigram.trigram_sums(by_bytes, store, "test", plan)
+    sums = fixed_target.trigram_sums(by_bytes, store, "test", plan)
     train = by_bytes.splits["train"]
     slow = Slow([by_bytes.document("train", i).tobytes() for i in range(len(train.ids))])
     nats, sizes = dict.fromkeys(plan.documents.tolist(), 0.0), dict.fromkeys(plan.documents.tolist(), 0)

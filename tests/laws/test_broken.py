@@ -11,8 +11,8 @@ from posenc.cli.check import SHORT
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.laws import LAWS, Verdict, judge
-from posenc.laws.numbers import Float64, far_positions
-from posenc.laws.subject import FAR
+from posenc.laws.laws import far_positions
+from posenc.laws.subject import FAR, Float64
 from posenc.model import kernels
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families.content import of_block
+from posenc.encodings.families import of_block
 from posenc.encodings.options import Window
 from posenc.evaluation.extensions import Extension, Length
 

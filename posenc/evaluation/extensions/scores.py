@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.families.absolute import Absolute
-from posenc.encodings.families.rotary import Rotary
+from posenc.encodings.families import Absolute, Rotary
 from posenc.encodings.options import LogN
 from posenc.evaluation.extensions import Extension, Times, leaves
 

@@ -1,13 +1,18 @@
-"""`posenc bench --peers`: models of the same size from other packages, beside posenc's, in turns.
+"""Time models of the same size from other packages beside posenc's, in turns: the JSON of `posenc bench`.
 
+    python scripts/bench_peers.py encoding=rope context_length=64,256,512 > peers.json
 Peers have the same shape, batch, precision, clipping and fused AdamW, tied embeddings, their own loss and
-positions, and of their ways to attend the one that is faster here before compilation.
+positions, and of their ways to attend the one that is faster here before compilation. Beside the figures of a
+step each cell has those of a forward pass, the logits of a step's batch without gradients.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -15,8 +20,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenc.cli.bench import (
+    Case,
+    Cell,
+    Work,
+    batch,
+    cases,
+    figures,
+    measure,
+    measure_all,
+    training,
+    weights_of,
+)
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.core.errors import first_line
 from posenc.model.decoder import ModelShape
+from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
 
+REPEATS = 7  # pairs of timings for each figure
+TRIALS = 3  # steps, the fastest of which chooses how a peer attends
 PACKAGES = ("transformers", "x-transformers")
 
 
@@ -156,3 +179,90 @@ PEERS = (
 def installed() -> dict[str, str | None]:
     """Return the packages that peers come from with their versions, None for those not installed."""
     return {one: version(one) if find_spec(one.replace("-", "_")) else None for one in PACKAGES}
+
+
+@dataclass(frozen=True)
+class PeerCase:
+    """A peer beside posenc's row of one table."""
+
+    peer: Peer
+    beside: Case
+
+    @property
+    def label(self) -> str:
+        return self.peer.name
+
+    def title(self) -> dict[str, object]:
+        return self.beside.title()
+
+
+def forward(case: Case, model: nn.Module) -> Work:
+    """Return the logits of a step's batch, without gradients."""
+    inputs, _ = batch(case)
+
+    @torch.no_grad()
+    def run() -> None:
+        model.eval()
+        with autocast(case.step.precision, case.step.device):
+            model(inputs)
+
+    return Work(model, case.step.device, run, inputs.numel(), weights_of(model))
+
+
+def measured(case: Case | PeerCase, base: Case, repeats: int) -> Cell:
+    """Return the cell of a row, of posenc or of a peer, with the figures of a forward pass."""
+    own = base.model()
+    if isinstance(case, PeerCase):
+        return of_peer(case.peer, base, own, repeats)
+    model = case.model()
+    with compiled_blocks(model, case.step.compile), compiled_blocks(own, base.step.compile):
+        passed = figures([partial(forward, case, model), partial(forward, base, own)], repeats)
+    return measure(case, base, repeats) | {"forward": passed}
+
+
+def of_peer(peer: Peer, base: Case, own: nn.Module, repeats: int) -> Cell:
+    """Return the cell of a peer, timed in turns with posenc's row."""
+    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
+    seconds = {}
+    try:
+        for attention in peer.attentions:
+            work = training(base, peer_model(peer, attention, base), PeerLoss)
+            seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
+        chosen = min(seconds, key=seconds.__getitem__)
+        model = peer_model(peer, chosen, base)
+    except Exception as error:  # a package may raise anything
+        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
+    with compiled_blocks(own, base.step.compile):
+        if base.step.compile:  # the whole model, as users of other packages do
+            model.compile()
+        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
+        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
+    return cell | {
+        "label": f"{peer.name}, {chosen}",
+        "parameters": {"total": sum(one.numel() for one in model.parameters())},
+        "training": trained,
+        "forward": passed,
+    }
+
+
+def peer_model(peer: Peer, attention: str, case: Case) -> PeerModel:
+    """Return the peer's model of the case's size."""
+    torch.manual_seed(case.step.parts["seed"])
+    size = case.step.shape, case.step.parts["context_length"], case.vocab_size
+    return peer.model(attention, *size).to(case.step.device)
+
+
+def main() -> None:
+    line = parse(sys.argv[1:])
+    chosen = cases(compose_jobs("train", replace(line, multirun=True)).jobs, "none")
+    packages = installed()
+    peers = [one for one in PEERS if packages.get(one.package, "") is not None]
+    first = {json.dumps(one.title()): one for one in reversed(chosen)}  # of each table
+    rows = [*chosen, *(PeerCase(peer, base) for base in first.values() for peer in peers)]
+    keep_freed_memory()
+    document = measure_all(rows, REPEATS, measured) | {"peers": packages}
+    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

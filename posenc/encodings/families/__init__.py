@@ -1,1 +1,0 @@
-"""What several encodings share: absolute rows, rotations, learned biases, attention by content."""
