@@ -197,7 +197,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | bool | int | float)
 
 
-STUDY = "study"  # names the reference study where there is no such folder
+STUDIES = ("study", "study-recall")  # name the editions of the study where there is no such folder
 MARKS = ("status.json", "results.json")
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
@@ -370,8 +370,8 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path.parent]
     if os.path.isdir(path) or (path.name.endswith(SUFFIX) and is_file):  # noqa: PTH112
         return [path]
-    if str(given) == STUDY:
-        return [study_dir()]
+    if str(given) in STUDIES:
+        return [study_dir(str(given))]
     if matches := sorted(glob.glob(str(path))):  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
         return [path for match in matches for path in _expanded(match)]
     hint = "train one first: posenc train encoding=rope"
@@ -380,11 +380,11 @@ def _expanded(given: str | Path) -> list[Path]:
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 
 
-def study_dir() -> Path:
-    """Return the bundles of the reference study: inside the installed package, or in docs/ of a clone."""
+def study_dir(name: str) -> Path:
+    """Return the bundles of an edition of the study: inside the installed package, or in docs/ of a clone."""
     package = Path(__file__).resolve().parents[1]
-    shipped = package / STUDY
-    return shipped if shipped.is_dir() else package.parent / "docs" / STUDY
+    shipped = package / name
+    return shipped if shipped.is_dir() else package.parent / "docs" / name
 
 
 def _below(start: Path) -> Iterator[tuple[Path, str | None]]:
