@@ -19,7 +19,6 @@ from posenc.report.captions import MOST_NAMED
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
 from posenc.report.writers import color_of, width_of
 from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_places
-from posenc.results.schema import HEADLINE
 from posenc.results.settings import where as fitting
 
 SORTS: dict[str, Callable[[Summary], Any]] = {
@@ -58,7 +57,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
 def _read(paths: Sequence[str], conditions: Sequence[str], key: Callable[[Summary], Any]) -> list[Summary]:
     """Return the runs that fit, in order; those without a value come last. Raises UserError."""
     runs = [
-        Run(path, problem=problem) if problem is not None else load_run(path, (HEADLINE,))
+        Run(path, problem=problem) if problem is not None else load_run(path)
         for path, problem in run_places(paths)
         if problem is not None or not path.name.endswith(SUFFIX)
     ]

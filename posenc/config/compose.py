@@ -233,7 +233,7 @@ def _runs_below(given: str, path: Path) -> list[str]:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []
     for run, problem in below:
-        state = problem or load_run(run, ()).state
+        state = problem or load_run(run).state
         if state == "finished" and checkpoint_paths(run / "checkpoints"):
             kept.append(str(run))
         else:

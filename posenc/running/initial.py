@@ -49,7 +49,7 @@ def initial_run(run: str, tokenizer: dict[str, Any], plugins: list[str]) -> Init
         stored = stored_run(str(path.parent.parent) if of_step else run, plugins)
     except UserError as error:
         raise UserError("train.init", run, error.problem, hint=error.hint) from error
-    if (status := load_run(stored.directory, ()).state) != "finished":
+    if (status := load_run(stored.directory).state) != "finished":
         raise UserError(
             "train.init", run, f"is not finished ({status})", hint="the same command continues it"
         )

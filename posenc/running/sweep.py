@@ -31,7 +31,7 @@ from posenc.report.captions import length, millions
 from posenc.report.runs_table import headline_losses, run_summary
 from posenc.report.writers import show_runs
 from posenc.results.load import load_run, load_runs, spoken_name
-from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
+from posenc.results.schema import REFERENCE_PROTOCOL
 from posenc.running.jobs import HELD, validated
 from posenc.running.measure import targets_of
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
@@ -111,7 +111,7 @@ class Job:
 
     def progress(self) -> str:
         """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
-        run = run_summary(load_run(self.place, ()))
+        run = run_summary(load_run(self.place))
         tokens, loss, left = run["tokens"] or 0, run["training_loss"], run["seconds_left"]
         if self.tokens is None or tokens >= self.tokens:
             return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
@@ -376,7 +376,7 @@ def _stack(swept: str, members: Sequence[Job]) -> Job:
 
 def losses_text(place: Path) -> str:
     """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token; `, or nothing where nothing was measured."""
-    losses = headline_losses(load_run(place, (HEADLINE,)))
+    losses = headline_losses(load_run(place))
     listed = ", ".join(f"{length(multiple)} {nats:.3f}" for multiple, nats in sorted(losses.items()))
     return f"{listed} nats per token; " if listed else ""
 
