@@ -28,12 +28,11 @@ DOCUMENTS = 60
 STUDY = Path(__file__).parents[2] / "docs" / "study"
 
 
-def estimate(value, half, seeds):
+def estimate(value, half):
     """One whose 95% interval has this half-width, all of it from documents (t with 40 degrees: 2.0210754)."""
     return Estimate(value, 0.0, (half / 2.0210753903) ** 2, 40.0)
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize(
     ("value", "half", "word"),
     [
@@ -49,8 +48,8 @@ def estimate(value, half, seeds):
         (-0.6, 0.01, "better"),
     ],
 )
-def test_words_at_their_borders(value, half, word, seeds):
-    assert verdict(estimate(value, half, seeds)) == word
+def test_words_at_their_borders(value, half, word):
+    assert verdict(estimate(value, half)) == word
 
 
 def test_unclear_says_what_would_narrow_the_interval():
@@ -165,7 +164,7 @@ def test_rows_that_are_added_change_no_word():
     assert [every[i].word for i in range(1, 10)] == [some[i].word for i in range(1, 10)]
 
 
-@pytest.mark.parametrize(("rows", "seeds"), [(6, 3), (12, 3), (12, 5)])
+@pytest.mark.parametrize(("rows", "seeds"), [(6, 3), (12, 3)])
 def test_equal_rows_are_rarely_ranked(rows, seeds):
     rng, wrong, size = np.random.default_rng(3), 0, 40
     for _ in range(200):
