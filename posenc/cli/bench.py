@@ -29,9 +29,8 @@ from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.machine import LiveTensors, wait_for
+from posenc.core.machine import usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
-from posenc.core.threads import usable_cores
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
@@ -42,7 +41,7 @@ from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
+from posenc.training.device import LiveTensors, autocast, compiled_blocks, keep_freed_memory
 from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import build_optimizer
 

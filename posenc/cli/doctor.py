@@ -82,7 +82,7 @@ def packages() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """Look at torch's build, the device, bf16, threads and what other processes leave them."""
-    from posenc.core.threads import load_meter, usable_cores
+    from posenc.core.machine import load_meter, usable_cores
 
     load_meter()  # begins: importing torch takes a second
     import torch

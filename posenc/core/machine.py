@@ -1,4 +1,7 @@
-"""Measure this machine: free memory, compiler, and the memory that a piece of work holds."""
+"""Measure this machine: free memory, cores, what other processes leave of them, and the compiler.
+
+No torch is imported here before it is needed: the meter of the load begins with a command.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,25 @@ import os
 import re
 import resource
 import sys
-import weakref
-from collections.abc import Iterable
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
+from posenc.core.console import say
 from posenc.core.errors import first_line
 from posenc.core.paths import cache_dir
 
+if TYPE_CHECKING:
+    import torch
+
+SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
+A_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
+BUSY = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
+SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +55,8 @@ def _found(path: Path, pattern: str) -> str | None:
 
 def wait_for(device: torch.device) -> None:
     """Wait until everything that was asked of the device is done."""
+    import torch
+
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -54,6 +64,8 @@ def wait_for(device: torch.device) -> None:
 @cache
 def compiler_works(device: torch.device) -> bool:
     """Whether torch.compile works for the device here: tried once. If not, a warning says why."""
+    import torch
+
     # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     try:
@@ -64,38 +76,10 @@ def compiler_works(device: torch.device) -> bool:
     return True
 
 
-class LiveTensors(TorchDispatchMode):
-    """Count the bytes of tensors made inside that are still held, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Do not count these tensors."""
-        self._known.update(tensor.untyped_storage() for tensor in tensors)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-        given = {id(one.untyped_storage()) for one in inputs}
-        for one in tree_iter(result):
-            if isinstance(one, torch.Tensor):
-                storage = one.untyped_storage()
-                if storage not in self._known and id(storage) not in given:
-                    self._known.add(storage)
-                    self.live += storage.nbytes()
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._drop, storage.nbytes())
-        return result
-
-    def _drop(self, size: int) -> None:
-        self.live -= size
-
-
 def peak_memory(device: torch.device) -> int:
     """Return the bytes this process held at most, on the GPU if it runs there."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "linux":  # where getrusage's begins with what the parent held, and psutil has none
@@ -103,3 +87,79 @@ def peak_memory(device: torch.device) -> int:
         if found:
             return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+
+
+# --- Cores and threads
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may keep busy, by its binding and its container's quota."""
+    from loky import cpu_count
+
+    return int(cpu_count())
+
+
+def threads_for(weights: int, cores: int) -> int:
+    """Return the threads of one of several jobs, by its model's size: the most tokens for the machine in all.
+
+    Not by what is free: a job's sums come out in the same order whatever runs beside it.
+    """
+    return min(cores, 1 if weights < SMALL_MODEL else 4)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What other processes use of the cores that this one may run on."""
+
+    cores: int
+    others: float  # cores that they keep busy
+
+    @property
+    def free(self) -> int:
+        """Return how many cores others leave, one at least."""
+        return max(1, int(self.cores - self.others + 0.5))
+
+    def note(self, threads: int) -> str | None:
+        """Say what is left for so many threads, if a core's worth of what they would use is taken."""
+        # others would use more than they get, where they leave less than one core
+        wanted = threads + self.others / min(1.0, max(self.cores - self.others, 0.05))
+        if wanted - self.cores < A_CORE:
+            return None
+        busy = f"other processes keep {self.others:.1f} of {self.cores} cores busy"
+        return f"{busy}: expect about {max(0.1, round(self.cores / wanted, 1)):.0%} of the usual speed"
+
+
+class LoadMeter:
+    """Watch the machine from the beginning of a command on, which costs nothing: two readings of counters."""
+
+    def __init__(self) -> None:
+        self._began = self._counters()
+
+    @staticmethod
+    def _counters() -> tuple[float, float, int]:
+        """Return seconds of the clock, CPU seconds of others on our cores, and how many cores these are."""
+        every = psutil.cpu_times(percpu=True)
+        ours = getattr(psutil.Process(), "cpu_affinity", lambda: range(len(every)))()
+        mine = [one for i, one in enumerate(every) if i in ours]
+        busy = sum(getattr(one, kind, 0.0) for one in mine for kind in BUSY)
+        return time.monotonic(), busy - sum(os.times()[:4]), len(mine)
+
+    def load(self, least: float = SHORTEST) -> Load | None:
+        """Return the others' load since the beginning; None before `least` seconds."""
+        if time.monotonic() - self._began[0] < least:
+            return None
+        (began, before, _), (now, after, cores) = self._began, self._counters()
+        return Load(cores, min(max(0.0, (after - before) / (now - began)), float(cores)))
+
+
+@cache
+def load_meter() -> LoadMeter:
+    """Return the command's meter, which begins with the first call."""
+    return LoadMeter()
+
+
+def say_load(threads: int) -> None:
+    """Say in one line what other processes leave for so many threads, if they take a core's worth."""
+    load = load_meter().load()
+    if load is not None and (note := load.note(threads)):
+        say(note)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.core.errors import first_line
-from posenc.core.machine import LiveTensors, free_memory
+from posenc.core.machine import free_memory
 from posenc.core.seeds import generator_for
 from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
@@ -24,7 +24,7 @@ from posenc.evaluation.extensions import Extension
 from posenc.evaluation.foreign import Foreign, NotApplicableError, Subject
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve, Recall
-from posenc.training.device import autocast, is_out_of_memory
+from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16

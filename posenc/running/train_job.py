@@ -10,7 +10,8 @@ import json
 import logging
 import math
 import os
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,10 +31,9 @@ from posenc.config.checks import (
     whole,
 )
 from posenc.core.console import say, shown
-from posenc.core.errors import RunError, safe_name
-from posenc.core.machine import compiler_works, peak_memory
+from posenc.core.errors import RunError, UserError, safe_name
+from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.core.paths import expanded
-from posenc.core.threads import say_load
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,
@@ -51,14 +51,14 @@ from posenc.data import (
     vocabulary,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.load import spoken_name
+from posenc.results.load import Run, load_runs, spoken_name
 from posenc.results.rows import as_trained
+from posenc.results.schema import HEADLINE
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, StepPlan, build_model, check_step, code_of, run_facts
-from posenc.running.initial import Initial, begin_with, check_fit, initial_run
+from posenc.running.eval_job import Initial, begin_with, check_fit, initial_run
 from posenc.running.measure import Corpus, Outcome, measure, tokenised, tracked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
-from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
@@ -66,6 +66,9 @@ from posenc.training.loop import Batch, Progress, Trained, alone, training
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it
+TUNED = "tuned"  # `train.lr=tuned`: the rate that did best on validation documents in `experiment=tuning`
+TUNING = "tuning"  # the experiment whose runs are looked at, below runs_dir
+FEWEST = 2  # rates to choose from
 T = TypeVar("T")
 
 
@@ -175,6 +178,53 @@ def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
 
     rate, words = tuned_rate(expanded(settings["runs_dir"]), any_rate.settings["seed"], hash_at)
     return {**settings, "train": {**settings["train"], "lr": rate, "tuned": words}}
+
+
+def tuned_rate(runs_dir: Path, seed: int, hash_at: Callable[[float, int], str]) -> tuple[float, str]:
+    """Return the rate with the lowest mean loss at T on validation documents, and in words how it was chosen.
+
+    A run counts if it is finished and only its rate and seed are others: `hash_at(rate, seed)` is its hash.
+    Raises UserError where there are fewer than two rates, and for a seed that they were chosen by.
+    """
+    place, losses, seeds = runs_dir / TUNING, defaultdict(list), set()
+    for run in load_runs([str(place)]) if place.is_dir() else []:
+        rate = _rate_of(run)
+        if rate is None or run.seed is None or run.name[-8:] != hash_at(rate, run.seed):
+            continue
+        if (loss := validation_loss(run)) is not None:
+            losses[rate].append(loss)
+            seeds.add(run.seed)
+    if len(losses) < FEWEST:
+        problem = f"{len(losses)} rates were tried with these settings below {place}"
+        hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
+        raise UserError("train.lr", "tuned", problem, hint=hint)
+    if seed in seeds:
+        problem = "the rate was chosen by this seed, so its loss would flatter it"
+        raise UserError("seed", seed, problem, allowed=f"not {', '.join(map(str, sorted(seeds)))}")
+    best = min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
+    if best in (min(losses), max(losses)):
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({_listed(losses)}); try further ones")
+    return best, f"best of {_listed(losses)} on validation documents, seeds {_listed(seeds)}"
+
+
+def _listed(values: Any) -> str:
+    return " ".join(f"{one:g}" for one in sorted(values))
+
+
+def _rate_of(run: Run) -> float | None:
+    train = (run.config or {}).get("train")
+    rate = train.get("lr") if isinstance(train, dict) else None
+    return float(rate) if run.state == "finished" and isinstance(rate, int | float) else None
+
+
+def validation_loss(run: Run) -> float | None:
+    """Return the loss at T on validation documents, None if it was not measured."""
+    found = [
+        one["nats"]
+        for one in run.records
+        if one["protocol"] == HEADLINE and one["split"] == "validation" and one["multiple"] == 1
+    ]
+    return next((one for one in found if one is not None), None)
 
 
 def _directory(place: Path, readable: str, digest: str) -> Path:

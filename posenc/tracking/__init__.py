@@ -15,11 +15,11 @@ from posenc.tracking.base import BaseTracker, TrackedRun, Tracker, reason
 
 __all__ = ["TRACKERS", "BaseTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
-TRACKERS = {  # the classes, of modules of these names
-    "none": "Tracker",
-    "tensorboard": "TensorboardTracker",
-    "trackio": "TrackioTracker",
-    "wandb": "WandbTracker",
+TRACKERS = {  # module and class
+    "none": ("base", "Tracker"),
+    "tensorboard": ("local", "TensorboardTracker"),
+    "trackio": ("local", "TrackioTracker"),
+    "wandb": ("wandb", "WandbTracker"),
 }
 logger = logging.getLogger(__name__)
 
@@ -68,5 +68,6 @@ def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     if name == "none":
         return None, check_arguments(Tracker, parameters(tracking), "tracking")
     refuse_without(str(name), "tracking", name, str(name))
-    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{name}"), TRACKERS[str(name)])
+    module, kind = TRACKERS[str(name)]
+    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{module}"), kind)
     return tracker, check_arguments(tracker, parameters(tracking), "tracking")

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.core.threads import SHORTEST, Load, LoadMeter, load_meter
+from posenc.core.machine import SHORTEST, Load, LoadMeter, load_meter
 from posenc.training.device import FreeThreads
 
 KEY = "0123456789abcdef0123456789abcdef01234567"

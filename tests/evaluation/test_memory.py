@@ -8,10 +8,11 @@ import torch
 from tiny_model import T
 
 from posenc.core import machine as machine_module
-from posenc.core.machine import LiveTensors, free_memory
+from posenc.core.machine import free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import forward_cache
 from posenc.evaluation.forward_cache import memory_needed
+from posenc.training.device import LiveTensors
 
 
 def squared(n):

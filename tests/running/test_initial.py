@@ -16,8 +16,7 @@ import posenc as px
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
 from posenc.running.build import build_model
-from posenc.running.eval_job import stored_run
-from posenc.running.initial import begin_with, initial_run
+from posenc.running.eval_job import begin_with, initial_run, stored_run
 
 Posenc = Callable[..., tiny.Result]
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from fake_runs import edit_json, write_run
 
-from posenc.core.threads import threads_for
+from posenc.core.machine import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
 from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus

@@ -4,7 +4,7 @@ import pytest
 from fake_runs import positions, record
 
 from posenc.tracking.base import by_position, by_window, curves_of, summary
-from posenc.tracking.workspace import make_dashboard
+from posenc.tracking.wandb import make_dashboard
 
 KEY = "k" * 40
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
