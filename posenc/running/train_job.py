@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,62 +168,43 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
 
 
 def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with the rate that `experiment=tuning` found for them. Raises UserError."""
-    any_rate = train_job({**settings, "train": {**settings["train"], "lr": 1.0}})
+    """Return the settings with the rate of the lowest mean loss at T on validation documents, and why it.
 
-    def hash_at(rate: float, seed: int) -> str:
-        those = any_rate.settings
-        those = {**those, "seed": seed, "train": {**those["train"], "lr": rate}}
-        return run_hash(those, any_rate.facts, any_rate.source)
-
-    rate, words = tuned_rate(expanded(settings["runs_dir"]), any_rate.settings["seed"], hash_at)
-    return {**settings, "train": {**settings["train"], "lr": rate, "tuned": words}}
-
-
-def tuned_rate(runs_dir: Path, seed: int, hash_at: Callable[[float, int], str]) -> tuple[float, str]:
-    """Return the rate with the lowest mean loss at T on validation documents, and in words how it was chosen.
-
-    A run counts if it is finished and only its rate and seed are others: `hash_at(rate, seed)` is its hash.
-    Raises UserError where there are fewer than two rates, and for a seed that they were chosen by.
+    A run of `experiment=tuning` counts if it is finished and only its rate and seed are others. Raises
+    UserError where there are fewer than two rates, and for a seed that they were chosen by.
     """
-    place, losses, seeds = runs_dir / TUNING, defaultdict(list), set()
+    any_rate = train_job({**settings, "train": {**settings["train"], "lr": 1.0}})
+    place, losses, seeds = expanded(settings["runs_dir"]) / TUNING, defaultdict(list), set()
     for run in load_runs([str(place)]) if place.is_dir() else []:
-        rate = _rate_of(run)
-        if rate is None or run.seed is None or run.name[-8:] != hash_at(rate, run.seed):
-            continue
-        if (loss := validation_loss(run)) is not None:
-            losses[rate].append(loss)
-            seeds.add(run.seed)
+        rate, loss = ((run.config or {}).get("train") or {}).get("lr"), validation_loss(run)
+        if run.state == "finished" and isinstance(rate, int | float) and loss is not None:
+            train = {**any_rate.settings["train"], "lr": float(rate)}
+            those = {**any_rate.settings, "seed": run.seed, "train": train}
+            if run.name[-8:] == run_hash(those, any_rate.facts, any_rate.source):
+                losses[float(rate)].append(loss)
+                seeds.add(run.seed)
     if len(losses) < FEWEST:
         problem = f"{len(losses)} rates were tried with these settings below {place}"
         hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
         raise UserError("train.lr", "tuned", problem, hint=hint)
-    if seed in seeds:
+    if (seed := any_rate.settings["seed"]) in seeds:
         problem = "the rate was chosen by this seed, so its loss would flatter it"
         raise UserError("seed", seed, problem, allowed=f"not {', '.join(map(str, sorted(seeds)))}")
     best = min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
+    tried, by = (" ".join(f"{one:g}" for one in sorted(values)) for values in (losses, seeds))
     if best in (min(losses), max(losses)):
-        say(f"train.lr=tuned: {best:g} is at the end of those tried ({_listed(losses)}); try further ones")
-    return best, f"best of {_listed(losses)} on validation documents, seeds {_listed(seeds)}"
-
-
-def _listed(values: Any) -> str:
-    return " ".join(f"{one:g}" for one in sorted(values))
-
-
-def _rate_of(run: Run) -> float | None:
-    train = (run.config or {}).get("train")
-    rate = train.get("lr") if isinstance(train, dict) else None
-    return float(rate) if run.state == "finished" and isinstance(rate, int | float) else None
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")
+    words = f"best of {tried} on validation documents, seeds {by}"
+    return {**settings, "train": {**settings["train"], "lr": best, "tuned": words}}
 
 
 def validation_loss(run: Run) -> float | None:
     """Return the loss at T on validation documents, None if it was not measured."""
-    found = [
+    found = (
         one["nats"]
         for one in run.records
         if one["protocol"] == HEADLINE and one["split"] == "validation" and one["multiple"] == 1
-    ]
+    )
     return next((one for one in found if one is not None), None)
 
 
