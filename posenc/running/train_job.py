@@ -174,10 +174,12 @@ def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
     UserError where there are fewer than two rates, and for a seed that they were chosen by.
     """
     any_rate = train_job({**settings, "train": {**settings["train"], "lr": 1.0}})
-    place, losses, seeds = expanded(settings["runs_dir"]) / TUNING, defaultdict(list), set()
+    place, losses, seeds = expanded(settings["runs_dir"]) / TUNING, defaultdict(list), set[int]()
     for run in load_runs([str(place)]) if place.is_dir() else []:
         rate, loss = ((run.config or {}).get("train") or {}).get("lr"), validation_loss(run)
-        if run.state == "finished" and isinstance(rate, int | float) and loss is not None:
+        if run.state != "finished" or run.seed is None or loss is None:
+            continue
+        if isinstance(rate, int | float):
             train = {**any_rate.settings["train"], "lr": float(rate)}
             those = {**any_rate.settings, "seed": run.seed, "train": train}
             if run.name[-8:] == run_hash(those, any_rate.facts, any_rate.source):
