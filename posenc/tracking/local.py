@@ -13,7 +13,7 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results.settings import flatten
-from posenc.tracking.base import STEP, BaseTracker, Progress, Row, TrackedRun
+from posenc.tracking import STEP, BaseTracker, Progress, Row, TrackedRun
 
 FOLDER = "tensorboard"  # in the run directory; the steps of its folder `eval` are tokens of context
 SKIPPED = ("tracking.", "eval.", "data.exclude")  # settings that nobody filters runs by

@@ -27,8 +27,16 @@ from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
 from posenc.results.selection import parse_multiple
-from posenc.tracking import refuse_without
-from posenc.tracking.base import POSITION, STEP, WINDOW, BaseTracker, Row, TrackedRun, reason
+from posenc.tracking import (
+    POSITION,
+    STEP,
+    WINDOW,
+    BaseTracker,
+    Row,
+    TrackedRun,
+    reason,
+    refuse_without,
+)
 
 logger = logging.getLogger(__name__)
 
