@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import tiny
 import yaml
+from hydra.core.config_store import ConfigStore
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
@@ -101,19 +103,23 @@ class Lower(Sweeper):
 '''
 
 
-def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place):
+def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place, posenc, monkeypatch):
     (place / "plugins/hydra_plugins").mkdir(parents=True)
     (place / "plugins/hydra_plugins/lower.py").write_text(SWEEPER)
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     line = ["train", "-m", "hydra/sweeper=lower", "encoding=rope", *tuning]
-    found = {"cwd": place, "PYTHONPATH": str(place / "plugins")}
+    monkeypatch.setitem(
+        ConfigStore.instance().repo["hydra"]["sweeper"], "lower.yaml", None
+    )  # undone at the end
+    monkeypatch.syspath_prepend(str(place / "plugins"))
+    importlib.import_module("hydra_plugins.lower")
     for more, says in (
         (["experiment=tuning", "eval.split=test"], "must not choose on test documents"),
         (["experiment=tuning", "hydra/launcher=slurm"], "without hydra/launcher"),
     ):
-        refused = tiny.spawn(*line, *more, **found)
+        refused = posenc(*line, *more)
         assert refused.code == 2 and says in refused.err, refused.err
-    done = tiny.spawn(*line, "experiment=tuning", **found)
+    done = tiny.spawn(*line, "experiment=tuning", cwd=place, PYTHONPATH=str(place / "plugins"))
     assert done.code == 0 and "rope train.lr=0.003" in done.out, done.err
     runs = {run.config["train"]["lr"]: run.records for run in px.load_runs("runs/tuning")}
     told = json.loads((place / "found.json").read_text())
