@@ -240,22 +240,14 @@ def check_tracking(tracking: Mapping[str, Any]) -> None:
         tracker.check(arguments)
 
 
-def build_tracker(
-    tracking: Mapping[str, Any],
-    *,
-    run_name: str,
-    group: str | None,
-    tags: Sequence[str],
-    config: Mapping[str, Any],
-    run_dir: Path,
-) -> Tracker:
+def build_tracker(tracking: Mapping[str, Any], run: TrackedRun) -> Tracker:
     """Start the tracker of the config group; where that fails, warn once and return one that does nothing."""
     check_tracking(tracking)
     tracker, arguments = _resolve(tracking)
     if tracker is None:
         return Tracker()
     try:
-        started: Tracker = tracker(TrackedRun(run_name, group, tags, config, Path(run_dir)), **arguments)
+        started: Tracker = tracker(run, **arguments)
     except Exception as error:
         logger.warning("%s could not start, the run goes on without it (%s)", tracker.label, reason(error))
         return Tracker()

@@ -82,9 +82,9 @@ def test_online_without_a_key_is_refused(monkeypatch, tmp_path):
 PROGRAM = """
 import json, logging, pathlib, sys
 logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must stay out of it
-from posenc.tracking import build_tracker
+from posenc.tracking import TrackedRun, build_tracker
 group, place = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
-t = build_tracker(group, run_name="r", group="g", tags=[], config={"seed": 0}, run_dir=place)
+t = build_tracker(group, TrackedRun("r", "g", [], {"seed": 0}, place))
 for step in range(1, 51):
     t.log({"tokens": step, "loss": 1.0}, step)
 print("trained", flush=True)
