@@ -33,14 +33,14 @@ from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, LiveTensors, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-from posenc.training.device import compiled_blocks, keep_freed_memory
+from posenc.training.device import LiveTensors, compiled_blocks, keep_freed_memory
 from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import build_optimizer
 

@@ -76,10 +76,9 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     from hydra.core.utils import configure_log
 
     from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
-    from posenc.running.search import run_search
     from posenc.running.signals import STACK, SWEEP, setting
     from posenc.running.slurm import launch
-    from posenc.running.sweep import run_sweep, sweep_name
+    from posenc.running.sweep import run_search, run_sweep, sweep_name
     from posenc.training.distributed import current
 
     if composed.sweep and current().size > 1:

@@ -6,8 +6,7 @@ longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole 
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +14,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from posenc.core.errors import first_line
 from posenc.core.machine import free_memory
@@ -27,7 +24,7 @@ from posenc.evaluation.extensions import Extension
 from posenc.evaluation.foreign import Foreign, NotApplicableError, Subject
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve, Recall
-from posenc.training.device import autocast, is_out_of_memory
+from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16
@@ -212,36 +209,6 @@ def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets
         raise OutOfMemoryError(
             f"oom at {window} tokens, batch 1: needs about {need / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
         )
-
-
-class LiveTensors(TorchDispatchMode):
-    """Count the bytes of tensors made inside that are still held, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def ignore(self, tensors: Iterable[Tensor]) -> None:
-        """Do not count these tensors."""
-        self._known.update(tensor.untyped_storage() for tensor in tensors)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor)]
-        given = {id(one.untyped_storage()) for one in inputs}
-        for one in tree_iter(result):
-            if isinstance(one, Tensor):
-                storage = one.untyped_storage()
-                if storage not in self._known and id(storage) not in given:
-                    self._known.add(storage)
-                    self.live += storage.nbytes()
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._drop, storage.nbytes())
-        return result
-
-    def _drop(self, size: int) -> None:
-        self.live -= size
 
 
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:

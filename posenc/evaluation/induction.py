@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.core.seeds import raw_draws
-from posenc.data.plant import shuffled, token_counts
+from posenc.data.batches import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
 

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 
 from posenc.core.seeds import raw_draws, seed_for
-from posenc.data.plant import Plant, draw_cues, draw_values, plant_of, shuffled
+from posenc.data.batches import Plant, draw_cues, draw_values, plant_of, shuffled
 from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,

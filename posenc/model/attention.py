@@ -1,4 +1,4 @@
-"""The `attention` group: multi-head attention, the choice between it and latent attention, and its options.
+"""The `attention` group: multi-head and latent attention, the choice between them, and their options.
 
 B batch, T queries, S keys, H heads, D head width.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.signature import check_arguments, check_choice
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import Scale
+from posenc.model.fused import rms_norm_for_product
 from posenc.model.kernels import attend
-from posenc.model.mla import LatentAttention
 
 
 class Attention(nn.Module):
@@ -57,6 +58,79 @@ class Attention(nn.Module):
         """Split (B, S, parts * d_model) into `parts` of (B, H, S, D) with one copy, not one a product."""
         x = x.view(*x.shape[:2], parts, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         return x.contiguous().unbind(0)
+
+
+class LatentAttention(nn.Module):
+    """Latent attention with decoupled rotary parts: keys and values from one narrow latent, `attention=mla`.
+
+    Formula: c_t = norm(W_DKV x_t), kC = W_UK c, v = W_UV c for each head; queries likewise from a latent of
+    their own. The encoding turns qR (for each head) and kR (one, shared by the heads) and nothing else:
+      score_ij = (qC_i . kC_j + qR_i . kR_j) / sqrt(D_h + D_R)
+    A cache needs (kv_rank + rope_dim) numbers a token and layer, since W_UK can be absorbed into the queries;
+    turning kC itself would put a rotation that depends on i - j between the two and undo that.
+    Paper: DeepSeek-V2, arXiv 2405.04434.
+    Departures: the published ranks (4 D_h and 12 D_h) are cut to d_model, which small models do not reach.
+    """
+
+    decoupled = True  # positions act on a separate part of each head
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        layer: int,
+        *,
+        kv_rank: int | None,
+        q_rank: int | None,
+        rope_dim: int | None,
+    ) -> None:
+        super().__init__()
+        width = d_model // n_heads
+        kv = min(4 * width, d_model) if kv_rank is None else kv_rank
+        query = min(12 * width, d_model) if q_rank is None else q_rank
+        for key, value in (("kv_rank", kv), ("q_rank", query)):
+            if not 1 <= value <= d_model:
+                raise ValueError(f"{key}={value}: must be in 1..d_model={d_model}")
+        self.n_heads, self.head_dim, self.layer = n_heads, width, layer
+        self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
+        self.kv_rank = kv
+        given = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": rope_dim}
+        resolved = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
+        self.derived = {key: resolved[key] for key, value in given.items() if value is None}
+        self.q_down = nn.Linear(d_model, query, bias=False)
+        self.q_norm = nn.RMSNorm(query)
+        self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)
+        self.kv_down = nn.Linear(d_model, kv + self.rope_dim, bias=False)  # the latent, then kR
+        self.kv_norm = nn.RMSNorm(kv)
+        self.kv_up = nn.Linear(kv, 2 * d_model, bias=False)  # kC of every head, then v
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    @staticmethod
+    def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
+        """Return the width D_R of what the encoding turns."""
+        width = head_dim // 2 if rope_dim is None else rope_dim
+        if width < 2 or width % 2:
+            raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
+        return width
+
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+        """Return the last T = `n_targets` tokens' output: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        batch, length, d_model = x.shape
+        heads, width = self.n_heads, self.head_dim
+        latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))
+        k_content, v = kv.view(batch, length, 2, heads, width).transpose(1, 3).unbind(2)  # (B, H, S, D)
+        q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
+        q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
+        q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
+        k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
+        if "rotate" in encoding.hooks:
+            q_pos = pos if n_targets == length else pos[-n_targets:]
+            q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
+        q = torch.cat((q_content, q_rotary), dim=-1)
+        k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
+        y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
+        return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"mha": Attention, "mla": LatentAttention}

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.model.attention import Attention
+from posenc.model.attention import Attention, LatentAttention
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
-from posenc.model.mla import LatentAttention
 
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 

@@ -255,32 +255,8 @@ def softmax_attention(
             s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(bias.dtype) * scale + bias
             outputs.append(torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys])
         return torch.cat(outputs, dim=2)
-    if torch.is_grad_enabled():
-        known = [additive(block) for block in blocks] if learned else []
-        return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *known)
-    batch = q.shape[0]
-    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    return _attend_blocks(q, k, v, blocks, additive, scale, batch).unflatten(0, (batch, -1))
-
-
-def _attend_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    blocks: Sequence[Block],
-    additive: Additive,
-    scale: float,
-    batch: int,
-    weights: list[Tensor] | None = None,
-) -> Tensor:
-    """Map q (B * H, T, D) to (B * H, T, E); `weights` collects the softmax (B * H, T block, keys)."""
-    y = v.new_empty(*q.shape[:2], v.shape[-1])
-    for start, stop, keys in blocks:
-        p = _softmax(q[:, start:stop], k[:, :keys], additive(Block(start, stop, keys)), scale, batch)
-        y[:, start:stop] = torch.bmm(p, v[:, :keys])
-        if weights is not None:
-            weights.append(p)
-    return y
+    known = [additive(block) for block in blocks] if learned and torch.is_grad_enabled() else []
+    return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *known)
 
 
 def _softmax(q: Tensor, k: Tensor, additive: Tensor, scale: float, batch: int) -> Tensor:
@@ -309,9 +285,15 @@ class _SoftmaxAttention(torch.autograd.Function):
     ) -> Tensor:
         batch = q.shape[0]
         q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        weights: list[Tensor] = []
+        weights: list[Tensor] = []  # of the softmax, (B * H, T block, keys), where a backward pass follows
         by_block = dict(zip(blocks, known, strict=True)).__getitem__ if known else additive
-        y = _attend_blocks(q, k, v, blocks, by_block, scale, batch, weights)
+        y = v.new_empty(*q.shape[:2], v.shape[-1])  # (B * H, T, E)
+        for block in blocks:
+            start, stop, keys = block
+            p = _softmax(q[:, start:stop], k[:, :keys], by_block(block), scale, batch)
+            y[:, start:stop] = torch.bmm(p, v[:, :keys])
+            if any(ctx.needs_input_grad):
+                weights.append(p)
         ctx.save_for_backward(q, k, v, *weights)
         ctx.blocks, ctx.scale = blocks, scale
         ctx.heads = [len(one) for one in known]

@@ -29,7 +29,7 @@ from posenc.running.build import Job, run_facts, subject_facts
 from posenc.running.eval_job import load_model
 from posenc.running.run_directory import is_held, locked, put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.tracking import Tracker, build_tracker
+from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
@@ -104,14 +104,9 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
     """Yield the tracker in the first process, a no-op in the others; end it with the run's status."""
     tracker = Tracker()
     if current().is_first:
-        tracker = build_tracker(
-            job.tracking,
-            run_name=job.directory.name,
-            group=group,
-            tags=[str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]],
-            config=job.settings,
-            run_dir=job.directory,
-        )
+        tags = [str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]]
+        run = TrackedRun(job.directory.name, group, tags, job.settings, job.directory)
+        tracker = build_tracker(job.tracking, run)
     status = "finished"
     try:
         yield tracker

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,7 +31,7 @@ from posenc.config.checks import (
     whole,
 )
 from posenc.core.console import say, shown
-from posenc.core.errors import RunError, safe_name
+from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.core.paths import expanded
 from posenc.data import (
@@ -50,14 +51,14 @@ from posenc.data import (
     vocabulary,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.load import spoken_name
+from posenc.results.load import Run, load_runs, spoken_name
 from posenc.results.rows import as_trained
+from posenc.results.schema import HEADLINE
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, StepPlan, build_model, check_step, code_of, run_facts
-from posenc.running.initial import Initial, begin_with, check_fit, initial_run
+from posenc.running.eval_job import Initial, begin_with, check_fit, initial_run
 from posenc.running.measure import Corpus, Outcome, measure, tokenised, tracked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
-from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
@@ -65,6 +66,9 @@ from posenc.training.loop import Batch, Progress, Trained, alone, training
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it
+TUNED = "tuned"  # `train.lr=tuned`: the rate that did best on validation documents in `experiment=tuning`
+TUNING = "tuning"  # the experiment whose runs are looked at, below runs_dir
+FEWEST = 2  # rates to choose from
 T = TypeVar("T")
 
 
@@ -164,16 +168,46 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
 
 
 def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with the rate that `experiment=tuning` found for them. Raises UserError."""
+    """Return the settings with the rate of the lowest mean loss at T on validation documents, and why it.
+
+    A run of `experiment=tuning` counts if it is finished and only its rate and seed are others. Raises
+    UserError where there are fewer than two rates, and for a seed that they were chosen by.
+    """
     any_rate = train_job({**settings, "train": {**settings["train"], "lr": 1.0}})
+    place, losses, seeds = expanded(settings["runs_dir"]) / TUNING, defaultdict(list), set[int]()
+    for run in load_runs([str(place)]) if place.is_dir() else []:
+        rate, loss = ((run.config or {}).get("train") or {}).get("lr"), validation_loss(run)
+        if run.state != "finished" or run.seed is None or loss is None:
+            continue
+        if isinstance(rate, int | float):
+            train = {**any_rate.settings["train"], "lr": float(rate)}
+            those = {**any_rate.settings, "seed": run.seed, "train": train}
+            if run.name[-8:] == run_hash(those, any_rate.facts, any_rate.source):
+                losses[float(rate)].append(loss)
+                seeds.add(run.seed)
+    if len(losses) < FEWEST:
+        problem = f"{len(losses)} rates were tried with these settings below {place}"
+        hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
+        raise UserError("train.lr", "tuned", problem, hint=hint)
+    if (seed := any_rate.settings["seed"]) in seeds:
+        problem = "the rate was chosen by this seed, so its loss would flatter it"
+        raise UserError("seed", seed, problem, allowed=f"not {', '.join(map(str, sorted(seeds)))}")
+    best = min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
+    tried, by = (" ".join(f"{one:g}" for one in sorted(values)) for values in (losses, seeds))
+    if best in (min(losses), max(losses)):
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")
+    words = f"best of {tried} on validation documents, seeds {by}"
+    return {**settings, "train": {**settings["train"], "lr": best, "tuned": words}}
 
-    def hash_at(rate: float, seed: int) -> str:
-        those = any_rate.settings
-        those = {**those, "seed": seed, "train": {**those["train"], "lr": rate}}
-        return run_hash(those, any_rate.facts, any_rate.source)
 
-    rate, words = tuned_rate(expanded(settings["runs_dir"]), any_rate.settings["seed"], hash_at)
-    return {**settings, "train": {**settings["train"], "lr": rate, "tuned": words}}
+def validation_loss(run: Run) -> float | None:
+    """Return the loss at T on validation documents, None if it was not measured."""
+    found = (
+        one["nats"]
+        for one in run.records
+        if one["protocol"] == HEADLINE and one["split"] == "validation" and one["multiple"] == 1
+    )
+    return next((one for one in found if one is not None), None)
 
 
 def _directory(place: Path, readable: str, digest: str) -> Path:

@@ -1,4 +1,4 @@
-"""Track with Weights & Biases: one W&B run a training run. A copy that may fail, never a reason to fail.
+"""Track with Weights & Biases, and `posenc dashboard`. A copy that may fail, never a reason to fail.
 
 wandb's own offline mode and time limits hold where a server is dead, silent or hangs. What it does not do by
 itself: go offline after a failed start, and never ask for a key on a terminal.
@@ -6,6 +6,8 @@ itself: go offline after a failed start, and never ask for a key on a terminal.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import math
 import os
@@ -16,8 +18,25 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from posenc.core.errors import UserError, visible
-from posenc.tracking.base import POSITION, STEP, WINDOW, BaseTracker, Row, TrackedRun, reason
+import yaml
+
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import run_interruptible, say
+from posenc.core.errors import RunError, UserError, visible
+from posenc.core.paths import conf_dir, output_file
+from posenc.evaluation import PROTOCOLS
+from posenc.report import captions
+from posenc.results.settings import parse_multiple
+from posenc.tracking import (
+    POSITION,
+    STEP,
+    WINDOW,
+    BaseTracker,
+    Row,
+    TrackedRun,
+    reason,
+    refuse_without,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -163,3 +182,72 @@ def host() -> str:
     """Return `host:port` of the server for messages, without any user name and password of the address."""
     url = settings().base_url
     return visible(urlsplit(url).netloc.rpartition("@")[2] or url)
+
+
+# --- `posenc dashboard`: the W&B workspace that compares encodings
+
+NAME = "posenc: encodings by context"
+MOST_RUNS = 200  # W&B would show ten
+SECONDS = 10.0  # to ask the server
+
+
+def make_dashboard(
+    entity: str | None, project: str | None, protocol: str, length: str, out: str | None
+) -> None:
+    """Save the workspace, bars at `length` times T, and print its address; or write its JSON to `out`."""
+    refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
+    multiple = captions.length(parse_multiple(length, "--length"))
+    if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
+        raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
+    if (project := project or settings().project) is None:
+        text = (conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8")
+        project = str(yaml.safe_load(text)["project"])
+    view, owner = (project, protocol, multiple), entity or settings().entity
+    if out is not None:
+        place = output_file("--out", out)
+        model = build_workspace(owner or "ENTITY", *view)._to_model()
+        write_text_atomic(place, model.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n")
+        say(f"written: {out}; nothing was sent")
+        return
+    if not has_key():
+        hint = "run `wandb login`, which says where to get one; --out needs none"
+        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
+
+    def send() -> str:
+        api = load_wandb().Api(timeout=int(SECONDS))
+        workspace = build_workspace(owner or api.default_entity, *view)
+        workspace.save()
+        return str(workspace.url)
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            address = run_interruptible(send, limit=SECONDS)
+    except Exception as error:
+        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
+        hint = "--out FILE keeps what would be sent"
+        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
+    print(address)
+
+
+def build_workspace(entity: str, project: str, protocol: str, multiple: str) -> Any:
+    """Build a workspace by encoding: curves of `protocol` by window, bars at `multiple`, bands by seed."""
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+
+    look: dict[str, Any] = {
+        "max_runs_to_show": MOST_RUNS,
+        "groupby": wr.Config("encoding.name"),
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+    }
+    nats, by_position = f"eval/{protocol}/nats", "eval/positions/nats-by-position"
+    panels: Any = [
+        wr.LinePlot(title=f"{protocol}: nats per token by window", x=WINDOW, y=[nats], log_x=True, **look),
+        wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **look),
+        wr.BarPlot(title=f"{protocol}: nats per token at {multiple}", metrics=[f"{nats}@{multiple}"], **look),
+        wr.BarPlot(title=f"{protocol}: nats per token at 1x", metrics=[f"{nats}@1x"], **look),
+        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **look),
+    ]
+    section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
+    shown = ws.WorkspaceSettings(max_runs=MOST_RUNS)
+    return ws.Workspace(entity=entity, project=project, name=NAME, sections=[section], settings=shown)

@@ -7,11 +7,15 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from posenc.core.errors import UserError
 from posenc.core.machine import LoadMeter, load_meter
@@ -143,3 +147,33 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+class LiveTensors(TorchDispatchMode):
+    """Count the bytes of tensors made inside that are still held, and their peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Do not count these tensors."""
+        self._known.update(tensor.untyped_storage() for tensor in tensors)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+        given = {id(one.untyped_storage()) for one in inputs}
+        for one in tree_iter(result):
+            if isinstance(one, torch.Tensor):
+                storage = one.untyped_storage()
+                if storage not in self._known and id(storage) not in given:
+                    self._known.add(storage)
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._drop, storage.nbytes())
+        return result
+
+    def _drop(self, size: int) -> None:
+        self.live -= size

@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
 from posenc.data import ScheduledSampler, WindowSampler
-from posenc.data.plant import KNOWN, TEXT
+from posenc.data.batches import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, plain_formulas, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint

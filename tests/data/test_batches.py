@@ -8,8 +8,8 @@ import pytest
 
 from posenc.core.errors import UserError
 from posenc.data import PlantedSampler, Split, TokenStore, WindowSampler, plant_of, vocabulary
+from posenc.data.batches import KNOWN, PLANTED, TEXT
 from posenc.data.documents import Document, fingerprint_of, split_of
-from posenc.data.plant import KNOWN, PLANTED, TEXT
 
 SHARES = {"validation": 0.1, "test": 0.2}
 TINY = [Document("a", b"one", "train"), Document("b", "zwö".encode(), "test"), Document("c/d", b"", "train")]

@@ -8,7 +8,7 @@ import torch
 
 from posenc.encodings import build_encoding
 from posenc.encodings.t5 import bucket
-from posenc.model.mla import LatentAttention
+from posenc.model.attention import LatentAttention
 
 transformers = pytest.importorskip("transformers")
 xt = pytest.importorskip("x_transformers.x_transformers")

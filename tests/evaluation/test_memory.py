@@ -11,7 +11,8 @@ from posenc.core import machine as machine_module
 from posenc.core.machine import free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import forward_cache
-from posenc.evaluation.forward_cache import LiveTensors, memory_needed
+from posenc.evaluation.forward_cache import memory_needed
+from posenc.training.device import LiveTensors
 
 
 def squared(n):

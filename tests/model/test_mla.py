@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
+from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
-from posenc.model.mla import LatentAttention
 from posenc.running.build import build_model
 
 SHAPE = ModelShape("small", d_model=24, n_layers=2, n_heads=3, mlp_ratio=2)

@@ -7,13 +7,13 @@ import sys
 import time
 
 import pytest
-from fake_runs import positions
+from fake_runs import positions, record
 from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
-from posenc.tracking import check_tracking
-from posenc.tracking.wandb import has_key, host
+from posenc.tracking import by_position, by_window, check_tracking, curves_of, summary
+from posenc.tracking.wandb import has_key, host, make_dashboard
 
 KEY = "k" * 40
 RECORDS = [
@@ -82,9 +82,9 @@ def test_online_without_a_key_is_refused(monkeypatch, tmp_path):
 PROGRAM = """
 import json, logging, pathlib, sys
 logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must stay out of it
-from posenc.tracking import build_tracker
+from posenc.tracking import TrackedRun, build_tracker
 group, place = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
-t = build_tracker(group, run_name="r", group="g", tags=[], config={"seed": 0}, run_dir=place)
+t = build_tracker(group, TrackedRun("r", "g", [], {"seed": 0}, place))
 for step in range(1, 51):
     t.log({"tokens": step, "loss": 1.0}, step)
 print("trained", flush=True)
@@ -165,3 +165,26 @@ def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
     assert not has_key()
     (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
     assert has_key()
+
+
+# The dashboard
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
+def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path):
+    pytest.importorskip("wandb_workspaces", reason="needs posenc[dashboard]")
+    make_dashboard("someone", "mine", "sliding", "0.50x", str(tmp_path / "view.json"))
+    view = json.loads((tmp_path / "view.json").read_text())
+    assert (view["entity"], view["project"]) == ("someone", "mine")
+    bank = view["spec"]["section"]["panelBankConfig"]
+    panels = [panel["config"] for section in bank["sections"] for panel in section["panels"]]
+    by_encoding = {"groupBy": "encoding.value.name", "groupAgg": "mean", "groupArea": "stddev"}
+    assert len(panels) == 5 and all(by_encoding.items() <= panel.items() for panel in panels)
+    records = [dict(record(w, 1.0, protocol="sliding")) for w in (32, 64)]
+    curves = curves_of([*records, dict(positions())], {})
+    rows = [*by_window(curves).values(), *by_position(curves).values(), summary(curves)]
+    tracked = {name for row in rows for name in row}
+    tracked |= {"eval/window", "eval/position", "train/loss", "train/tokens"}
+    for panel in panels:
+        drawn = [*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])]
+        assert set(drawn) <= tracked, panel["chartTitle"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from posenc.core.paths import conf_dir
-from posenc.tracking import build_tracker
+from posenc.tracking import TrackedRun, build_tracker
 
 TRACKERS = ("tensorboard", "trackio", "wandb")
 CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "seed": 3}
@@ -25,7 +25,7 @@ def shipped(name):
 def begin(name, run, group="sweep-1", tags=("rope",), **keys):
     """Start a tracker as shipped, but for `keys`."""
     settings = {**shipped(name), **keys}
-    return build_tracker(settings, run_name=run.name, group=group, tags=tags, config=CONFIG, run_dir=run)
+    return build_tracker(settings, TrackedRun(run.name, group, tags, CONFIG, run))
 
 
 @dataclass

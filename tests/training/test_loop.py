@@ -12,7 +12,7 @@ from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run, training_of
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
 from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, plant_of
-from posenc.model.mla import LatentAttention
+from posenc.model.attention import LatentAttention
 from posenc.training.loop import alone, train_stacked
 from posenc.training.optimizer import build_optimizer, learning_rate
 

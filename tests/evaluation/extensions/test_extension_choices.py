@@ -19,7 +19,7 @@ from extending import (
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
-from posenc.model.mla import LatentAttention
+from posenc.model.attention import LatentAttention
 
 TOKENS = list(range(13)) * 3
 FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
