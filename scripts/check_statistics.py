@@ -2,7 +2,7 @@
 
     python scripts/check_statistics.py [EXPERIMENTS]
 Prints Markdown tables (a few minutes on one core). Welch: against the best row, unpaired, each row with a
-variance of its own. Ours: as posenc.results.ranking does it. Simulated rows
+variance of its own. Ours: as posenc.results.statistics does it. Simulated rows
 are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their
 standard deviation. `equal`: all rows as good as the best; `edge`: every second one worse by just the margin.
 """
@@ -18,7 +18,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from posenc.results import ranking, recall
+from posenc.results import beside
+from posenc.results import statistics as posenc_statistics
 from posenc.results.load import load_runs
 from posenc.results.rows import group_runs, samples_of
 from posenc.results.settings import mixed_values, select
@@ -90,7 +91,7 @@ def on_the_study() -> None:
             cells += len(far)
             unresolved += sum(i not in above for i in far)
             if protocol == "fixed-target" and multiple in LENGTHS:
-                with patch.object(ranking, "shared_variances", lambda rows: None):
+                with patch.object(posenc_statistics, "shared_variances", lambda rows: None):
                     welch, welch_pairs = len(above_best(rows)), told_apart(rows)
                 lines.append(
                     [LENGTHS[multiple], f"{welch_pairs:g}", f"{told_apart(rows):g}", welch, len(above)]
@@ -217,9 +218,9 @@ def of_recall(experiments: int) -> None:
     """Coverage of recall's intervals, and how often two shares are told apart, 128 windows a seed."""
     rng, lines = np.random.default_rng(0), []
 
-    def cell(share: float, spread: float, seeds: int) -> recall.RecallCell:
+    def cell(share: float, spread: float, seeds: int) -> beside.RecallCell:
         shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
-        return recall.cell_of((8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares])
+        return beside.cell_of((8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares])
 
     for spread, (high, low) in itertools.product(
         (0.0, 0.05), ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
@@ -229,7 +230,7 @@ def of_recall(experiments: int) -> None:
             pairs = [(cell(high, spread, seeds), cell(low, spread, seeds)) for _ in range(experiments)]
             # the mean of a clipped normal is not quite its centre; that is far below a window's share
             covered = np.mean([inside(one.ci95, low) for _, one in pairs])
-            told = np.mean([recall.apart(one, two, recall.CONFIDENCE) for one, two in pairs])
+            told = np.mean([beside.apart(one, two, beside.CONFIDENCE) for one, two in pairs])
             line.append(f"{covered:.0%}, {told:.0%}")
         lines.append(line)
     head = ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"]

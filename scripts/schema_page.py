@@ -19,9 +19,9 @@ from posenc.results.statistics import Method
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
-COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
-COMPARISON += ["ranking.Versus", "cells.CurveSummary", "headroom.Recovered"]
-COMPARISON += ["recall.RecallColumns", "recall.RowRecall", "recall.RecallCell", "recall.Horizon"]
+COMPARISON = ["comparison.Comparison", "rows.Column", "rows.Row", "rows.Cell"]
+COMPARISON += ["statistics.Versus", "rows.CurveSummary", "beside.Recovered"]
+COMPARISON += ["beside.RecallColumns", "beside.RowRecall", "beside.RecallCell", "beside.Horizon"]
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
