@@ -18,7 +18,7 @@ from posenc.encodings import list_encodings, options
 from posenc.encodings.options import POSITIONS, SCALES, Window
 from posenc.evaluation.extensions import default_knobs, extensions
 from posenc.laws import statement
-from posenc.model import mla
+from posenc.model.attention import LatentAttention
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "encodings.md"
@@ -131,7 +131,7 @@ def page() -> str:
         "pose": first_line(POSITIONS["pose"]),
         "window": first_line(Window),
         "scale": " ".join(first_line(cls) for cls in SCALES.values()),
-        "documents": "".join(document(module) for module in (options, mla)),
+        "documents": "".join(document(one) for one in (options, LatentAttention)),
         "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
     }
     lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]
@@ -143,9 +143,9 @@ def page() -> str:
     return "\n".join([*lines, *extension_lines(), *wrong_snippets()]) + "\n"
 
 
-def document(module: ModuleType) -> str:
-    """The module's docstring without its legend of shapes."""
-    text = (module.__doc__ or "").strip().partition("\n\nB batch")[0]
+def document(one: ModuleType | type) -> str:
+    """The docstring of a module or class without its legend of shapes."""
+    text = (inspect.getdoc(one) or "").partition("\n\nB batch")[0]
     return f"\n```text\n{text}\n```\n"
 
 
