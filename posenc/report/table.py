@@ -105,7 +105,8 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     elif of_losses and any(cell.change_ci95 for cell in cells):
         notes.append("±: half the 95% CI over documents")
     if spread:
-        notes += ["bold: best, tilde: not distinguishable from it"] * ranked
+        kind = "highest recall" if recall_only else "lowest loss, highest recall" if also else "lowest loss"
+        notes += [f"bold: {kind} of the column, tilde: not distinguishable from it"] * ranked
     elif recall_only:
         notes.append("more: --full, --explain, --plot FILE (the grid of windows and distances)")
     else:
