@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from posenc.results import beside
+from posenc.results import recall_headroom
 from posenc.results import statistics as posenc_statistics
 from posenc.results.load import load_runs
 from posenc.results.rows import group_runs, samples_of
@@ -218,9 +218,11 @@ def of_recall(experiments: int) -> None:
     """Coverage of recall's intervals, and how often two shares are told apart, 128 windows a seed."""
     rng, lines = np.random.default_rng(0), []
 
-    def cell(share: float, spread: float, seeds: int) -> beside.RecallCell:
+    def cell(share: float, spread: float, seeds: int) -> recall_headroom.RecallCell:
         shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
-        return beside.cell_of((8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares])
+        return recall_headroom.cell_of(
+            (8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares]
+        )
 
     for spread, (high, low) in itertools.product(
         (0.0, 0.05), ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
@@ -230,7 +232,9 @@ def of_recall(experiments: int) -> None:
             pairs = [(cell(high, spread, seeds), cell(low, spread, seeds)) for _ in range(experiments)]
             # the mean of a clipped normal is not quite its centre; that is far below a window's share
             covered = np.mean([inside(one.ci95, low) for _, one in pairs])
-            told = np.mean([beside.apart(one, two, beside.CONFIDENCE) for one, two in pairs])
+            told = np.mean(
+                [recall_headroom.apart(one, two, recall_headroom.CONFIDENCE) for one, two in pairs]
+            )
             line.append(f"{covered:.0%}, {told:.0%}")
         lines.append(line)
     head = ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"]

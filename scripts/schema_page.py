@@ -20,8 +20,13 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "rows.Column", "rows.Row", "rows.Cell"]
-COMPARISON += ["statistics.Versus", "rows.CurveSummary", "beside.Recovered"]
-COMPARISON += ["beside.RecallColumns", "beside.RowRecall", "beside.RecallCell", "beside.Horizon"]
+COMPARISON += ["statistics.Versus", "rows.CurveSummary", "recall_headroom.Recovered"]
+COMPARISON += [
+    "recall_headroom.RecallColumns",
+    "recall_headroom.RowRecall",
+    "recall_headroom.RecallCell",
+    "recall_headroom.Horizon",
+]
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is

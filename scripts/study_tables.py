@@ -14,14 +14,14 @@ from posenc.report.against import SHARES, against, published, tables
 from posenc.report.captions import label
 from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
-from posenc.results.beside import KEPT
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
+from posenc.results.recall_headroom import KEPT
 from posenc.results.rows import Cell
 from posenc.results.settings import where
 from posenc.results.statistics import short_verdict
 
 ROOT = Path(__file__).parents[1]
-SEEDS_APART = 0.2
+SEEDS_APART = 0.2  # shares found at the last multiple that are named as different seeds
 RETRIEVAL = dict.fromkeys(row["table"] for row in published() if row["metric"] == SHARES)
 APART = (
     0.1  # two accuracies that are nearer have no order: one seed and 128 windows a cell resolve ten points

@@ -13,8 +13,8 @@ from typing import Any
 from rich.cells import cell_len
 
 from posenc.core.errors import visible
-from posenc.results.beside import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
+from posenc.results.recall_headroom import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.rows import Cell, CurveSummary
 from posenc.results.schema import BREAK, HEADLINE, RECALL, printed_change
 from posenc.results.settings import as_text

@@ -22,8 +22,8 @@ from posenc.report.captions import (
     token_of,
     unit_of,
 )
-from posenc.results.beside import RecallCell, Recovered
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
+from posenc.results.recall_headroom import RecallCell, Recovered
 from posenc.results.rows import Cell
 from posenc.results.schema import HEADLINE, RECALL, printed, printed_change
 from posenc.results.statistics import Versus, short_verdict

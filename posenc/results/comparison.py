@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results.beside import LEVEL, RecallColumns, long_trained, recall_of_rows, recovered_of
 from posenc.results.load import Run
+from posenc.results.recall_headroom import LEVEL, RecallColumns, long_trained, recall_of_rows, recovered_of
 from posenc.results.rows import (
     CODE,
     Column,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.results.beside import Recovered, RowRecall
 from posenc.results.load import Run, encoding_of, spoken_name
+from posenc.results.recall_headroom import Recovered, RowRecall
 from posenc.results.schema import (
     BREAK,
     HUGE,

@@ -10,9 +10,9 @@ from fake_runs import DOCUMENTS, T, compared, recall_records, record, rows_of, w
 from posenc.core.errors import UserError
 from posenc.report.writers import render
 from posenc.results import load_runs
-from posenc.results.beside import LEVEL, wilson
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.frame import cells_table
+from posenc.results.recall_headroom import LEVEL, wilson
 
 LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
 

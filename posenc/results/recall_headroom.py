@@ -1,4 +1,4 @@
-"""What stands beside the losses: recall, and the share of its headroom that a short-trained model recovers.
+"""Recall of planted values, and headroom: how much of what training long gains a short-trained model has.
 
 Recall is how many planted values a row finds within T and beyond, and how far back. An accuracy is over
 windows (texts), which are the same at all distances and in all seeds. Its interval is Wilson's over windows,
