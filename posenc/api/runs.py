@@ -79,15 +79,15 @@ class Runs(list[Run]):
         """
         return Table(self, compare_runs(self, _request(request)))
 
-    def plot(self, kind: str = "context", *, width: float = 5.5, **request: Any) -> Plot:
-        """Return a picture: context, change, heatmap, recall or use; `width` in inches, request of `compare`.
+    def plot(self, kind: str = "context", **request: Any) -> Plot:
+        """Return a picture: context, change, heatmap, recall or use; the request is that of `compare`.
 
         A Vega-Lite chart: shown by itself in a notebook, saved by `save`. Raises UserError.
         """
-        from posenc.report.charts import check_look
+        from posenc.report.charts import check_kind
 
-        check_look(kind, width)
-        plot = Plot(self, compare_runs(self, _request(request)), kind, width)
+        check_kind(kind)
+        plot = Plot(self, compare_runs(self, _request(request)), kind)
         plot.data("svg")  # without a number there is no picture: say so here, not where it is shown
         return plot
 
@@ -129,26 +129,25 @@ class Plot:
     runs: Runs
     tables: list[Comparison]
     kind: str
-    width: float  # inches
 
     def data(self, format: str) -> bytes:
         """Return the picture as png, svg or pdf."""
         from posenc.report.charts import plot_bytes
 
-        return plot_bytes(format, self.kind, self.tables, self.width)
+        return plot_bytes(format, self.kind, self.tables)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture as the ending of the path says: .png, .svg or .pdf. Raises UserError."""
         from posenc.report.charts import save_plot
 
-        save_plot(Path(path), self.kind, self.tables, self.width)
+        save_plot(Path(path), self.kind, self.tables)
         return Path(path)
 
     def __repr__(self) -> str:
         return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        from posenc.report.charts import DPI
+        from posenc.report.charts import DPI, WIDTH
 
         # not as SVG: the clip paths of two of them in one notebook would have the same names
-        return self.data("png"), {"width": round(self.width * DPI / 2)}
+        return self.data("png"), {"width": round(WIDTH / 72 * DPI / 2)}

@@ -127,7 +127,7 @@ def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
     raise typer.Exit(run_train_or_eval(*_arguments(context, overrides)))
 
 
-ONLY = "Only these: encoding=rope,al*  seed=0  train.lr!=0.002  eval.length=16x (the targets measured there)"
+ONLY = "Only these: encoding=rope,al*  seed=0  train.lr!=0.002"
 AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
 
 
@@ -149,7 +149,6 @@ def compare_command(
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
     plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
     plot_kind: Annotated[Text, option("Default: the loss by context; a wrong name lists all.")] = None,
-    plot_width: Annotated[float | None, option("Inches; default 5.5; 3.3 is a column of a paper.")] = None,
     html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
@@ -166,7 +165,7 @@ def compare_command(
         allow_mixed=allow_mixed,
         **({} if recall_level is None else {"recall_level": recall_level}),
     )
-    output = Output(format, full, explain, against, plot, plot_kind, plot_width, html)
+    output = Output(format, full, explain, against, plot, plot_kind, html)
     run_compare(runs or ["runs"], where or [], request, output)
 
 

@@ -13,7 +13,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import explain
-from posenc.report.charts import KIND, KINDS, WIDTH, check_plot, save_plot
+from posenc.report.charts import KIND, KINDS, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
@@ -34,7 +34,6 @@ class Output:
     against: str | None  # a paper's table
     plot: str | None
     plot_kind: str | None
-    plot_width: float | None
     html: str | None
 
 
@@ -66,7 +65,7 @@ def run_compare(
 def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
     if output.against is not None:
-        plain, own = CompareRequest(), ("full", "plot", "plot_kind", "plot_width", "html")
+        plain, own = CompareRequest(), ("full", "plot", "plot_kind", "html")
         unread = [
             one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
         ]
@@ -77,11 +76,9 @@ def _check(request: CompareRequest, output: Output) -> None:
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if output.plot is not None:
-        width = WIDTH if output.plot_width is None else output.plot_width
-        check_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), width)
-    elif output.plot_kind is not None or output.plot_width is not None:
-        option = "--plot-width" if output.plot_kind is None else "--plot-kind"
-        raise UserError(option, output.plot_kind, "there is no picture to make", hint="--plot FILE")
+        check_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND))
+    elif output.plot_kind is not None:
+        raise UserError("--plot-kind", output.plot_kind, "there is no picture to make", hint="--plot FILE")
     if output.html is not None:
         if not output.html.lower().endswith((".html", ".htm")):
             raise UserError("--html", output.html, "is not the name of a page", allowed=".html")
@@ -93,8 +90,7 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
     found = compare_runs(runs, request)
     show(found, output.format, sys.stdout, full=output.full, every=bool(request.columns))
     if output.plot is not None:
-        kind = output.plot_kind or KINDS.get(request.protocol, KIND)
-        save_plot(Path(output.plot), kind, found, output.plot_width or WIDTH)
+        save_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), found)
         say(f"wrote {output.plot}")
     if output.html is not None:
         from posenc.report.page import write_page

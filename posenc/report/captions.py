@@ -335,8 +335,7 @@ def full_notes(comparison: Comparison) -> list[str]:
     differs = h["also_differs"].items()
     lines += [f"the rows also differ in {key}: {', '.join(values)}" for key, values in differs]
     if h["left_out"]:
-        records = f"{plural(h['left_out'], 'record')} of other targets or checkpoints"
-        lines.append(f"not shown: {records} (--where eval.length=, corpus=, split=, stride= choose)")
+        lines.append(f"not shown: {plural(h['left_out'], 'record')} of other targets or checkpoints")
     return lines + [f"{label(row)}: {note}" for row in rows for note in row.notes]
 
 

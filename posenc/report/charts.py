@@ -47,9 +47,6 @@ NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 KIND = "context"  # where none is asked for
 KINDS = {RECALL: "recall"}  # of a protocol, instead
 FORMATS = ("png", "svg", "pdf")
-WIDTH = 5.5  # inches; 3.3 is a column of a paper
-NARROWEST, WIDEST = 1.0, 40.0  # inches
-
 TICKS = sorted({s * t for t in (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) for s in (-1, 1)})
 SIGNED = {"format": "~g", "labelExpr": "(datum.value > 0 ? '+' : '') + datum.label"}  # of their axis
 FINE = 0.02  # changes: about linear up to here, logarithmic beyond
@@ -57,7 +54,7 @@ DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-POINTS, DPI = 72, 200  # of an inch; of a PNG
+WIDTH, DPI = 396, 200  # points of a figure, 5.5 inches; of a PNG
 HEIGHT = 150  # points, of a panel of lines
 NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
@@ -285,46 +282,42 @@ def _use(panels: Panels, names: Names) -> Chart | None:
 # --- files
 
 
-def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> None:
+def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison]) -> None:
     """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
-    place = check_plot(path, kind, width)
-    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, comparisons, width))
+    place = check_plot(path, kind)
+    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, comparisons))
 
 
-def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
-    """Return where the figure will be. Raises UserError for a wrong suffix, folder, kind or width."""
+def check_plot(path: Path, kind: str) -> Path:
+    """Return where the figure will be. Raises UserError for a wrong suffix, folder or kind."""
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", path, "its ending names the format", allowed=allowed)
     place = output_file("--plot", path)
-    check_look(kind, width)
+    check_kind(kind)
     return place
 
 
-def check_look(kind: str, width: float) -> None:
-    """Raise UserError for a kind that is not in PLOTS, and for a width that is none."""
+def check_kind(kind: str) -> None:
+    """Raise UserError for a kind that is not in PLOTS."""
     if kind not in PLOTS:
         raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
-    if not NARROWEST <= width <= WIDEST:  # nan, too
-        allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
-        raise UserError("--plot-width", width, "not a width", allowed=allowed)
 
 
-def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> bytes:
+def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison]) -> bytes:
     """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     names = Names(comparisons)
     found = chart(kind, comparisons, names)
     if found is None:
         problem = NO_RECALL if kind in ("recall", "use") else "no run has a number yet"
         raise UserError("--plot-kind", kind, problem)
-    points = width * POINTS
-    columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), int(points / NARROW_PANEL)))
-    inner = points / columns  # too wide, so that it is not the notes that are measured
+    columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), WIDTH // NARROW_PANEL))
+    inner = WIDTH / columns  # too wide, so that it is not the notes that are measured
     for _ in range(2):  # how wide axes and names are is known once they are drawn
-        spec = _on_paper(found, names, points, inner, columns)
+        spec = _on_paper(found, names, inner, columns)
         svg: str = vega().vegalite_to_svg(spec, allowed_base_urls=[])
         wide = re.findall(r' width="([\d.]+)"', svg)[0]
-        inner = max(40.0, inner + (points - float(wide)) / columns)
+        inner = max(40.0, inner + (WIDTH - float(wide)) / columns)
     return image(svg, format)
 
 
@@ -361,20 +354,19 @@ def on_paper(spec: Spec, colors: Mapping[str, str]) -> Spec:
     return plain
 
 
-def _on_paper(found: Chart, names: Names, width: float, inner: float, columns: int) -> Spec:
+def _on_paper(found: Chart, names: Names, inner: float, columns: int) -> Spec:
     """Lay a chart out for a file: panels, the legend above, notes below, small text, its own colours.
 
-    `width` of the whole and `inner`, of a panel without its axis, are in points.
+    `inner`: points of a panel without its axis.
     """
     spec = on_paper(found.spec, {f"s{i}": style.color for i, style in enumerate(names.styles.values())})
     config = spec.pop("config")
     entry = 24 + CHARACTER * max(map(len, found.rows), default=1)
-    config["legend"]["columns"] = max(1, int(width / entry))
+    config["legend"]["columns"] = max(1, int(WIDTH / entry))
     if size := spec["layer"][-1]["encoding"].get("size"):
         size["value"] = min(size["value"], 26)
-    title = json.loads(_file())["paper"]["title"] | {
-        "text": textwrap.wrap(visible(found.note), int(width / CHARACTER))
-    }
+    words = textwrap.wrap(visible(found.note), int(WIDTH / CHARACTER))
+    title = json.loads(_file())["paper"]["title"] | {"text": words}
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
     if len(found.panels) == 1:

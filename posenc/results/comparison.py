@@ -363,9 +363,7 @@ def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
     there = sorted({multiple for part in parts for multiple in part.multiples})
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
-            hint = (
-                f"multiples of T, not tokens; if it has targets of its own: --where eval.length={multiple:g}x"
-            )
+            hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
             shown = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
 

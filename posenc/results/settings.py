@@ -13,14 +13,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.results.load import Run, encoding_of
-from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, TargetSet, multiple_of, target_set
+from posenc.results.schema import BINS, Record, TargetSet, multiple_of, target_set
 from posenc.results.statistics import Sample
 
 # Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
@@ -141,8 +141,8 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     """Return the runs that fulfil every condition: `encoding=rope,al*`, `train.lr!=0.002`.
 
     A key is one of KEYS or a dotted setting of config.yaml; a group without its field means its name. A run
-    without a value fulfils no `=` and every `!=`. One of RECORDS chooses among the records of each run.
-    Raises UserError for a malformed condition, a key that no run has, and conditions that none fulfils.
+    without a value fulfils no `=` and every `!=`. Raises UserError for a malformed condition, a key that no
+    run has, and conditions that none fulfils.
     """
     kept = list(runs)
     for text in conditions:
@@ -152,40 +152,14 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise UserError("--where", text, "not a condition", allowed=allowed)
         key, sign, asked = found.groups()
         patterns = [one.strip() for one in asked.split(",")]
-        if key in RECORDS:
-            kept = _with_records(kept, key, patterns, negated=sign == "!=")
-            continue
         if runs and all(value_of_key(run, key) is None for run in runs):
             known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
-            keys = [*KEYS, *ALIASES, *RECORDS, *known]
-            raise UserError("--where", key, "no run has this key", allowed=keys)
+            raise UserError("--where", key, "no run has this key", allowed=[*KEYS, *ALIASES, *known])
         values = {id(run): value_of_key(run, key) for run in kept}
         before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
         if before and not kept:
             there = sorted({value for value in values.values() if value is not None})
             raise UserError(f"--where {key}{sign[:-1]}", asked, "no run fulfils it", allowed=there)
-    return kept
-
-
-def _with_records(runs: Sequence[Run], key: str, patterns: Sequence[str], negated: bool) -> list[Run]:
-    """Return the runs with just the records that fit, those that have no such value, and the reference's.
-
-    Of a length the whole sets of targets that were measured at it: the longest window decides which targets
-    there are, so a longer evaluation is another set.
-    """
-    values = {RECORDS[key](r) for run in runs for r in run.records} - {None}
-    chosen = {value for value in values if _fits(as_text(value), patterns) != negated} | {None}
-    if values and len(chosen) == 1:
-        there = [*map(as_text, sorted(values))]
-        raise UserError(f"--where {key}", ",".join(patterns), "no record is of this", allowed=there)
-    kept = []
-    for run in runs:
-        records = [r for r in run.records if RECORDS[key](r) in chosen]
-        if key == "eval.length":
-            sets = {(r["protocol"], target_set(r)) for r in records}
-            sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
-            records = [r for r in run.records if (r["protocol"], target_set(r)) in sets]
-        kept.append(replace(run, records=records))
     return kept
 
 
@@ -197,7 +171,7 @@ def _fits(value: str | None, patterns: Sequence[str]) -> bool:
         if value == asked or fnmatch.fnmatchcase(value, asked):
             return True
         with contextlib.suppress(ValueError):
-            if float(value) == float(asked.removesuffix("x")):
+            if float(value) == float(asked):
                 return True
     return False
 
@@ -223,12 +197,6 @@ KEYS: dict[str, Callable[[Run], Any]] = {
     "name": lambda run: run.name,
     "path": lambda run: str(run.path),
     "experiment": lambda run: (run.config or {}).get("experiment_name", run.path.parent.name) or None,
-}
-RECORDS: dict[str, Callable[[Record], Any]] = {
-    "eval.length": multiple_of,  # a multiple of T
-    "eval.corpus": lambda record: record["corpus"],
-    "eval.split": lambda record: record["split"],
-    "eval.stride": lambda record: record["stride"],
 }
 ALIASES = {"T": ("context_length",), "corpus": ("corpus", "data"), "data": ("data", "corpus")}
 
@@ -356,18 +324,14 @@ def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
 
     Tuned anew on other lengths they may differ, and a row made of both would be of neither.
     """
-    if not any((record["extend"] or {}).get("tuned") for record in records):
-        return list(records)
-    tunings: dict[str | None, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    by_knobs: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        knobs = json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
-        tunings[extend_key(record)][knobs].append(record)
-
-    def preference(item: tuple[str, list[Record]]) -> tuple[int, int, str]:
-        windows = {record["window"] for record in item[1]}
-        return len(windows), max(windows), item[0]
-
-    return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
+        by_knobs[json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)].append(record)
+    kept: dict[str | None, list[Record]] = {}
+    windows = {knobs: {record["window"] for record in some} for knobs, some in by_knobs.items()}
+    for knobs in sorted(by_knobs, key=lambda one: (len(windows[one]), max(windows[one]), one)):
+        kept[extend_key(by_knobs[knobs][0])] = by_knobs[knobs]  # the last is the best
+    return [record for some in kept.values() for record in some]
 
 
 def parse_multiple(text: str, option: str) -> float:
@@ -383,10 +347,10 @@ def parse_multiple(text: str, option: str) -> float:
 
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
-    names, precisions = _own_names(selected), defaultdict[int, set[str]](set)
+    precisions = defaultdict[int, set[str]](set)
     for one in selected:
         precisions[id(one.run)] |= {record.get("precision", "its training's") for record in one.records}
-    rows = [_comparable(one, names, precisions[id(one.run)]) for one in selected]
+    rows = [_comparable(one, precisions[id(one.run)]) for one in selected]
     models = [flatten(one.run.sizes or {}) for one in selected]
     unlike = differing(models)
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
@@ -442,34 +406,18 @@ def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
     ]
 
 
-def _own_names(selected: Sequence[Selected]) -> dict[str, str]:
-    """Return by fingerprint what texts of one's own are called: their file or folder, where that is one's."""
-    found: dict[str, str] = {}
-    for one in selected:
-        data, corpus = (one.run.config or {}).get("data"), (one.run.facts or {}).get("corpus", {})
-        paths = data.get("paths") if isinstance(data, dict) else None
-        if paths and isinstance(paths, str | list):
-            some = [paths] if isinstance(paths, str) else paths
-            found[str(corpus.get("fingerprint"))] = " ".join(Path(str(path)).name for path in some)
-    return {key: name for key, name in found.items() if name and [*found.values()].count(name) == 1}
-
-
-def _comparable(one: Selected, names: Mapping[str, str], precisions: set[str]) -> dict[str, str]:
-    def text(name: Any, fingerprint: Any) -> str:
-        return names.get(str(fingerprint)) or f"{name} {str(fingerprint)[:12]}"
-
-    facts = one.run.facts or {}
-    record = one.records[0]
+def _comparable(one: Selected, precisions: set[str]) -> dict[str, str]:
+    facts, record = one.run.facts or {}, one.records[0]
     corpus, tokenizer = facts.get("corpus", {}), facts.get("tokenizer", UNKNOWN)
     if isinstance(tokenizer, dict):
         tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
     return {
-        "corpus": text(corpus.get("name", UNKNOWN), corpus.get("fingerprint", UNKNOWN)),
+        "corpus": f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
         "planted": as_text(corpus.get("plant")),
         "tokenizer": as_text(tokenizer),
         "context length": as_text(facts.get("context_length", UNKNOWN)),
         "tokens trained": as_text(tokens_trained(one)),
-        "evaluated on": text(record["corpus"], record["fingerprint"]),
+        "evaluated on": f"{record['corpus']} {record['fingerprint'][:12]}",
         "split": record["split"],
         "stride": as_text(record["stride"]),
         "evaluated in": "/".join(sorted(precisions)),

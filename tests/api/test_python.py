@@ -147,9 +147,9 @@ def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: p
 
 
 def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
-    plot = run.runs().plot("change", width=3.3)
+    plot = run.runs().plot("change")
     data, size = plot._repr_png_()
-    assert data.startswith(b"\x89PNG") and size == {"width": 330}
+    assert data.startswith(b"\x89PNG") and size == {"width": 550}
     assert plot.save(tmp_path / "a.png").read_bytes() == data
     assert b"<svg" in plot.save(tmp_path / "a.svg").read_bytes()
 

@@ -109,14 +109,12 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc, sweep):
         ("encoding=rope", "--where encoding=rope"),
         ("--format tex", "--format=tex", "latex"),
         ("--protocol slidin", "--protocol=slidin", "eval.protocols=["),
-        ("--where eval.stride=7 --protocol sliding", "--where eval.stride=7", "allowed: 16"),
         ("--length 16x", "No such option: --length"),
         ("--recall-level 200", "--recall-level=200.0", "allowed: 0 to 100"),
         ("--html notes.md", "--html=notes.md", "allowed: .html"),
         ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
         *((f"--against alibi-table2 {option}", f"does not read {option.split()[0]}\n")
-          for option in ("--baseline rope", "--full", "--allow-mixed",
-                         "--plot-width 3", "--plot a.png", "--html a.html")),
+          for option in ("--baseline rope", "--full", "--allow-mixed", "--plot a.png", "--html a.html")),
     ],
     ids=lambda case: case[0][:40],
 )  # fmt: skip

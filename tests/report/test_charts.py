@@ -32,8 +32,8 @@ def points(made, row, panel=""):
     return {p["x"]: p["y"] for p in values if (p.get("row"), p["panel"]) == (row, panel)}
 
 
-def svg_texts(kind, found, width=5.5):
-    root = ElementTree.fromstring(plot_bytes("svg", kind, found, width))
+def svg_texts(kind, found):
+    root = ElementTree.fromstring(plot_bytes("svg", kind, found))
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
 
 
@@ -57,9 +57,9 @@ def swept(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_kind_is_as_wide_as_a_papers_column(swept, kind):
-    texts, root = svg_texts(kind, given(swept), 3.3)
-    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.3 * 72, abs=2)
+def test_every_kind_is_as_wide_as_a_page(swept, kind):
+    texts, root = svg_texts(kind, given(swept))
+    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(5.5 * 72, abs=2)
     assert {"alibi", "rope"} <= set(texts) and "T = 64" in " ".join(texts)
 
 
@@ -131,22 +131,21 @@ def test_the_same_runs_give_the_same_bytes(swept):
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "width", "words"),
+    ("path", "kind", "words"),
     [
-        ("x.gif", "context", 5, "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
-        ("x.png", "heat", 5, "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
-        ("x.png", "context", math.nan, "not a width\n  allowed: inches from 1 to 40"),
-        ("x.png", "recall", 5, "no run was asked to recall: posenc train experiment=recall"),
+        ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
+        ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
+        ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall"),
     ],
 )
-def test_wrong_input_is_named(tmp_path, path, kind, width, words):
+def test_wrong_input_is_named(tmp_path, path, kind, words):
     write_run(tmp_path / "runs", "n" * 44)
     with pytest.raises(UserError, match=words):
-        save_plot(tmp_path / path, kind, given(tmp_path / "runs"), width)
+        save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
     if kind == "heat" or "ending" in words:  # asked before the work, too
         with pytest.raises(UserError, match=words):
-            check_plot(tmp_path / path, kind, width)
+            check_plot(tmp_path / path, kind)
 
 
 # --- Styles of encodings: distinct, stable, told apart without colour

@@ -10,7 +10,6 @@ from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.frame import cells_table, seeds_table
-from posenc.results.settings import where
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -175,17 +174,10 @@ def test_a_model_option_that_is_null_is_as_in_runs_that_are_older_than_it(tmp_pa
     assert len(table.rows) == 2 and table.header["model"]["name"] == "nano"
 
 
-def test_optimizers_and_own_texts_are_named(tmp_path):
+def test_optimizers_are_named(tmp_path):
     for name, beta in (("adamw", 0.9), ("muon", 0.95)):
-        write_run(tmp_path / "a", config={"optim": {"name": name, "beta1": beta}})
-    assert list(rows_of(compared(tmp_path / "a"))) == ["rope adamw", "rope muon"]
-    for name, mark in (("cats", "c"), ("dogs", "d")):
-        own = {"fingerprint": mark * 64, "corpus": "files", "targets_hash": mark}
-        data = {"data": {"name": "files", "paths": [f"texts/{name}"]}}
-        facts = {"corpus": {"name": "files", "fingerprint": mark * 64}}
-        write_run(tmp_path / "b", name, records=[record(64, 1.0, **own)], config=data, facts=facts)
-    groups = [one.header["group"] for one in compare_runs(load_runs([tmp_path / "b"]))]
-    assert [group["corpus"] for group in groups] == ["cats", "dogs"] == [g["evaluated on"] for g in groups]
+        write_run(tmp_path, config={"optim": {"name": name, "beta1": beta}})
+    assert list(rows_of(compared(tmp_path))) == ["rope adamw", "rope muon"]
 
 
 def test_groups_of_runs(tmp_path):
@@ -252,17 +244,7 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path):
     runs = load_runs([tmp_path])
     (alone,) = compare_runs([r for r in runs if "rope" in r.name])
     assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
-    asked = where(runs, ["eval.length=16x", "eval.split=test"])
-    assert {r["targets_hash"] for run in asked for r in run.records} == {"b"}
-    asked = where(runs, ["eval.corpus=sym*", "eval.split!=test", "eval.stride=8"])
-    assert compare_runs(asked)[0].header["split"] == "validation"
-    for condition, words in (
-        ("eval.length=32x", "eval.length=32x: no record"),
-        ("eval.corpus=x", "allowed: sympy"),
-    ):
-        with pytest.raises(UserError, match=words):
-            where(runs, [condition])
-    with pytest.raises(UserError, match="--where eval"):
+    with pytest.raises(UserError, match="compare that run alone"):
         compared(tmp_path, columns=[16.0])
 
 
