@@ -11,7 +11,7 @@ import fnmatch
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from posenc.core.errors import UserError
@@ -83,6 +83,11 @@ class Comparison:
         """The runs of its rows, each once."""
         return list({str(m.run.path): m.run for row in self.rows for m in row.members}.values())
 
+    @property
+    def selected(self) -> list[Selected]:
+        """The records of its rows."""
+        return [member for row in self.rows for member in row.members if member.cells]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
         rows = [dataclasses.replace(row, members=[]) for row in self.rows]
@@ -91,24 +96,6 @@ class Comparison:
             for key in ("members", "settings", "extension"):
                 del row[key]
         return {"schema_version": SCHEMA_VERSION, **plain}
-
-
-@dataclass
-class _Part:
-    """What one table is made of."""
-
-    protocol: str
-    metric: Metric
-    group: dict[str, str]  # what tells it from the other tables
-    rows: list[Row]
-    mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
-    columns: list[Column] = field(default_factory=list)  # that are shown
-    multiples: list[float] = field(default_factory=list)  # of every column, shown or not
-
-    @property
-    def selected(self) -> list[Selected]:
-        """The records of its rows."""
-        return [member for row in self.rows for member in row.members if member.cells]
 
 
 EVERYTHING = CompareRequest()
@@ -123,23 +110,21 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     """
     if not 0 <= request.recall_level <= 100:  # nan, too
         raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
-    parts = _choose_rows(_parts(runs, request), request.rows)
-    _choose_columns(parts, request.columns)
-    baselines = _where_it_fits(request.baseline, parts, _find_baseline)
-    protocols = list(dict.fromkeys(part.protocol for part in parts))
+    tables = _choose_rows(_tables(runs, request), request.rows)
+    _choose_columns(tables, request.columns)
+    baselines = _where_it_fits(request.baseline, tables, _find_baseline)
+    protocols = list(dict.fromkeys(table.header["protocol"] for table in tables))
     references = {protocol: long_trained(runs, protocol) for protocol in protocols}
-    found = [
-        _compare(part, baseline, request.recall_level, references[part.protocol])
-        for part, baseline in zip(parts, baselines, strict=True)
-    ]
-    for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
-        comparison.rows = rows or comparison.rows
+    for table, baseline in zip(tables, baselines, strict=True):
+        _compare(table, baseline, request.recall_level, references[table.header["protocol"]])
+    for table, rows in zip(tables, _where_it_fits(request.sort, tables, _ordered), strict=True):
+        table.rows = rows or table.rows
 
     def place(one: Comparison) -> tuple[int, bool]:
         """Put what is held against long-trained runs before their table."""
         return protocols.index(one.header["protocol"]), not any(row.recovered for row in one.rows)
 
-    return sorted(found, key=place)
+    return sorted(tables, key=place)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -148,8 +133,8 @@ def protocols_of(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 
-def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
-    """Return what each table is made of, in their order. Raises UserError."""
+def _tables(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
+    """Return the tables in their order, with the rows alone. Raises UserError."""
     if request.metric not in METRICS:
         raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
     if not runs:
@@ -161,7 +146,7 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
             "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
         )
     asked = (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]
-    parts, metric = [], request.metric
+    tables, metric = [], request.metric
     for protocol in asked:
         whole: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
         for group, members, selected in whole or split_runs(runs, protocol):
@@ -170,39 +155,38 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
                 raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
             if selected or not measured or request.protocol != ALL:
                 rows = group_runs(members, selected, mixed_values(selected))
-                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), rows))
-    return parts
+                own = "nats" if in_nats else metric
+                header = {"protocol": protocol, "group": dict(group), "metric": own}
+                tables.append(Comparison(header, [], rows))
+    return tables
 
 
-def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
-    """Return the parts with the rows that are asked for, without those that have none. Raises UserError.
+def _choose_rows(tables: list[Comparison], asked: Sequence[str]) -> list[Comparison]:
+    """Return the tables with the rows that are asked for, without those that have none. Raises UserError.
 
-    A part keeps the values that still tell it from the others, a row those in which its part differs.
+    A table keeps the values that still tell it from the others, a row those in which its table differs.
     """
-    chosen: list[dict[int, Row]] = [{} for _ in parts]
+    there = {name for table in tables for row in table.rows for name in row.names}
     for pattern in asked:
-        found = [
-            [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
-            for part in parts
-        ]
-        if not any(found):
-            there = sorted({name for part in parts for row in part.rows for name in row.names})
-            raise UserError("--rows", pattern, "there is no such row", allowed=there)
-        for rows, some in zip(chosen, found, strict=True):
-            rows |= {id(row): row for row in some}
-    if asked:
-        for part, rows in zip(parts, chosen, strict=True):
-            part.rows = list(rows.values())
-        parts = [part for part in parts if part.rows]
-    keys = {key for part in parts for key in part.group}
-    shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
-    for part in parts:
-        part.group = {key: value for key, value in part.group.items() if key not in shared}
-        part.mixed = mixed_values(part.selected)
-        values = {id(one.run): own for one, own in zip(part.selected, part.mixed, strict=True)}
-        for row in part.rows:
+        if pattern not in there and not fnmatch.filter(there, pattern):
+            raise UserError("--rows", pattern, "there is no such row", allowed=sorted(there))
+    for table in tables if asked else ():
+        pairs = [(pattern, row) for pattern in asked for row in table.rows]
+        fits = {id(r): r for one, r in pairs if one in r.names or fnmatch.filter(r.names, one)}
+        table.rows = list(fits.values())
+    tables = [table for table in tables if table.rows or not asked]
+    groups = [table.header["group"] for table in tables]
+    shared = {key for group in groups for key in group if len({one.get(key) for one in groups}) == 1}
+    for table in tables:
+        group, selected = table.header["group"], table.selected
+        mixed = mixed_values(selected)
+        table.header["group"] = {key: value for key, value in group.items() if key not in shared}
+        keys = mixed[0] if mixed else {}
+        table.header["mixed"] = {key: sorted({own[key] for own in mixed}) for key in keys}
+        values = {id(one.run): own for one, own in zip(selected, mixed, strict=True)}
+        for row in table.rows:
             row.mixed = next((values[id(m.run)] for m in row.members if id(m.run) in values), {})
-    return parts
+    return tables
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
@@ -220,23 +204,21 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
 
 
 def _compare(
-    part: _Part, baseline: int | None, level: float, references: Sequence[tuple[Run, Record]]
-) -> Comparison:
-    """Compare the rows of one table."""
-    rows, metric, columns = part.rows, part.metric, part.columns
+    table: Comparison, baseline: int | None, level: float, references: Sequence[tuple[Run, Record]]
+) -> None:
+    """Fill a table with its numbers and its header."""
+    rows, columns = table.rows, table.columns
     for row in rows:
-        measure(row, columns, metric)
+        measure(row, columns, table.header["metric"])
         row.recovered = recovered_of(row.members, references)
     for i in range(len(columns)):
-        _rank(part, i, baseline)
-    header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
-    recall = None
-    if part.protocol in (HEADLINE, RECALL):
-        hidden = {*part.multiples} - {one.multiple for one in columns}
-        recall, every = recall_of_rows(_beside(rows, RECALL), level, hidden)
+        _rank(table, i, baseline)
+    table.header = _header(table) | {"baseline": None if baseline is None else rows[baseline].full_label}
+    if table.header["protocol"] in (HEADLINE, RECALL):
+        hidden = {one.multiple for one in columns_of(table.selected)} - {one.multiple for one in columns}
+        table.recall, every = recall_of_rows(_beside(rows, RECALL), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
-    return Comparison(header, columns, rows, recall)
 
 
 def _beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
@@ -248,49 +230,46 @@ def _beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
     return [[there.get((id(m.run), row.extension), Selected(m.run)) for m in row.members] for row in rows]
 
 
-def _rank(part: _Part, at: int, baseline: int | None) -> None:
+def _rank(table: Comparison, at: int, baseline: int | None) -> None:
     """Compare each row of a column with the best and with the baseline, if they may be compared."""
-    cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
-    ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
-    if len(ranked) < 2 or not _comparable(part, ranked, at):
+    cells, multiple = [row.cells[at] for row in table.rows], table.columns[at].multiple
+    metric = table.header["metric"]
+    if sum(cell.rankable for cell in cells) < 2 or not _comparable(table, at):
         return
-    samples = [samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
+    samples = [samples_of(row, multiple) if row.cells[at].rankable else None for row in table.rows]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
-    for i, versus in compare_with(samples, None, part.metric).items():
+    for i, versus in compare_with(samples, None, metric).items():
         cells[i].versus_best = versus
-    against = {} if baseline is None else compare_with(samples, baseline, part.metric)
+    against = {} if baseline is None else compare_with(samples, baseline, metric)
     for i, versus in against.items():
         cells[i].versus_baseline = versus
 
 
-def _comparable(part: _Part, ranked: Sequence[Row], at: int) -> bool:
+def _comparable(table: Comparison, at: int) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
     As much text has to come before each target, which the stride and T decide. Perplexities are not ranked:
     their means over seeds are not those of the losses.
     """
-    unlike = set(part.mixed[0]) if part.mixed else set()
-    across = part.metric == "bpb" and "tokenizer" in unlike
-    if (
-        part.metric == "ppl"
-        or unlike & {"stride", "context length"}
-        or ("tokenizer" in unlike and not across)
-    ):
+    unlike, metric = {*table.header["mixed"]}, table.header["metric"]
+    hashes: dict[str | None, set[str | None]] = defaultdict(set)  # by tokenizer
+    for row in table.rows:
+        if row.cells[at].rankable:
+            hashes[row.mixed.get("tokenizer")].add(row.cells[at].targets_hash)
+    if metric == "ppl" or unlike & {"stride", "context length"}:
         return False
-    by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
-    for row in ranked:
-        by_tokenizer[row.mixed.get("tokenizer")].add(row.cells[at].targets_hash)
-    hashes = list(by_tokenizer.values())
-    if any(len(of_one) != 1 or None in of_one for of_one in hashes):
+    if any(len(of_one) != 1 or None in of_one for of_one in hashes.values()):
         return False
-    same_text = not unlike & {"evaluated on", "split", "target set"}
-    return len(set.union(*hashes)) == 1 or (across and same_text)
+    if "tokenizer" in unlike and metric != "bpb":
+        return False
+    same_text = "tokenizer" in unlike and not unlike & {"evaluated on", "split", "target set"}
+    return same_text or len(set.union(*hashes.values())) == 1
 
 
-def _header(part: _Part) -> dict[str, Any]:
+def _header(table: Comparison) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
-    selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
+    selected, rows, metric = table.selected, table.rows, table.header["metric"]
 
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
@@ -306,9 +285,7 @@ def _header(part: _Part) -> dict[str, Any]:
         ("tokenizer", "context_length"),
     )
     return {
-        "protocol": part.protocol,
-        "group": part.group,
-        "metric": metric,
+        **{key: table.header[key] for key in ("protocol", "group", "metric")},
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
         **{key: single(one.records[0].get(key) for one in selected) for key in of_records},
         **{key: single((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
@@ -318,7 +295,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
-        "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
+        "mixed": table.header["mixed"],
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
         "reference": _reference(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
@@ -341,30 +318,30 @@ def _reference(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] |
     return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
 
 
-def _find_baseline(part: _Part, asked: str) -> int:
+def _find_baseline(table: Comparison, asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
     found: list[int] = []
     for names in (lambda row: {row.full_label}, lambda row: {row.label}, lambda row: row.names):
-        found = found or [i for i, row in enumerate(part.rows) if asked in names(row)]
+        found = found or [i for i, row in enumerate(table.rows) if asked in names(row)]
     if len(found) == 1:
         return found[0]
     problem = "stands for several rows" if found else "there is no such row among those shown"
-    allowed = [row.full_label for i, row in enumerate(part.rows) if i in found or not found]
+    allowed = [row.full_label for i, row in enumerate(table.rows) if i in found or not found]
     raise UserError("--baseline", asked, problem, allowed=allowed)
 
 
-def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
-    """Give each part the columns that are asked for, or all if it has none of them. Raises UserError."""
-    for part in parts:
-        every = columns_of(part.selected)
-        part.multiples = [column.multiple for column in every]
+def _choose_columns(tables: Sequence[Comparison], asked: Sequence[float]) -> None:
+    """Give each table the columns that are asked for, or all if it has none of them. Raises UserError."""
+    there: set[float] = set()
+    for table in tables:
+        every = columns_of(table.selected)
+        there |= {column.multiple for column in every}
         chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
-        part.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
-    there = sorted({multiple for part in parts for multiple in part.multiples})
+        table.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
-            shown = ", ".join(f"{one:g}x" for one in there)
+            shown = ", ".join(f"{one:g}x" for one in sorted(there))
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
 
 
