@@ -110,7 +110,10 @@ class Encoding(nn.Module):
         return []
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        """Fill the parameter `name` in place. The generator depends on the seed and that name alone."""
+        """Fill the parameter `name` in place. The generator depends on the seed and that name alone.
+
+        Of an encoding inside this one its own `initialize` is called.
+        """
         if name in self.zero_init:
             nn.init.zeros_(parameter)
         else:
@@ -170,3 +173,12 @@ class Encoding(nn.Module):
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return the output of a block of queries: p (B, H, T, S), v (B, H, S, D) -> (B, H, T, D)."""
         return p @ v
+
+
+def owner_of(model: nn.Module, name: str) -> tuple[Encoding, str]:
+    """Return the innermost encoding of a model that has the parameter, and what it is called there."""
+    place, _, own = name.rpartition(".")
+    while not isinstance(found := model.get_submodule(place), Encoding):
+        place, _, outer = place.rpartition(".")
+        own = f"{outer}.{own}"
+    return found, own

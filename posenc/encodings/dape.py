@@ -43,11 +43,8 @@ class DAPE(Encoding):
         self.b2 = nn.Parameter(torch.empty(layers, heads))
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name.startswith("static."):
-            self.static.initialize(name.removeprefix("static."), parameter, generator)
-        else:
-            fan_in = 2 * self.shape.n_heads if name in ("w1", "b1") else self.w1.shape[1]
-            nn.init.uniform_(parameter, -(fan_in**-0.5), fan_in**-0.5, generator=generator)
+        fan_in = 2 * self.shape.n_heads if name in ("w1", "b1") else self.w1.shape[1]
+        nn.init.uniform_(parameter, -(fan_in**-0.5), fan_in**-0.5, generator=generator)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -92,9 +92,7 @@ class GRAPE(Encoding):
         return super().hooks - unused - ({"prepare", "scores"} if self.additive == "none" else set())
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if self.fox is not None and name.startswith("fox."):
-            self.fox.initialize(name.removeprefix("fox."), parameter, generator)
-        elif name == "own.rate":
+        if name == "own.rate":
             nn.init.constant_(parameter, torch.ones(()).expm1().log().item())
         elif name in ("own.query", "own.key"):
             nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)

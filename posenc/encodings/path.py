@@ -48,9 +48,7 @@ class PaTH(Encoding):
         self.fox = FoX(shape) if forget else None
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name.startswith("fox.") and self.fox is not None:
-            self.fox.initialize(name.removeprefix("fox."), parameter, generator)
-        elif name == "up":
+        if name == "up":
             nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
         elif name == "taps":
             nn.init.uniform_(parameter, -(TAPS**-0.5), TAPS**-0.5, generator=generator)

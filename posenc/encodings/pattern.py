@@ -117,10 +117,6 @@ class Pattern(Encoding):
     def warnings(self) -> list[str]:
         return [text for one in self.kinds for text in one.warnings()]
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        _, number, own = name.split(".", 2)  # members.0.table
-        self.parts[int(number)].initialize(own, parameter, generator)
-
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         if "distance_bias" in self.of(layer).hooks:
             return self.of(layer).distance_bias(r, layer)

@@ -117,7 +117,3 @@ class Sum(Composed):
         super().__init__(shape, parts)
         self.members = nn.ModuleList(parts)
         self.refuses = {option: reason for part in parts for option, reason in part.refuses.items()}
-
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        _, number, own = name.split(".", 2)  # members.0.table
-        self.parts[int(number)].initialize(own, parameter, generator)

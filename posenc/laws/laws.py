@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, owner_of
 from posenc.laws.subject import (
     FAR,
     LONGEST,
@@ -406,8 +406,9 @@ def seeds(subject: Subject) -> Verdict:
         model = subject.build(seed)
         for name, parameter in model.encoding.named_parameters():
             value = torch.full(parameter.shape, float("nan"))
+            encoding, own = owner_of(model.encoding, name)
             with torch.no_grad():
-                model.encoding.initialize(name, value, generator_for(seed, name))
+                encoding.initialize(own, value, generator_for(seed, name))
             require(bool(value.isfinite().all()), f"initialize leaves values of {name} as they were")
         with torch.random.fork_rng():
             torch.manual_seed(seed + 1)  # the global generator must not matter

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, owner_of
 from posenc.encodings.sum import Composed
 from posenc.model.attention import Attention, LatentAttention
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
@@ -180,11 +180,9 @@ def initialize(model: Decoder, seed: int) -> None:
         generator = generator_for(seed, name)
         # drawn on the CPU, so that every device starts from the same values
         value = torch.empty(parameter.shape, dtype=torch.float32)
-        if name.startswith("encoding."):
-            model.encoding.initialize(name.removeprefix("encoding."), value, generator)
-        elif name.startswith("options."):
-            _, number, own = name.split(".", 2)
-            model.get_submodule(f"options.{number}").initialize(own, value, generator)  # type: ignore[operator]
+        if name.startswith(("encoding.", "options.")):
+            encoding, own = owner_of(model, name)
+            encoding.initialize(own, value, generator)
         elif name == "embedding.weight":
             nn.init.normal_(value, std=model.shape.d_model**-0.5, generator=generator)
         elif value.ndim == 1:
