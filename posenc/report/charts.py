@@ -132,20 +132,19 @@ def _file() -> str:
     return files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8")
 
 
+def stored(name: str) -> Spec:
+    """Return a part of chart.json; `shapes` are the markers by letter, paths in a square from -1 to 1."""
+    return dict(json.loads(_file())[name])
+
+
 def template(name: str) -> Spec:
     """Return one of the charts of chart.json, with the looks that all share."""
-    every: Spec = json.loads(_file())
-    return {"$schema": every["$schema"], "config": every["config"], **every[name]}
-
-
-def shapes() -> dict[str, str]:
-    """Return the markers by the letters of MARKERS, as paths in a square from -1 to 1."""
-    return dict(json.loads(_file())["shapes"])
+    return {"$schema": json.loads(_file())["$schema"], "config": stored("config"), **stored(name)}
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:
     """Give each row its colour, dashes and shape, in the layers where these are left open ({})."""
-    styles, paths = [names.styles[row] for row in rows], shapes()
+    styles, paths = [names.styles[row] for row in rows], stored("shapes")
     by_row = {
         "color": [f"var(--s{names.number(row)})" for row in rows],
         "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
@@ -346,7 +345,7 @@ def vega() -> Any:
 
 def on_paper(spec: Spec, colors: Mapping[str, str]) -> Spec:
     """Return a chart with plain colours for those of the page's style sheet, and with small text."""
-    paper = json.loads(_file())["paper"]
+    paper = stored("paper")
     colors = paper["colors"] | colors
     plain: Spec = json.loads(re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(spec)))
     for key, value in paper["config"].items():
@@ -366,7 +365,7 @@ def _on_paper(found: Chart, names: Names, inner: float, columns: int) -> Spec:
     if size := spec["layer"][-1]["encoding"].get("size"):
         size["value"] = min(size["value"], 26)
     words = textwrap.wrap(visible(found.note), int(WIDTH / CHARACTER))
-    title = json.loads(_file())["paper"]["title"] | {"text": words}
+    title = stored("paper")["title"] | {"text": words}
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
     if len(found.panels) == 1:

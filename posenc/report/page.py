@@ -18,7 +18,7 @@ from posenc import __version__
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
 from posenc.report.captions import explain, label
-from posenc.report.charts import chart, shapes, vega
+from posenc.report.charts import chart, stored, vega
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
@@ -73,7 +73,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         scripts=[Markup(script) for script in scripts],
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
-        swatches=[(style, shapes()[style.marker]) for style in styles],
+        swatches=[(style, stored("shapes")[style.marker]) for style in styles],
         unfinished=[run for run in runs.values() if run.state != "finished"],
         command=shlex.join(command),
         version=__version__,

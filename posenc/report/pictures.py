@@ -21,7 +21,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
-from posenc.report.charts import Spec, image, on_paper, template, vega
+from posenc.report.charts import Spec, image, on_paper, stored, template, vega
 from posenc.report.series import ON_WHITE
 from posenc.report.table import CellText, Table
 from posenc.report.writers import table_lines
@@ -75,8 +75,6 @@ class Map:
     title: str
     z: Numbers
     at: Numbers
-    x_label: str = "key position in tokens"
-    y_label: str = "query position"
 
 
 Panel = Curves | Map
@@ -283,12 +281,14 @@ def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
-    """Draw who sees whom, one matrix for each of the layers that differ; at most three."""
+    """Draw who sees whom, one matrix for each of the layers or heads that differ; at most three."""
     pos = _steps(encoding.shape.train_length - 1, MOST_ROWS)
     masks: dict[bytes, tuple[str, Tensor]] = {}
     for layer in range(encoding.shape.n_layers):
-        seen = encoding.visible(pos, pos, layer) & (pos[:, None] >= pos)
-        masks.setdefault(seen.numpy().tobytes(), (f"layer {layer + 1}", seen))
+        seen = encoding.visible(pos, pos, layer) & (pos[:, None] >= pos)  # ([H,] T, S)
+        for head, one in enumerate(seen if seen.ndim == 3 else [seen], 1):
+            name = f"layer {layer + 1}" + (f", head {head}" if seen.ndim == 3 else "")
+            masks.setdefault(one.numpy().tobytes(), (name, one))
     shown = [("every layer", seen) for _, seen in masks.values()] if len(masks) == 1 else [*masks.values()]
     later = pos[:, None] < pos[None, :]
     return [
@@ -365,7 +365,7 @@ def _length_panel(encoding: Encoding) -> Curves:
 PANEL, HEIGHT, BETWEEN, COLUMNS = 190, 115, 66, 2  # points: a panel without its axis; panels in a row
 LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
 DASHES = ([1, 0], [6, 2], [6, 2, 1, 2], [1, 1.5], [6, 1, 1, 1, 1, 1], [2, 3], [1, 3])
-GREY, DARK, BRIGHT = "#737373", "#00224E", "#FEE838"
+GREY = "#737373"
 HEAD = {"anchor": "start", "fontSize": 9, "subtitleFontSize": 7.5, "subtitlePadding": 4, "offset": 10}
 TEXT_WIDTH = 80  # columns of a terminal
 MOST_NUMBERS = 7  # of a line
@@ -401,17 +401,7 @@ def _map(panel: Map) -> Spec:
     """Return a square for each query and key: bright where it is seen."""
     places = zip(*np.nonzero(np.isfinite(panel.z)), strict=True)
     values = [{"x": panel.at[j], "y": panel.at[i], "seen": panel.z[i, j]} for i, j in places]
-    shade = {"field": "seen", "type": "nominal", "scale": {"domain": [0, 1], "range": [DARK, BRIGHT]}}
-    axis = {"type": "ordinal", "axis": {"labelOverlap": True, "labelAngle": 0, "ticks": False}}
-    return {
-        "data": {"values": values},
-        "mark": {"type": "rect", "strokeWidth": 0.6},  # without a stroke white seams show between them
-        "encoding": {
-            "x": axis | {"field": "x", "title": panel.x_label},
-            "y": axis | {"field": "y", "title": f"{panel.y_label} (yellow: seen)"},
-            **dict.fromkeys(("fill", "stroke"), shade | {"legend": None}),
-        },
-    }
+    return {"data": {"values": values}} | stored("map")
 
 
 def _lines(panel: Curves) -> Spec:
@@ -433,34 +423,27 @@ def _lines(panel: Curves) -> Spec:
     }
     legend = None if labels == [""] else {"orient": "bottom", "columns": 3}
     look = {"field": "line", "type": "ordinal", "legend": legend}
-    far = max(line.x.max() for line in panel.lines)
-    x = {"values": [0, *(4**k for k in range(20) if 4**k <= far)]} if panel.x_scale == "symlog" else {}
-    scale = {"zero": False, "nice": False}
-    return {
-        "data": {"values": values},
-        "mark": {"type": "point", "filled": True, "size": 14} if panel.points else {"type": "line"},
-        "encoding": {
-            "x": {"field": "x", "type": "quantitative", "axis": x | {"title": panel.x_label}}
-            | {"scale": scale | {"type": panel.x_scale}},
-            "y": {"field": "y", "type": "quantitative", "axis": {"title": panel.y_label, "tickCount": 5}}
-            | {"scale": scale | {"type": panel.y_scale}},
-            **{key: look | {"scale": {"domain": labels, **own}} for key, own in scales.items()},
-        },
-    }
+    spec = {"data": {"values": values}} | stored("curves")
+    if panel.points:
+        spec["mark"] = {"type": "point", "filled": True, "size": 14}
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
+    x["axis"]["title"], x["scale"]["type"] = panel.x_label, panel.x_scale
+    y["axis"]["title"], y["scale"]["type"] = panel.y_label, panel.y_scale
+    if panel.x_scale == "symlog":
+        far = max(line.x.max() for line in panel.lines)
+        x["axis"]["values"] = [0, *(4**k for k in range(20) if 4**k <= far)]
+    spec["encoding"] |= {key: look | {"scale": {"domain": labels, **own}} for key, own in scales.items()}
+    return spec
 
 
 def _mark_layers(panel: Curves, width: float) -> list[Spec]:
     """Return dashed lines with their names: above at places on x, at the right on y."""
-    rule = {"type": "rule", "color": GREY, "strokeDash": [4, 2], "strokeWidth": 0.8}
-    found: list[Spec] = []
-    above, right = {"y": {"value": -6}}, {"x": {"value": width + 3}}
-    for channel, marks, place in (("x", panel.marks, above), ("y", panel.y_marks, right)):
-        data = {"data": {"values": [{channel: at, "name": name} for name, at in marks.items()]}}
-        at = {channel: {"field": channel, "type": "quantitative"}}
-        words = {"type": "text", "align": "center" if channel == "x" else "left"}
-        named = at | place | {"text": {"field": "name"}}
-        found += [data | {"mark": rule, "encoding": at}, data | {"mark": words, "encoding": named}]
-    return [one for one in found if one["data"]["values"]]
+    found, layers = list[Spec](), stored("marks")
+    layers["y"][1]["encoding"]["x"]["value"] = width + 3
+    for channel, marks in (("x", panel.marks), ("y", panel.y_marks)):
+        data = {"values": [{channel: at, "name": name} for name, at in marks.items()]}
+        found += [{"data": data} | layer for layer in layers[channel]] if marks else []
+    return found
 
 
 # --- as text

@@ -17,6 +17,7 @@ from posenc.model.decoder import ModelShape
 from posenc.report.pictures import (
     TEXT_WIDTH,
     Curves,
+    Map,
     Picture,
     attention,
     mean_weights,
@@ -57,6 +58,7 @@ def test_every_encoding_is_measured_and_printed(name):
     settings |= {"attention": {"name": "mha", "window": None, "scale": "none"}, "plugins": []}
     settings |= {"positions": {"name": "contiguous"}}
     panels, notes = measure(build_model(settings, SMALL, 5).effective_encoding)
+    assert all(panel.z.ndim == 2 for panel in panels if isinstance(panel, Map))  # of heads that differ, too
     lines = picture_text(Picture(name, panels, ["T = 8", *notes])).splitlines()
     assert len(lines) > 3 and all(len(line) <= TEXT_WIDTH for line in lines)
     for panel in panels:
