@@ -36,7 +36,7 @@ from posenc.evaluation.fixed_target import block_of
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import markdown, terminal, width_of, write
+from posenc.report.writers import markdown, terminal, terminal_width, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
@@ -122,7 +122,7 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str | None, format: s
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
     keep_freed_memory()
     document = measure_all(cases(jobs, lengths or "8x"), repeats, measure)
-    write(render(document, format, width_of(sys.stdout)), sys.stdout)
+    write(render(document, format, terminal_width()), sys.stdout)
     return 0 if any("seconds" in cell["training"] for cell in document["cells"]) else 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from posenc.data.sources import is_streamed, pinned_identity
 from posenc.evaluation.evaluate import plan_cells
 from posenc.evaluation.forward_cache import NotApplicableError, free_memory, n_inputs
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
-from posenc.report.writers import width_of
+from posenc.report.writers import terminal_width
 from posenc.running.build import build_decoder
 from posenc.running.jobs import applicable, seed_by_seed, validated
 from posenc.running.measure import subject_and_request
@@ -165,7 +164,7 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
             *(f"left out   {problem}" for problem in found.problems),
             *lines,
         ]
-    console = Console(width=width_of(sys.stdout), highlight=False)
+    console = Console(width=terminal_width(), highlight=False)
     how_many = "1 job" if len(estimated) == 1 else f"{len(estimated)} jobs, one after the other,"
     console.print(Text(f"About {_about(total)} for {how_many} on {device}; nothing was written.\n"))
     console.print(table)

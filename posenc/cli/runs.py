@@ -17,7 +17,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.captions import MOST_NAMED
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
-from posenc.report.writers import color_of, width_of
+from posenc.report.writers import color_of, terminal_width
 from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_places
 from posenc.results.settings import where as fitting
 
@@ -36,7 +36,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         print(document(runs))
         return
     console = Console(
-        width=width_of(sys.stdout),
+        width=terminal_width(),
         highlight=False,
         markup=False,
         emoji=False,

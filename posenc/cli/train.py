@@ -13,7 +13,7 @@ from posenc.config.overrides import chosen_settings, command_tree, config_dir_of
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.core.paths import choice_files
-from posenc.report.writers import width_of, write
+from posenc.report.writers import terminal_width, write
 
 if TYPE_CHECKING:
     from posenc.config.compose import Jobs
@@ -36,7 +36,7 @@ def run_train_or_eval(
     Under torchrun each process comes here with the same arguments.
     """
     if {"--help", "-h"} & set(arguments):
-        write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
+        write(help_text(command, arguments, min(WIDEST, terminal_width())), sys.stdout)
         return 0
     load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs

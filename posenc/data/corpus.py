@@ -185,14 +185,11 @@ def corpus_notes(
             f"{sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
         )
     if (count := sum(size > window for size in sizes[split])) < FEW_DOCUMENTS:
-        reach = (
-            f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer than {window}"
-        )
-        few, rough = (
-            f"too few for a 95% CI, which needs {MIN_DOCUMENTS}",
-            f"a 95% CI is rough below {FEW_DOCUMENTS}",
-        )
-        notes.append(f"{reach} {unit}: {few if count < MIN_DOCUMENTS else rough}")
+        documents, verb = number_of(count, f"{split} document"), "is" if count == 1 else "are"
+        ci = f"a 95% CI is rough below {FEW_DOCUMENTS}"
+        if count < MIN_DOCUMENTS:
+            ci = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
+        notes.append(f"{documents} {verb} longer than {window} {unit}: {ci}")
     return notes
 
 

@@ -126,11 +126,8 @@ def stored_tokenizer(file: Path) -> dict[str, Any]:
 def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with a local path made absolute, so that they mean the same from another folder."""
     local = expanded(str(settings.get("path")))
-    return (
-        {**settings, "path": str(local.resolve())}
-        if "path" in settings and local.exists()
-        else dict(settings)
-    )
+    is_there = "path" in settings and local.exists()
+    return {**settings, **({"path": str(local.resolve())} if is_there else {})}
 
 
 def _bpe(facts: Any, *, vocab_size: int) -> Tokenizer:

@@ -97,11 +97,14 @@ def protocol_module(protocol: str) -> ModuleType:
 
 def _identity(cell: Cell, checkpoint_step: int) -> dict[str, Any]:
     """Return the fields of a record by which it is found again."""
-    context = cell.context
+    context, extension, extend = cell.context, cell.context.extension, None
+    if extension is not None:
+        revision = {"revision": extension.revision} if extension.revision > 1 else {}
+        extend = {**extension.settings, **revision, "resolved": extension.resolved(cell.window)}
     return {
         "protocol": cell.module.NAME,
         "window": cell.window,
-        "extend": _extend(context, cell.window),
+        "extend": extend,
         "stride": getattr(cell.plan, "stride", None),
         "fingerprint": context.store.fingerprint,
         "split": context.split,
@@ -129,15 +132,6 @@ def _measured(cell: Cell, identity: dict[str, Any], corpus: str) -> Record:
         note=note,
         **sums,
     )
-
-
-def _extend(context: EvalContext, window: int) -> dict[str, Any] | None:
-    """Return the extension's settings and what they resolve to at this window."""
-    extension = context.extension
-    if extension is None:
-        return None
-    revision = {"revision": extension.revision} if extension.revision > 1 else {}
-    return {**extension.settings, **revision, "resolved": extension.resolved(window)}
 
 
 def tune(

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import color_of, markdown, terminal, width_of, write
+from posenc.report.writers import color_of, markdown, terminal, terminal_width, write
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.load import Run
 from posenc.results.schema import HEADLINE, INFLATED, RECALL, SCHEMA_VERSION, printed, printed_change
@@ -132,8 +132,9 @@ def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
     if format == "json":
         text = json.dumps({"schema_version": SCHEMA_VERSION, **found}, indent=2, allow_nan=False) + "\n"
     else:
-        report, width = [_report(found)], width_of(stream)
-        text = markdown(report) if format == "markdown" else terminal(report, width, color_of(stream))
+        report = [_report(found)]
+        plain = format == "markdown"
+        text = markdown(report) if plain else terminal(report, terminal_width(), color_of(stream))
     write(text, stream)
 
 

@@ -97,7 +97,9 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
         return _run_report(comparison)
     cells, also = [cell for row in rows for cell in row.cells], comparison.recall is not None
     notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows)]
-    notes += [_recall_note(comparison) + ", each ± half its 95% CI" * spread] * also
+    weak = any(row.recall and row.recall.learned is False for row in rows)
+    found = "recall@: % of planted values found within T, then the farthest" + "; (did not learn)" * weak
+    notes += [found + ", each ± half its 95% CI" * spread] * also
     ranked = any(cell.versus_best for cell in cells)
     of_losses = spread and not recall_only
     if of_losses and any(cell.spread is not None for cell in cells):
@@ -211,12 +213,6 @@ def _recall_only(comparison: Comparison) -> bool:
     return comparison.header["protocol"] == RECALL and comparison.recall is not None
 
 
-def _recall_note(comparison: Comparison) -> str:
-    weak = any(row.recall and row.recall.learned is False for row in comparison.rows)
-    last = "; (did not learn)" if weak else ""
-    return f"recall@: % of planted values found within T, then the farthest{last}"
-
-
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
     baseline, metric = comparison.header["baseline"], comparison.header["metric"]
     cell, half = row.cells[i], ""
@@ -227,8 +223,12 @@ def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellTe
     elif cell.change is None:
         text = f"({_loss(cell, metric)})"
     else:
-        text, half = _signed(cell.change, metric), _around(metric, cell.change_spread, cell.change_ci95)
-    return CellText(text + half if spread else text, _mark(cell))
+        text, half = (
+            printed_change(cell.change, metric),
+            _around(metric, cell.change_spread, cell.change_ci95),
+        )
+    mark = MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
+    return CellText(text + half if spread else text, mark)
 
 
 def _last_texts(comparison: Comparison, i: int) -> list[str]:
@@ -329,10 +329,11 @@ def _numbers(comparison: Comparison, lines: Sequence[tuple[Row, int]]) -> dict[s
 
     for row, cell in ((row, row.cells[i]) for row, i in lines):
         is_base = cell.multiple == 1 and row.extend is None and row.curve is None
+        changed = "" if cell.change is None else printed_change(cell.change, metric)
         one = cell.versus_baseline if baseline else cell.versus_best
         add("loss", _loss(cell, metric))
         add("sd", _around(metric, cell.spread))
-        add(change, "-" if is_base else _signed(cell.change, metric))
+        add(change, "-" if is_base else changed)
         add("95% CI", _around(metric, None, cell.change_ci95))
         add(f"sd of {change}", "" if is_base else _around(metric, cell.change_spread))
         add("verdict", "" if row.undertrained else short_verdict(cell.verdict or ""))
@@ -385,12 +386,10 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
         return [_loss(cell, metric)]
     lines = [_loss(cell, metric) + _around(metric, cell.spread)]
     if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
-        lines.append(_signed(cell.change, metric) + _around(metric, cell.change_spread, cell.change_ci95))
+        lines.append(
+            printed_change(cell.change, metric) + _around(metric, cell.change_spread, cell.change_ci95)
+        )
     return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
-
-
-def _mark(cell: Cell) -> str:
-    return MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
 
 
 def _loss(cell: Cell, metric: str) -> str:
@@ -398,10 +397,6 @@ def _loss(cell: Cell, metric: str) -> str:
     if cell.mean is not None:
         return printed(cell.mean, metric)
     return (cell.note or "-").partition(",")[0][:LONGEST_REASON]
-
-
-def _signed(value: float | None, metric: str) -> str:
-    return "" if value is None else printed_change(value, metric)
 
 
 def _around(metric: str, spread: float | None, interval: Sequence[float] | None = None) -> str:

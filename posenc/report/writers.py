@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,7 +53,7 @@ PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format late
 
 def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
     """Print comparisons, as wide and coloured as the stream can show; `shown` as for `render`."""
-    write(render(comparisons, format, width_of(stream), color_of(stream), **shown), stream)
+    write(render(comparisons, format, terminal_width(), color_of(stream), **shown), stream)
 
 
 def render(
@@ -89,7 +89,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
 
     Runs of several settings (a sweep over T) have a table each.
     """
-    measured, width = protocols_of(runs), width_of(stream)
+    measured, width = protocols_of(runs), terminal_width()
     found = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
     reports = [report_of(one) for one in found]
     if saved is not None:
@@ -121,15 +121,9 @@ def write(text: str, stream: TextIO) -> None:
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def width_of(stream: TextIO) -> int:
+def terminal_width() -> int:
     """Return the columns to print for: COLUMNS, the terminal's own width, or 100 for a pipe."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
-    except (OSError, ValueError, AttributeError):
-        return PIPED_WIDTH
+    return shutil.get_terminal_size((PIPED_WIDTH, 0)).columns
 
 
 def color_of(stream: TextIO) -> bool:
