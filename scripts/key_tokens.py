@@ -10,17 +10,45 @@ thread a plan of 32,000 targets takes about a minute.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from posenc.data import inspect, prepare
-from posenc.evaluation import key_tokens
-from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation import fixed_target, key_tokens
+from posenc.evaluation.forward_cache import EvalContext, text_losses
+from posenc.evaluation.plans import Blocks, EvalRequest
 from posenc.results.load import load_run
 from posenc.running.eval_job import load_model, stored_run
+
+
+def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
+    """Return which targets the model predicts clearly better in `far` tokens: (N, block) bool."""
+    ends = context.starts[blocks.documents] + blocks.ends
+    short, long = (text_losses(context, ends, window, blocks.block) for window in (near, far))
+    keys: np.ndarray = (short - long > key_tokens.GAIN) & (long < key_tokens.CLEAR)
+    return keys
+
+
+def entry_of(context: EvalContext, request: EvalRequest) -> dict[str, Any]:
+    """Return what the file holds of one plan of fixed-target, by the long-trained model of `context`."""
+    blocks = fixed_target.plan(request)
+    keys = keys_of(context, blocks, request.base, min(request.longest, context.train_length))
+    of = (request.store.fingerprint, request.split, request.base, blocks.block)
+    known = dict(zip(key_tokens.OF, (*of, request.longest, request.max_targets), strict=True))
+    name, count = request.store.tokenizer["name"], int(keys.sum())
+    hashed = {"targets_hash": blocks.hash, "count": count, "keys": encoded(keys)}
+    return {**known, "tokenizer": name, **hashed}
+
+
+def encoded(keys: np.ndarray) -> str:
+    """Return bits as text."""
+    return base64.b64encode(zlib.compress(np.packbits(keys).tobytes(), 9)).decode()
 
 
 def main() -> None:
@@ -64,7 +92,7 @@ def main() -> None:
             max_targets=max_targets,
             stride=base,
         )
-        entries.append(key_tokens.entry_of(context, request))
+        entries.append(entry_of(context, request))
         print(f"max_targets {max_targets}: {entries[-1]['count']} key tokens", flush=True)
     facts_of = load_run(stored.directory).facts or {}
     named = ("encoding", "model", "corpus", "context_length", "tokens", "seed", "precision")

@@ -70,31 +70,7 @@ def measure(context: EvalContext, plan: KeyBlocks, window: int) -> LossSums:
     return sums_by_document(plan.documents[row], nats[row, column], np.ones(len(row)), sizes)
 
 
-def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
-    """Return which targets the model predicts clearly better in `far` tokens: (N, block) bool."""
-    ends = context.starts[blocks.documents] + blocks.ends
-    short, long = (text_losses(context, ends, window, blocks.block) for window in (near, far))
-    keys: np.ndarray = (short - long > GAIN) & (long < CLEAR)
-    return keys
-
-
 # --- the file
-
-
-def entry_of(context: EvalContext, request: EvalRequest) -> dict[str, Any]:
-    """Return what the file holds of one plan of fixed-target, by the long-trained model of `context`."""
-    blocks = fixed_target.plan(request)
-    keys = keys_of(context, blocks, request.base, min(request.longest, context.train_length))
-    of = (request.store.fingerprint, request.split, request.base, blocks.block)
-    known = dict(zip(OF, (*of, request.longest, request.max_targets), strict=True))
-    name, count = request.store.tokenizer["name"], int(keys.sum())
-    hashed = {"targets_hash": blocks.hash, "count": count, "keys": encoded(keys)}
-    return {**known, "tokenizer": name, **hashed}
-
-
-def encoded(keys: np.ndarray) -> str:
-    """Return bits as text."""
-    return base64.b64encode(zlib.compress(np.packbits(keys).tobytes(), 9)).decode()
 
 
 def read_reference(run: str | None) -> list[dict[str, Any]]:

@@ -6,11 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from slow_way import in_blocks, loss_of
+from tiny import ROOT
 from tiny_model import T
 
 from posenc.core.errors import UserError
+from posenc.encodings.registry import file_module
 from posenc.evaluation import fixed_target, key_tokens
 from posenc.evaluation.forward_cache import NotApplicableError
+
+writing = file_module(str(ROOT / "scripts" / "key_tokens.py"))
 
 
 def test_keys_are_those_that_far_text_makes_clear(subject_of, asked_of, monkeypatch):
@@ -31,7 +35,7 @@ def test_keys_are_those_that_far_text_makes_clear(subject_of, asked_of, monkeypa
     clear = float(np.median(slow[4 * T])) + 1e-4
     monkeypatch.setattr(key_tokens, "GAIN", gain)
     monkeypatch.setattr(key_tokens, "CLEAR", clear)
-    keys = key_tokens.keys_of(subject, blocks, T, 4 * T)
+    keys = writing.keys_of(subject, blocks, T, 4 * T)
     assert 0 < keys.sum() < 0.2 * keys.size
     assert (keys == ((slow[T] - slow[4 * T] > gain) & (slow[4 * T] < clear))).all()
 
@@ -42,7 +46,7 @@ def written(tmp_path, subject_of, asked_of, monkeypatch):
     monkeypatch.setattr(key_tokens, "GAIN", 0.0)
     monkeypatch.setattr(key_tokens, "CLEAR", 20.0)
     asked = asked_of([T, 4 * T])
-    entry = key_tokens.entry_of(replace(subject_of("rope"), train_length=4 * T), asked)
+    entry = writing.entry_of(replace(subject_of("rope"), train_length=4 * T), asked)
     (tmp_path / key_tokens.FILE).write_text(json.dumps({"entries": [entry]}))
     return tmp_path, entry, asked
 
@@ -52,7 +56,7 @@ def test_a_reference_is_read_as_it_was_written(written, subject_of, asked_of):
     blocks = fixed_target.plan(asked)
     keys = key_tokens.stored_keys(str(run), blocks)
     subject = subject_of("rope")
-    assert keys is not None and (keys == key_tokens.keys_of(subject, blocks, T, 4 * T)).all()
+    assert keys is not None and (keys == writing.keys_of(subject, blocks, T, 4 * T)).all()
     assert 0 < keys.sum() == entry["count"] < keys.size
     other = fixed_target.plan(asked_of([T, 8 * T]))
     assert key_tokens.stored_keys(str(run), other) is None
@@ -88,9 +92,7 @@ def test_a_file_that_is_none_is_named(tmp_path, text, said):
         key_tokens.read_reference(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "keys", ["", "!", "eJwDAAAAAAE=", key_tokens.encoded(np.ones((9999, 64), dtype=bool))]
-)
+@pytest.mark.parametrize("keys", ["", "!", "eJwDAAAAAAE=", writing.encoded(np.ones((9999, 64), dtype=bool))])
 def test_damaged_keys_are_refused(written, keys):
     run, entry, asked = written
     (run / key_tokens.FILE).write_text(json.dumps({"entries": [{**entry, "keys": keys}]}))
