@@ -100,9 +100,8 @@ def read_files(
     notes.not_read["empty"] += sum(text is not None and not text.strip() for text in contents.values())
     texts = {file: text for file, text in contents.items() if text and text.strip()}
     if not texts:
-        hint = (
-            f"of folders {', '.join(FOLDER_SUFFIXES)} are read; others by a glob: data.paths='DIR/**/*.rst'"
-        )
+        read = f"of folders {', '.join(FOLDER_SUFFIXES)} are read"
+        hint = f"{read}; others by a glob: data.paths='DIR/**/*.rst'"
         convert = "convert what is not UTF-8: iconv -f LATIN1 -t UTF-8 FILE > NEW"
         hint = "\n".join([*notes.text(), *([convert] if notes.not_read["not UTF-8"] else []), hint])
         shown = [re.sub(r"\[(.)\]", r"\1", path) for path in given]  # as they were before glob.escape

@@ -76,11 +76,8 @@ class TokenStore:
 
 def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
     """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
-    return (
-        cache_dir()
-        / "tokens"
-        / digest_of({"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT})
-    )
+    key = {"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT}
+    return cache_dir() / "tokens" / digest_of(key)
 
 
 def write_entry(

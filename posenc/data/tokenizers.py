@@ -81,9 +81,8 @@ class Tokenizer:
             return
         for i in range(0, len(texts), BATCH):
             batch = texts[i : i + BATCH]
-            encodings = self._library.encode_batch(
-                [text.decode() for text in batch], add_special_tokens=False
-            )
+            decoded = [text.decode() for text in batch]
+            encodings = self._library.encode_batch(decoded, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
                 yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)

@@ -46,8 +46,6 @@ def resolve_length(key: str, length: Any, context_length: int) -> int:
     else:
         raise UserError(key, length, "not a length", allowed=ALLOWED)
     if tokens.denominator != 1 or tokens < 1:
-        problem = (
-            f"is {float(tokens):g} tokens at context_length={context_length}, not a positive whole number"
-        )
-        raise UserError(key, length, problem, allowed=ALLOWED)
+        found = f"{float(tokens):g} tokens at context_length={context_length}"
+        raise UserError(key, length, f"is {found}, not a positive whole number", allowed=ALLOWED)
     return int(tokens)

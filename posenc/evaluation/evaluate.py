@@ -46,9 +46,8 @@ def plan_cells(context: EvalContext, request: EvalRequest, protocols: Sequence[s
         plan = module.plan(request)
         windows = windows_of(module, request)
         if context.extension is not None and context.train_length in windows:
-            cells.append(
-                Cell(dataclasses.replace(context, extension=None), module, plan, context.train_length)
-            )
+            plain = dataclasses.replace(context, extension=None)
+            cells.append(Cell(plain, module, plan, context.train_length))
         cells += [Cell(context, module, plan, window) for window in windows]
     return cells
 

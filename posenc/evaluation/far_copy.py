@@ -65,7 +65,6 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
 def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target, each the last of a window. Raises NotApplicableError without one."""
     if len(plan.ends) == 0:
-        raise NotApplicableError(
-            f"n/a: no text comes again from more than {context.train_length} tokens back"
-        )
+        far = f"more than {context.train_length} tokens back"
+        raise NotApplicableError(f"n/a: no text comes again from {far}")
     return measure_blocks(context, plan, window)

@@ -36,9 +36,8 @@ def plan(request: EvalRequest) -> Blocks:
     candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
     chosen = blocks_by_document(candidates, max(1, request.max_targets // block))
     documents = np.repeat(np.arange(len(candidates)), chosen)
-    ends = np.concatenate(
-        [first + block * spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
-    )
+    parts = [spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
+    ends = first + block * np.concatenate(parts)
     return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 

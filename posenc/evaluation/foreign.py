@@ -52,9 +52,8 @@ class Foreign(nn.Module):
             raise UserError("subject", type(logits).__name__, "gives no logits", allowed="a tensor (B, W, V)")
         shape, wanted = tuple(logits.shape), (*tokens, self.vocab_size)
         if len(shape) != 3 or shape[:2] != wanted[:2]:
-            raise UserError(
-                "subject", f"logits {shape}", f"are none of tokens {wanted[:2]}", allowed=f"{wanted}"
-            )
+            problem = f"are none of tokens {wanted[:2]}"
+            raise UserError("subject", f"logits {shape}", problem, allowed=f"{wanted}")
         if shape[2] < wanted[2]:
             raise UserError("subject", f"logits {shape}", f"the tokenizer has {wanted[2]} tokens")
         return logits

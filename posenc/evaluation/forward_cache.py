@@ -116,9 +116,8 @@ def n_inputs(encoding: Encoding, window: int, n_targets: int) -> int:
     if beyond == "refuse":
         raise NotApplicableError(f"refused: {beyond=} past {trained} tokens")
     if n_targets > trained:
-        raise NotApplicableError(
-            f"n/a: beyond=truncate keeps {trained} tokens, {n_targets} were to be scored"
-        )
+        problem = f"beyond=truncate keeps {trained} tokens, {n_targets} were to be scored"
+        raise NotApplicableError(f"n/a: {problem}")
     return trained
 
 
@@ -206,9 +205,8 @@ def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets
 
     need = memory_needed(make_pass, window)
     if need > free:
-        raise OutOfMemoryError(
-            f"oom at {window} tokens, batch 1: needs about {need / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
-        )
+        needs = f"needs about {need / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
+        raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {needs}")
 
 
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:

@@ -306,7 +306,8 @@ def compare_with(
     estimates = [unpaired(rows[i], rows[at]) for i in others]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([None if p is None else sides * p for p in p_beyond(estimates, SAME)])
-    unit = 1.0 if metric == "bpb" else _nats_per_token(samples[at] or {})
+    columns = next(iter((samples[at] or {}).values())).columns  # of targets that all rows share
+    unit = 1.0 if metric == "bpb" else math.log(2) * sum(columns["bytes"]) / sum(columns["targets"])
     found = {}
     if reference is None:
         found[at] = Versus(0.0, None, None, "best", rows[at].method)
@@ -353,12 +354,6 @@ def unpaired(a: RankedRow, b: RankedRow) -> Estimate:
     """Return the mean of a minus that of b: seeds as Welch (1947), documents paired."""
     parts = [(one.variance, one.freedom) for one in (a, b)]
     return welch(a.mean - b.mean, parts, document_part(a.ratios, b.ratios))
-
-
-def _nats_per_token(row: Mapping[int, Sample]) -> float:
-    """Return how many nats per token are one bit per byte, on targets that all rows share."""
-    columns = next(iter(row.values())).columns
-    return math.log(2) * sum(columns["bytes"]) / sum(columns["targets"])
 
 
 def _holm(p: Sequence[float | None]) -> tuple[list[float | None], list[float]]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import yaml
 from torch import Tensor
 
 from posenc.core.errors import UserError
@@ -27,6 +26,7 @@ from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
 from posenc.evaluation import resolve_length
 from posenc.evaluation.foreign import Subject
+from posenc.results.settings import own_yaml
 
 NONE = "none"  # the model as trained
 Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
@@ -191,4 +191,4 @@ def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool =
 def default_knobs(name: str) -> dict[str, Any]:
     """Read the knobs of an extension from its YAML, the only place that has them."""
     path = choice_file("extend", name)
-    return parameters(yaml.safe_load(path.read_text(encoding="utf-8"))) if path else {}
+    return parameters(own_yaml(path)) if path else {}

@@ -250,11 +250,8 @@ class Shifted(_Redistancing):
         self.by = self.tokens("shift", self.shift, max(2, self.reach // 3))
         self.w = self.tokens("near", self.near, max(1, self.reach // 1024))
         if self.w >= self.by:
-            problem, allowed = (
-                f"no distance is left out below extend.near={self.w}",
-                f"from {self.w + 1} tokens",
-            )
-            raise UserError("extend.shift", self.shift, problem, allowed=allowed)
+            problem = f"no distance is left out below extend.near={self.w}"
+            raise UserError("extend.shift", self.shift, problem, allowed=f"from {self.w + 1} tokens")
 
     def far(self, window: int) -> list[Far]:
         by, w = self.by, self.w
@@ -348,10 +345,9 @@ class Sinks(_FirstKeys):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is None and self.sinks >= self.reach:
+            problem = "leaves no room in a cache of T tokens"
             allowed = f"1 to {self.reach - 1}, or say extend.window as well"
-            raise UserError(
-                "extend.sinks", self.sinks, "leaves no room in a cache of T tokens", allowed=allowed
-            )
+            raise UserError("extend.sinks", self.sinks, problem, allowed=allowed)
         self.w = self.tokens("window", self.window, self.reach - self.sinks)
 
     def far(self, window: int) -> list[Far]:
