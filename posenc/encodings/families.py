@@ -89,9 +89,8 @@ class Tabled(Absolute):
             trained = int((pos < len(table)).sum())
             past = [drawn_row(self.seed, place, t, table.shape[-1]) for t in pos[trained:].tolist()]
             return torch.cat((table[pos[:trained]], (torch.stack(past) * self.shape.d_model**-0.5).to(table)))
-        raise ValueError(
-            f"{self.name}: rows end at {len(table)}, beyond={self.beyond} has none for position {last}"
-        )
+        end = f"rows end at {len(table)}, beyond={self.beyond} has none for position {last}"
+        raise ValueError(f"{self.name}: {end}")
 
 
 @functools.lru_cache(1 << 20)  # a row takes 20 us
@@ -374,11 +373,9 @@ class PhaseSums(Encoding):
             cos, sin = phase.cos().float().to(x.device), phase.sin().float().to(x.device)  # (B, H, S, D/2)
             start = cos.shape[2] - q.shape[2]
             q, k = q.float(), k.float()
-            turned = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
-            return (
-                torch.cat((turned, -q), dim=-1),  # (B, H, T, 2D)
-                torch.cat((rotate_pairs(k, cos, sin, "interleaved"), k), dim=-1),  # (B, H, S, 2D)
-            )
+            of_q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+            of_k = rotate_pairs(k, cos, sin, "interleaved")
+            return torch.cat((of_q, -q), dim=-1), torch.cat((of_k, k), dim=-1)  # (B, H, T or S, 2D)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -96,13 +96,9 @@ def check_reference(run: str | None, tokenizer: str, **of: Any) -> None:
     asked = ", ".join(f"{key} {of[key]}" for key in known)
     here = [entry for entry in entries if entry["fingerprint"] == of["fingerprint"]]
     there = "; ".join(", ".join(f"{key} {entry[key]}" for key in known) for entry in here)
-    raise UserError(
-        KEY,
-        run,
-        f"no reference for this corpus as {tokenizer}, {asked}",
-        allowed=there or "none of this corpus",
-        hint="train a run at 8T on it, python scripts/key_tokens.py RUN_DIR, then eval.key_tokens=RUN_DIR",
-    )
+    problem, allowed = f"no reference for this corpus as {tokenizer}, {asked}", there or "none of this corpus"
+    hint = "train a run at 8T on it, python scripts/key_tokens.py RUN_DIR, then eval.key_tokens=RUN_DIR"
+    raise UserError(KEY, run, problem, allowed=allowed, hint=hint)
 
 
 def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:

@@ -247,9 +247,8 @@ def _recall(panels: Panels, names: Names) -> Chart | None:
         axis = spec["encoding"][channel]
         axis["sort"] = sorted({point[field_] for point in points}, key=int)
         axis["axis"] |= {"title": f"{name} (tokens)", "labelColor": "var(--faint)"}
-    words = (
-        f"Per cent of planted values found at a distance, in a window; {source([one for one, _ in panels])}"
-    )
+    measured = source([one for one, _ in panels])
+    words = f"Per cent of planted values found at a distance, in a window; {measured}"
     titles = list(dict.fromkeys(point["panel"] for point in points))
     return Chart("Recall", spec | {"data": {"values": points}}, titles, [], words)
 

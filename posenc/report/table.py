@@ -223,10 +223,8 @@ def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellTe
     elif cell.change is None:
         text = f"({_loss(cell, metric)})"
     else:
-        text, half = (
-            printed_change(cell.change, metric),
-            _around(metric, cell.change_spread, cell.change_ci95),
-        )
+        text = printed_change(cell.change, metric)
+        half = _around(metric, cell.change_spread, cell.change_ci95)
     mark = MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
     return CellText(text + half if spread else text, mark)
 
@@ -386,9 +384,8 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
         return [_loss(cell, metric)]
     lines = [_loss(cell, metric) + _around(metric, cell.spread)]
     if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
-        lines.append(
-            printed_change(cell.change, metric) + _around(metric, cell.change_spread, cell.change_ci95)
-        )
+        half = _around(metric, cell.change_spread, cell.change_ci95)
+        lines.append(printed_change(cell.change, metric) + half)
     return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
 
 

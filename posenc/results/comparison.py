@@ -142,9 +142,8 @@ def _tables(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     measured = protocols_of(runs)
     if measured and request.protocol not in (ALL, *measured):
         hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
-        raise UserError(
-            "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
-        )
+        allowed = [*measured, ALL]
+        raise UserError("--protocol", request.protocol, "no run has measured it", allowed=allowed, hint=hint)
     asked = (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]
     tables, metric = [], request.metric
     for protocol in asked:
@@ -280,10 +279,7 @@ def _header(table: Comparison) -> dict[str, Any]:
     several = len({row.encoding for row in rows}) > 1
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
-    of_records, of_runs = (
-        ("corpus", "fingerprint", "split", "stride"),
-        ("tokenizer", "context_length"),
-    )
+    of_records, of_runs = ("corpus", "fingerprint", "split", "stride"), ("tokenizer", "context_length")
     return {
         **{key: table.header[key] for key in ("protocol", "group", "metric")},
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],

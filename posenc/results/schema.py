@@ -167,12 +167,8 @@ def make_record(
     usual = {"extend": None, "unit": UNIT, "stride": None, "beyond": None}
     made = usual | {key: value for key, value in cell.items() if value is not None or key != "precision"}
     made |= {"multiple": cell["window"] / train_length, "note": note}
-    made |= {
-        "targets": count,
-        "documents": len(rows),
-        "nats": mean,
-        "bpb": total / (math.log(2) * size) if size else None,
-    }
+    made |= {"targets": count, "documents": len(rows)}
+    made |= {"nats": mean, "bpb": total / (math.log(2) * size) if size else None}
     made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": interval}
     made |= {"per_document": sums if rows else None} | ({} if curve is None else {"curve": curve})
     made |= {} if recall is None else {"recall": recall}

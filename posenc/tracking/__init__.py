@@ -13,7 +13,7 @@ import math
 import os
 import re
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -127,7 +127,7 @@ class BaseTracker(Tracker):
         fresh = [(name, record) for name, record in curves if cell_key(record) not in self.progress.sent]
 
         def send() -> None:
-            for axis, rows in ((WINDOW, by_window(fresh)), (POSITION, by_position(fresh))):
+            for axis, rows in by_axis(fresh).items():
                 for at, row in rows.items():
                     self.send(row, axis, at)
             self.send_summary(summary(curves))
@@ -201,24 +201,20 @@ def curve_name(record: Record, config: Mapping[str, Any]) -> str:
     return " ".join([name, *words])
 
 
-def by_window(curves: Sequence[tuple[str, Record]]) -> dict[int, Row]:
-    """Return one row a window (tokens), shortest first, with the finite figures of every curve there."""
-    rows: dict[int, Row] = {}
-    for name, record in curves:
-        row = rows.setdefault(int(record["window"]), {})
-        row |= _finite({f"eval/{name}/{measure}": record.get(measure) for measure in ("nats", "bpb", "ppl")})
-    return {window: rows[window] for window in sorted(rows) if rows[window]}
+def by_axis(curves: Sequence[tuple[str, Record]]) -> dict[str, dict[int, Row]]:
+    """Return one row a window (tokens) and one a bin of positions, named by its last: finite figures alone.
 
-
-def by_position(curves: Sequence[tuple[str, Record]]) -> dict[int, Row]:
-    """Return one row a bin of positions (named by its last), of each curve's longest window."""
-    rows: dict[int, Row] = {}
+    Positions are those of each curve's longest window.
+    """
+    found: dict[str, dict[int, Row]] = {WINDOW: defaultdict(dict), POSITION: defaultdict(dict)}
     for name, record in sorted(curves, key=lambda one: int(one[1]["window"])):
+        figures = {f"eval/{name}/{measure}": record.get(measure) for measure in ("nats", "bpb", "ppl")}
+        found[WINDOW][int(record["window"])] |= _finite(figures)
         curve = record.get("curve") or {"edges": []}
         for i, edge in enumerate(curve["edges"][1:]):
             figures = {f"eval/{name}/{key}-by-position": curve[key][i] for key in ("nats", "rise")}
-            rows.setdefault(edge - 1, {}).update(_finite(figures))
-    return {at: rows[at] for at in sorted(rows) if rows[at]}
+            found[POSITION][edge - 1] |= _finite(figures)
+    return {axis: {at: rows[at] for at in sorted(rows) if rows[at]} for axis, rows in found.items()}
 
 
 def summary(curves: Sequence[tuple[str, Record]]) -> Row:

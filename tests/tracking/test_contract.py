@@ -11,7 +11,7 @@ from tracked import TRACKERS, begin, found, shipped
 import posenc.tracking
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
-from posenc.tracking import BaseTracker, TrackedRun, by_window, check_tracking, curves_of, summary
+from posenc.tracking import WINDOW, BaseTracker, TrackedRun, by_axis, check_tracking, curves_of, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -129,7 +129,7 @@ def cell(protocol, window, nats, **more):
 def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero():
     figures = {64: 1.0, 128: 800.0, 256: None, 512: math.nan}
     curves = curves_of([cell("fixed-target", *one) for one in figures.items()], {})
-    rows = by_window(curves)
+    rows = by_axis(curves)[WINDOW]
     assert list(rows) == [64, 128] and "eval/fixed-target/ppl" not in rows[128]
     assert summary(curves) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
 
@@ -145,7 +145,7 @@ def test_other_text_and_extensions_are_curves_of_their_own_other_targets_and_str
         ({"extend": {"name": "pi", "factor": 4, "resolved": {"factor": 4}}}, "sliding+pi factor=4"),
     ]
     records = [cell("sliding", 64, float(i), **{**own, **more}) for i, (more, _) in enumerate(ways)]
-    (row,) = by_window(curves_of(records, config)).values()
+    (row,) = by_axis(curves_of(records, config))[WINDOW].values()
     assert {f"eval/{name}/nats" for _, name in ways} <= set(row)
     both = [cell("sliding", w, 1.0, **{**own, "stride": 16, "targets_hash": f"{w}"}) for w in (64, 512)]
     fine = cell("sliding", 64, 2.0, **{**own, "stride": 8, "targets_hash": "b"})

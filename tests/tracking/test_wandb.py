@@ -12,7 +12,7 @@ from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
-from posenc.tracking import by_position, by_window, check_tracking, curves_of, summary
+from posenc.tracking import by_axis, check_tracking, curves_of, summary
 from posenc.tracking.wandb import has_key, host, make_dashboard
 
 KEY = "k" * 40
@@ -182,7 +182,7 @@ def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path
     assert len(panels) == 5 and all(by_encoding.items() <= panel.items() for panel in panels)
     records = [dict(record(w, 1.0, protocol="sliding")) for w in (32, 64)]
     curves = curves_of([*records, dict(positions())], {})
-    rows = [*by_window(curves).values(), *by_position(curves).values(), summary(curves)]
+    rows = [row for of in by_axis(curves).values() for row in of.values()] + [summary(curves)]
     tracked = {name for row in rows for name in row}
     tracked |= {"eval/window", "eval/position", "train/loss", "train/tokens"}
     for panel in panels:
