@@ -423,7 +423,7 @@ def _lines(panel: Curves) -> Spec:
     }
     legend = None if labels == [""] else {"orient": "bottom", "columns": 3}
     look = {"field": "line", "type": "ordinal", "legend": legend}
-    spec = {"data": {"values": values}} | stored("curves")
+    spec: Spec = {"data": {"values": values}} | stored("curves")
     if panel.points:
         spec["mark"] = {"type": "point", "filled": True, "size": 14}
     x, y = spec["encoding"]["x"], spec["encoding"]["y"]
