@@ -75,25 +75,22 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
     from hydra.core.utils import configure_log
 
-    from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
-    from posenc.running.signals import STACK, SWEEP, setting
+    from posenc.running.jobs import check_jobs, run_job
+    from posenc.running.signals import SWEEP, setting
     from posenc.running.slurm import launch
-    from posenc.running.sweep import run_search, run_sweep, sweep_name
+    from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
     if composed.sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
-    composed = current().in_turn(lambda: applicable(command, composed))
+    checked = current().in_turn(lambda: check_jobs(command, composed))
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
-        return run_job(command, composed.jobs[0])
-    with setting(SWEEP, sweep_name(composed.jobs)):
-        if composed.searched:
-            return run_search(line, composed.jobs[0])
-        if STACK in os.environ:
-            return run_stack(composed)
-        return run_sweep(command, line, seed_by_seed(composed), launch)
+        ((one, job),) = checked
+        return run_job(job, one.overrides)
+    with setting(SWEEP, sweep_name(checked)):
+        return run_sweep(command, line, checked, composed.launcher, launch)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:
