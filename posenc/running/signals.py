@@ -35,19 +35,6 @@ def debugging() -> bool:
     return os.environ.get(DEBUG) == "1"
 
 
-@contextmanager
-def setting(variable: str, value: str) -> Iterator[None]:
-    """Set an environment variable inside, and restore it afterwards."""
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
-
-
 def to_take_over() -> list[int]:
     """Return the signals of CODES, without a hangup that nohup or a shell's disown has switched off."""
     return [one for one in CODES if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]

@@ -25,8 +25,8 @@ from posenc.config.overrides import CommandLine
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import visible
 from posenc.core.machine import free_memory, say_load, threads_for, usable_cores
-from posenc.report.captions import length, millions
-from posenc.report.runs_table import headline_losses, run_summary
+from posenc.report.captions import length
+from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
 from posenc.results.load import load_run, load_runs
 from posenc.results.schema import REFERENCE_PROTOCOL
@@ -40,7 +40,7 @@ FAILED = "failed"
 LOCKS = {"train": "run", "eval": "evaluation"}
 PAUSE = 0.05  # seconds between two looks at the processes
 BETWEEN = 1.0  # seconds between two looks at runs that others hold
-STATUS_SECONDS = 10.0  # between two lines on how far a running job is
+STATUS_SECONDS = 10  # between two lines on how far the running jobs are, in turn
 LAST_LINES = 2.0  # seconds to read on: what a job leaves behind may hold its output open for ever
 OUT_OF_MEMORY = "out of memory, if nobody did that: fewer jobs at once, a smaller batch or model"
 PROCESS, BYTES = 6e8, 40  # memory of a process with torch, and for each weight: values, moments, batches
@@ -55,7 +55,6 @@ class Job:
     words: Sequence[str]  # its command
     place: Path  # its run directory
     device: str = "cpu"
-    tokens: int | None = None  # of a training
     evaluation: dict[str, Any] | None = None  # a training's; None: only the exit code tells how it ended
     state: str = WAITING
     reason: str | None = None
@@ -97,7 +96,7 @@ class Job:
             self.state = FAILED
             self.reason = errors[-1] if errors else f"exit code {code} before it was finished"
         seconds = clock(time.time() - self.began)
-        losses = losses_text(self.place) if self.tokens is not None else ""
+        losses = losses_text(self.place) if self.evaluation is not None else ""
         text = f"finished, {losses}{seconds}" if self.state == FINISHED else self.ended
         say(f"{self.name}: {text}")
 
@@ -105,16 +104,6 @@ class Job:
     def ended(self) -> str:
         """How it stands, with the reason."""
         return visible(self.state + (f", {self.reason}" if self.reason else ""))
-
-    def progress(self) -> str:
-        """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
-        run = run_summary(load_run(self.place))
-        tokens, loss, left = run["tokens"] or 0, run["training_loss"], run["seconds_left"]
-        if self.tokens is None or tokens >= self.tokens:
-            return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
-        if loss is None or left is None:
-            return ""
-        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {loss:.3f}, {clock(left)} left"
 
 
 class WorkerPool:
@@ -125,7 +114,6 @@ class WorkerPool:
         self.at_once = 1
         self.gpus: Sequence[str] = ()
         self.stopping = False  # no more jobs begin
-        self.last_status, self.shown = time.monotonic(), 0
 
     def run(self) -> int:
         """Run all that wait, of which none outlives this call; return the exit code of a signal, or 0."""
@@ -149,7 +137,7 @@ class WorkerPool:
         return [job.process for job in self._in(RUNNING) if job.process is not None]
 
     def _step(self) -> None:
-        """Begin what can begin, note what has ended, say how far the others are, and pause."""
+        """Begin what can begin, note what has ended, and pause."""
         job = None
         if self.stopping:
             for left in self._in(WAITING):
@@ -159,7 +147,6 @@ class WorkerPool:
         for one in self._in(RUNNING):
             if one.process is not None and one.process.poll() is not None:
                 self._ended(one, one.process.returncode)
-        self._say_status()
         if job is None:
             held = self._in(WAITING) and not self._in(RUNNING)
             time.sleep(BETWEEN if held else PAUSE)
@@ -183,7 +170,8 @@ class WorkerPool:
         job.state, job.reason, job.began = RUNNING, None, time.time()
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
-        own = {WAIT: "0", PROGRESS: "off", PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
+        seconds = str(STATUS_SECONDS * self.at_once)
+        own = {WAIT: "0", PROGRESS: seconds, PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
         job.process = process = subprocess.Popen(
             list(job.words),
             env={**os.environ, **given, **own},
@@ -223,16 +211,6 @@ class WorkerPool:
         if self.fail_fast and job.state != FINISHED and not self.stopping:
             say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
             self._stop(signal.SIGTERM)
-
-    def _say_status(self) -> None:
-        """Say every few seconds how far one of the running jobs is, each in its turn."""
-        if time.monotonic() - self.last_status < STATUS_SECONDS or not (running := self._in(RUNNING)):
-            return
-        self.last_status, self.shown = time.monotonic(), self.shown + 1
-        job = running[self.shown % len(running)]
-        if text := job.progress():
-            over = len(self.jobs) - len(running) - len(self._in(WAITING))
-            say(f"{job.name}: {text}; {over} of {len(self.jobs)} jobs done")
 
     def _stop(self, number: int) -> None:
         """Begin no more jobs, and pass a signal on to those that run."""
@@ -318,7 +296,6 @@ def jobs_of(command: str, line: CommandLine, checked: Sequence[CheckedJob]) -> l
                 words=[*program, *one.overrides, "hydra.mode=RUN"],
                 place=job.directory,
                 device=str(job.device),
-                tokens=job.settings["train"]["tokens"] if command == "train" else None,
                 evaluation=job.settings["eval"] if command == "train" else None,
                 threads=threads_for(job.shape.weights, cores),
                 memory=PROCESS + BYTES * job.shape.weights,
