@@ -1,13 +1,12 @@
 """Check and time the attention kernels on a CUDA machine: one command, no corpus.
 
-    python scripts/check_gpu.py [NAME ...] [--part numbers times stack] [--model small base] [--json FILE]
+    python scripts/check_gpu.py [NAME ...] [--part numbers times] [--model small base] [--json FILE]
 
 numbers  logits and gradients of every encoding (all without names), also with a window and with drawn
          positions, T = 64 to 2048: by the chosen kernels and by blocks of queries, each against the blocks in
          float32. A kernel may be off by 2.5 times what the blocks are in its precision, or by rounding.
 times    training at T = 1024 and evaluation at T and 8T in turns with the base encoding: ms, tokens/s, their
          ratio to the base's, seconds of the first call (compilation), peak memory with both models.
-stack    sweep.stack: 8 nano runs of T = 64 as one model in turns with as many steps one after the other.
 Exit code 1 on a mismatch or failure, 2 without CUDA.
 """
 
@@ -37,7 +36,7 @@ from posenc.encodings.options import Offset, Randomized, Window
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.device import autocast
-from posenc.training.loop import Batch, NextTokenLoss, stacked_gradients, update
+from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer
 
 MODELS = {
@@ -52,7 +51,6 @@ OPTIONS: dict[str, Callable[[Shape], list[Encoding]]] = {
     "offset": lambda shape: [Offset(shape, max=None)],
 }
 GROUPS = {"plain": "-", "window": "attention.window", "randomized": "positions", "offset": "positions"}
-NANO, STACK = ModelShape("nano", d_model=128, n_layers=4, n_heads=4, mlp_ratio=4), 8
 LENGTHS = (64, 192, 1000, 2048)
 VOCABULARY = 260
 LAST = 48  # tokens whose logits are asked for alone
@@ -61,7 +59,7 @@ ROUNDING = {"fp32": 2e-5, "bf16": 1e-2}  # relative to the norm of a tensor; les
 LENGTH, TOKENS = 1024, 32768  # of training; tokens a batch, of an evaluation too
 EXTENDED = (1, 8)  # windows of an evaluation in T
 WARM_UP, REPEATS = 3, 10
-PARTS = ("numbers", "times", "stack")
+PARTS = ("numbers", "times")
 PLAN = Optimization(1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 1.0)
 Call = Callable[[], object]
 found: list[dict[str, Any]] = []
@@ -144,7 +142,7 @@ def outcome(decoder: Decoder, tokens: Tensor, precision: str) -> dict[str, Tenso
     length = tokens.shape[1]
     pos = decoder.train().positions(length, generator_for(0, "check"))
     decoder.zero_grad(set_to_none=True)
-    Batch(NextTokenLoss(decoder), tokens, tokens, pos, precision, 1e9).gradients()
+    gradients(NextTokenLoss(decoder), tokens, tokens, pos, precision=precision, grad_clip=1e9)
     made = {f"d {name}": p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
     pos = decoder.eval().positions(length, generator_for(0, "check"))
     with torch.no_grad(), autocast(precision, tokens.device):
@@ -168,7 +166,7 @@ def training(decoder: Decoder, device: torch.device) -> Call:
 
     def step() -> None:
         pos = decoder.train().positions(LENGTH, generator_for(0, "times"))
-        Batch(loss_of, tokens, tokens, pos, "bf16", 1.0).gradients()
+        gradients(loss_of, tokens, tokens, pos, precision="bf16", grad_clip=1.0)
         update(optimizer, 1e-4)
 
     return step
@@ -226,34 +224,6 @@ def time_encoding(shape: ModelShape, name: str, base: str, device: torch.device)
     torch.cuda.empty_cache()
 
 
-def time_stack(name: str, device: torch.device) -> None:
-    """Compare losses and gradient norms of stacked runs with the runs' own, and the time of a step of all."""
-    runs = [one for _ in range(STACK) if (one := decoder_of(name, NANO, 64, device)) is not None]
-    if len(runs) < STACK:
-        return
-    losses, tokens = [NextTokenLoss(run.train()) for run in runs], tokens_of(32, 64, device)
-
-    def batches() -> list[Batch]:
-        for loss_of in losses:
-            loss_of.zero_grad()
-        pos = runs[0].positions(64, generator_for(0, "times"))
-        return [Batch(loss_of, tokens, tokens, pos, "fp32", 1.0) for loss_of in losses]
-
-    calls: list[Callable[[], list[tuple[Tensor, Tensor]]]] = [
-        lambda: [one.gradients() for one in batches()],
-        lambda: stacked_gradients(batches()),
-    ]
-    try:
-        alone, stacked = (torch.tensor([[float(x) for x in pair] for pair in call()]) for call in calls)
-    except (RuntimeError, ValueError) as failure:  # these runs cannot share a pass, as a sweep says too
-        report("stack", encoding=name, failure=repr(failure)[:200])
-        return
-    off = float(((stacked - alone).abs() / alone.abs()).max())
-    turns = [[seconds(call, device) for call in calls] for _ in range(WARM_UP + REPEATS)][WARM_UP:]
-    facts = {"ms": 1e3 * statistics.median(turn[1] for turn in turns), "off": off}
-    report("stack", off > 1e-4, encoding=name, **facts, of_alone=statistics.median(a / b for a, b in turns))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -283,8 +253,6 @@ def main() -> int:
             for model in asked.model:
                 for name in dict.fromkeys([asked.base, *names]):
                     time_encoding(MODELS[model], name, asked.base, device)
-        for name in names if "stack" in asked.part else ():
-            time_stack(name, device)
     finally:
         if asked.json:
             asked.json.write_text(json.dumps({"machine": machine(device), "found": found}, indent=1))

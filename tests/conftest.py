@@ -87,15 +87,12 @@ def as_a_new_process(arguments):
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
 
-    from posenc.running.jobs import _validated
-
     root = logging.getLogger()
     before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)
     handlers = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
     sys.argv = ["posenc", *arguments]
-    _validated.cache_clear()
     try:
         yield
     finally:

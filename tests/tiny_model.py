@@ -11,7 +11,7 @@ from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.training.loop import alone, training
+from posenc.training.loop import train
 from posenc.training.optimizer import Optimization
 
 T = 16
@@ -68,7 +68,7 @@ def build(encoding, store, seed=0, positions=None, attention=Attention, **params
     return model
 
 
-def training_of(
+def run(
     model,
     store,
     folder,
@@ -87,8 +87,8 @@ def training_of(
     settings_hash="12345678",
     **optimization,
 ):
-    """`steps` updates of `windows` windows; checkpoints in `folder`."""
-    return training(
+    """Train: `steps` updates of `windows` windows; checkpoints in `folder`."""
+    return train(
         model,
         sampler or WindowSampler(store, T, seed),
         replace(OPTIMIZATION, **optimization),
@@ -111,11 +111,6 @@ def training_of(
         on_log=on_log,
         stop=StopAt(stop_after),
     )
-
-
-def run(model, store, folder, **how):
-    """Train to the end, or to the stop; see `training_of`."""
-    return alone(training_of(model, store, folder, **how))
 
 
 def sha256(path):

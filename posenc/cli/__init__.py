@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import traceback
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -63,18 +63,6 @@ Texts: TypeAlias = list[str] | None
 
 def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, autocompletion=complete)
-
-
-def choice(*names: str, help: str = "") -> Any:
-    """Return an option whose help lists its values, which completes them and refuses others."""
-
-    def check(param: typer.CallbackParam, value: str | None) -> str | None:
-        if value is not None and value not in names:
-            raise UserError(param.opts[0], value, "no such choice", allowed=names)
-        return value
-
-    listed = f"{', '.join(names[:-1])} or {names[-1]}."
-    return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
 
 
 def argument(metavar: str | None, help: str, complete: Any) -> Any:
@@ -136,8 +124,8 @@ def compare_command(
     runs: Dirs = None,
     where: Annotated[Texts, where(ONLY)] = None,
     protocol: Protocol = "fixed-target",
-    metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
-    format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
+    metric: Annotated[Literal["nats", "bpb", "ppl"], option("bpb: bits per byte.")] = "nats",
+    format: Literal["table", "markdown", "csv", "latex", "json"] = "table",
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
@@ -157,7 +145,7 @@ def compare_command(
 
     request = CompareRequest(
         protocol=protocol,
-        metric=cast("Any", metric),
+        metric=metric,
         rows=listed("--rows", rows),
         columns=multiples("--columns", columns),
         sort=sort,
@@ -221,7 +209,7 @@ def bench_command(
     overrides: Overrides = None,
     eval_lengths: Annotated[Text, option("To evaluate at: 1x,8x (default 8x); none: only train.")] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    format: Annotated[str, choice("table", "markdown", "json")] = "table",
+    format: Literal["table", "markdown", "json"] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
@@ -261,8 +249,8 @@ app.add_typer(data_app, name="data")
 def runs_command(
     directories: Dirs = None,
     where: Annotated[Texts, where("Only runs with this setting; all of them, where several.")] = None,
-    format: Annotated[str, choice("table", "json")] = "table",
-    sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
+    format: Literal["table", "json"] = "table",
+    sort: Literal["path", "status", "age", "loss"] = "path",
 ) -> None:
     """What is on disk: status, progress, speed, losses, and why something failed."""
     from posenc.cli.runs import print_runs
@@ -333,9 +321,6 @@ def main(command: str | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-    if sys.getfilesystemencoding() != "utf-8" and any(not word.isascii() for word in sys.argv):
-        # the locale is C or Latin-1, and the path may be UTF-8
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     stop_with_parent()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:

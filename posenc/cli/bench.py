@@ -41,7 +41,7 @@ from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
 from posenc.training.device import LiveTensors, compiled_blocks, keep_freed_memory
-from posenc.training.loop import Batch, NextTokenLoss, update
+from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import build_optimizer
 
 SCHEMA_VERSION = 3
@@ -219,7 +219,7 @@ def training(case: Case, model: Any, loss: Callable[[Any], nn.Module] = NextToke
     def step() -> None:
         model.train()
         pos = model.positions(inputs.shape[1], generator_for(seed, "positions", 0))
-        Batch(loss_of, inputs, targets, pos, plan.precision, how.grad_clip).gradients()
+        gradients(loss_of, inputs, targets, pos, precision=plan.precision, grad_clip=how.grad_clip)
         update(optimizer, how.lr)
 
     step()  # makes the moments

@@ -35,7 +35,7 @@ from posenc.evaluation.forward_cache import NotApplicableError, free_memory, n_i
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.report.writers import terminal_width
 from posenc.running.build import build_decoder
-from posenc.running.jobs import applicable, seed_by_seed, validated
+from posenc.running.jobs import check_jobs, seed_by_seed
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
@@ -114,11 +114,9 @@ def print_dry_run(composed: Jobs) -> int:
         if is_streamed(data) and known_figures(pinned_identity(data)) is None:
             problem = f"data={data['name']} is not here yet, and a dry run fetches nothing"
             raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
-    composed = seed_by_seed(applicable("train", composed))
-    jobs = [validated("train", one.settings) for one in composed.jobs]
     known: dict[str, Estimate] = {}  # by the settings that decide how long a job takes
     estimated = []
-    for job in jobs:
+    for _, job in seed_by_seed(check_jobs("train", composed)):
         cost = {name: value for name, value in job.settings.items() if name not in NO_COST}
         cost["train"] = {**job.settings["train"], "lr": None}
         key = json.dumps(cost, sort_keys=True, default=str)

@@ -18,6 +18,7 @@ from posenc.evaluation.extensions import Extension, build_extension, resolve_ext
 from posenc.model.decoder import Decoder
 from posenc.report.charts import FORMATS
 from posenc.report.pictures import FAR, Picture, measure, picture_bytes, picture_text
+from posenc.report.writers import write
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.eval_job import load_model, stored_run
@@ -25,7 +26,6 @@ from posenc.running.eval_job import load_model, stored_run
 VOCABULARY = 17  # of a model that reads no text
 IN_TITLE = ("encoding", "attention", "positions")  # groups whose settings stand in the title
 NOTE_WIDTH = 100  # characters of a line below the title
-ASCII = {"±": "+/-", "·": ".", "°": " degrees"}  # our own signs in titles
 DRAWN = {*IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}  # what a picture depends on
 BESIDE_RUN = {"run", "plugins", "extend"}
 
@@ -35,10 +35,7 @@ def run_show(line: CommandLine, out: str | None) -> None:
     if out is None:
         text = picture_text(picture_of(line))
         text += "\n\nall of it as a picture: the same command with --out FILE.png"
-        encoding = sys.stdout.encoding or "ascii"
-        for sign, plain in ASCII.items() if not encoding.lower().startswith("utf") else ():
-            text = text.replace(sign, plain)
-        print(text.encode(encoding, "replace").decode(encoding))
+        write(f"{text}\n", sys.stdout)
         return
     target = expanded(out)
     if (ending := target.suffix[1:].lower()) not in FORMATS:

@@ -6,7 +6,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from posenc.config.overrides import chosen_settings, command_tree, config_dir_of, groups
@@ -41,22 +40,23 @@ def run_train_or_eval(
     load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
-    from posenc.running.signals import RETRY, setting
+    from posenc.running.signals import RETRY
     from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, own_flags)
     if os.environ.get("RANK", "0") != "0" and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # of several processes of torchrun the first one answers, or measures
-    with setting(RETRY, "1") if retry else nullcontext():
-        if line.asks_hydra:
-            return _answer(command, line)
-        if dry_run:
-            from posenc.cli.dry_run import print_dry_run
+    if retry:
+        os.environ[RETRY] = "1"  # for the jobs of a sweep, too
+    if line.asks_hydra:
+        return _answer(command, line)
+    if dry_run:
+        from posenc.cli.dry_run import print_dry_run
 
-            return print_dry_run(compose_jobs(command, line))
-        if command == "eval":
-            return run_jobs(command, line, compose_jobs(command, line))
-        return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
+        return print_dry_run(compose_jobs(command, line))
+    if command == "eval":
+        return run_jobs(command, line, compose_jobs(command, line))
+    return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
 
 def _answer(command: str, line: CommandLine) -> int:
@@ -75,25 +75,22 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
     from hydra.core.utils import configure_log
 
-    from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
-    from posenc.running.signals import STACK, SWEEP, setting
+    from posenc.running.jobs import check_jobs, run_job
+    from posenc.running.signals import SWEEP
     from posenc.running.slurm import launch
-    from posenc.running.sweep import run_search, run_sweep, sweep_name
+    from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
     if composed.sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
-    composed = current().in_turn(lambda: applicable(command, composed))
+    checked = current().in_turn(lambda: check_jobs(command, composed))
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
-        return run_job(command, composed.jobs[0])
-    with setting(SWEEP, sweep_name(composed.jobs)):
-        if composed.searched:
-            return run_search(line, composed.jobs[0])
-        if STACK in os.environ:
-            return run_stack(composed)
-        return run_sweep(command, line, seed_by_seed(composed), launch)
+        ((one, job),) = checked
+        return run_job(job, one.overrides)
+    os.environ[SWEEP] = sweep_name(checked)
+    return run_sweep(command, line, checked, composed.launcher, launch)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

@@ -43,7 +43,8 @@ SCHEMAS = {"train": OmegaConf.structured(TrainConfig), "eval": OmegaConf.structu
 # Hydra's own choices of a folder: posenc makes the run directory.
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.output_subdir")
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
-NO_SEARCH = "searches need a plug-in of Hydra: pip install 'posenc[optuna]' for optuna"
+SWEEPER = "hydra/sweeper"
+MAKES_JOBS = "lists a,b, glob() and range() make the jobs of a sweep; a W&B sweep searches (docs/recipes.md)"
 WANTED = {  # in the words of OmegaConf, and in ours
     "Integer": "a whole number",
     "Float": "a number",
@@ -66,7 +67,6 @@ class Jobs:
 
     jobs: list[ComposedJob]
     launcher: str | None = None  # the name of a plug-in's; None: posenc runs the jobs itself
-    searched: bool = False  # a plug-in's sweeper makes the jobs of this one, which has no value that is swept
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
     @property
@@ -119,12 +119,7 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         if base.hydra.sweeper._target_ != BASIC_SWEEPER:
-            if command == "eval" or not ours:
-                problem = "chooses among trainings of this machine, for posenc train without hydra/launcher"
-                raise UserError("hydra/sweeper", choices["hydra/sweeper"], problem)
-            kept = [override for override in line.overrides if not is_sweep(override)]
-            one = ComposedJob(kept, plain_settings(command, _compose(command, [*search, *kept])))
-            return Jobs([one], searched=True)
+            raise UserError(SWEEPER, choices[SWEEPER], "posenc makes the jobs itself", hint=MAKES_JOBS)
         jobs: list[ComposedJob] = []
         for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
@@ -351,10 +346,10 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return UserError(choice, None, first_line(error))
-    if group == "hydra/sweeper":
-        return UserError(group, choice, NO_SEARCH, allowed=list(error.options or []))
     hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
-    if group == "hydra/launcher":
+    if group == SWEEPER:
+        hint = MAKES_JOBS
+    elif group == "hydra/launcher":
         hint = "without it jobs run at once here, sweep.jobs=N says how many"
         hint += "\nslurm needs a plug-in: pip install 'posenc[slurm]'"
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)

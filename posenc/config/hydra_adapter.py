@@ -109,7 +109,6 @@ class SweepSettings:
     fail_fast: bool = MISSING
     jobs: int | None = MISSING
     slots: int = MISSING
-    stack: int = 1
     also: list[str] = field(default_factory=list)
 
 
@@ -211,19 +210,8 @@ def launcher_of(
 
     Needs an initialized Hydra.
     """
-    context, config = _multirun(command, overrides)
-    return Plugins.instance().instantiate_launcher(context, task, config), config
-
-
-def sweep_by_plugin(command: str, overrides: list[str], task: Callable[[DictConfig], float]) -> None:
-    """Let the plug-in's sweeper that these overrides choose call the task. Needs an initialized Hydra."""
-    context, config = _multirun(command, overrides)
-    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=config)
-    sweeper.sweep(list(config.hydra.overrides.task))
-
-
-def _multirun(command: str, overrides: list[str]) -> tuple[HydraContext, DictConfig]:
     own = GlobalHydra.instance().hydra
     assert own is not None
     config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
-    return HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config)), config
+    context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
+    return Plugins.instance().instantiate_launcher(context, task, config), config

@@ -227,18 +227,6 @@ def chosen_settings(
     return found
 
 
-def values_of(setting: Setting) -> list[str]:
-    """Return what the comment says a setting may be (`a | b | c: why`), else its default or true, false."""
-    parts = re.sub(r"\([^)]*\)", "", setting.comment).partition(": ")[0].split(" | ")
-    if len(parts) > 1:
-        return [part.strip() for part in parts if re.fullmatch(r"[\w.-]+", part.strip())]
-    if setting.value in ("true", "false"):
-        return ["true", "false"]
-    if setting.value.startswith("["):
-        return [part.strip() for part in setting.value.strip("[]").split(",") if part.strip()]
-    return [setting.value] if re.fullmatch(r"[\w./+-]+", setting.value) else []
-
-
 def config_dir_of(arguments: Sequence[str]) -> str | None:
     """Return the folder after `--config-dir`, where there is one."""
     for i, word in enumerate(arguments):
@@ -292,43 +280,23 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]:
-    """Return the overrides that `incomplete` may become, behind `words`, with the values of a single key.
+    """Return the overrides that `incomplete` may become, behind `words`, with the choices of a single key.
 
-    So a TAB never ends behind `=` or `.`, where a shell would put a space.
+    So a TAB never ends behind `=`, where a shell would put a space.
     """
-    found = _overrides(command, words, incomplete)
-    while len(found) == 1 and found[0] != incomplete and found[0].endswith(("=", ".")):
-        incomplete = found[0]
-        found = _overrides(command, words, incomplete) or found
-    return found
-
-
-def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]:
     tree, config_dir = "eval" if command == "eval" else "train", config_dir_of(words)
     key, equals, value = incomplete.partition("=")
-    if key == "run" and equals:
-        return [f"run={one}" for one in complete_run(value)]
-    settings = {one.key: one for one in chosen_settings(tree, words, config_dir)}
     if not equals:
-        keys = [*groups(tree), *settings]
+        keys = [*groups(tree), *(setting.key for setting in chosen_settings(tree, words, config_dir))]
         if command in ("prepare", "info"):  # of `posenc data`
             keys = [one for one in keys if one.startswith(("data", "tokenizer"))]
-        levels = [_next_level(one, key) for one in keys]  # `encoding=`, `train.`, then `train.lr=`
-        return _fitting(dict.fromkeys(levels), key)
-    begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
-    setting = settings.get(key, Setting(key, "", ""))
-    if key in groups(tree) or key == "encoding.parts":
-        listed = [*choice_files("encoding" if key == "encoding.parts" else key, config_dir)]
-    else:
-        listed = list(PROTOCOLS) if key == "eval.protocols" else values_of(setting)
-    is_list = key == "eval.protocols" or setting.value.startswith("[")
-    opening = "[" if is_list and begun is None else begun or ""
-    return [f"{key}={opening}{one}" for one in _fitting(listed, last)]
-
-
-def _next_level(key: str, begun: str) -> str:
-    section, dot, _ = key.rpartition(".")
-    return f"{key}=" if not dot or begun.startswith(f"{section}.") else f"{key.split('.')[0]}."
+        found = _fitting((f"{one}=" for one in keys), key)
+        return candidates(command, words, found[0]) or found if len(found) == 1 else found
+    if key == "run":
+        return [f"run={one}" for one in complete_run(value)]
+    listed = PROTOCOLS if key == "eval.protocols" else choice_files(key.replace(".parts", ""), config_dir)
+    begun, last = re.fullmatch(r"(.*[\[,])?(.*)", value).groups()  # type: ignore[union-attr]
+    return [f"{key}={begun or ''}{one}" for one in _fitting(listed, last)]
 
 
 def _fitting(listed: Iterable[str], begun: str) -> list[str]:

@@ -13,9 +13,8 @@ from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-SECONDS_BETWEEN_LINES = 5.0
 CLEAR = "\r\x1b[K"  # back to the beginning of the line, which goes
-PROGRESS = "POSENC_PROGRESS"  # environment variable; off in the jobs of a sweep, which reports for all
+PROGRESS = "POSENC_PROGRESS"  # environment variable: seconds between two lines; more in the jobs of a sweep
 UNINTERRUPTIBLE_THREAD = "posenc: a library at work"  # the name of a thread that may outlive the command
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ class Progress:
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total = label, total
-        self.hidden, self.terminal = os.environ.get(PROGRESS) == "off", sys.stderr.isatty()
+        self.seconds, self.terminal = float(os.environ.get(PROGRESS, "5")), sys.stderr.isatty()
         self.printed = time.monotonic()
         self.begin(0)
 
@@ -52,11 +51,9 @@ class Progress:
         if done > self.first:
             pace = (now - self.began) / (done - self.first)
             line += f"  {clock(pace * (self.total - done))} left"
-        if self.hidden:
-            return
         if self.terminal:
             say(CLEAR + line[: shutil.get_terminal_size().columns - 1], end="")
-        elif now - self.printed >= SECONDS_BETWEEN_LINES or done >= self.total:
+        elif now - self.printed >= self.seconds or done >= self.total:
             self.printed = now
             say(line)
 
@@ -68,7 +65,7 @@ def shown(label: str, total: int) -> Iterator[Progress]:
     try:
         yield progress
     finally:
-        if progress.terminal and not progress.hidden:
+        if progress.terminal:
             say(CLEAR, end="")
 
 

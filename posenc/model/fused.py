@@ -8,7 +8,6 @@ torch.compile the plain formula runs, since the compiler fuses it better. N targ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,28 +20,11 @@ from torch.autograd.function import once_differentiable
 MAX_LOGITS = 1 << 22
 MAX_LOGITS_GPU = 1 << 27
 NORM_EPS = torch.finfo(torch.float32).eps  # in float64 too: nn.RMSNorm's default depends on the dtype
-_plain = False
-
-
-@contextmanager
-def plain_formulas() -> Iterator[None]:
-    """Use torch's own gradients instead of these: torch.func's transforms do not see through ours."""
-    global _plain
-    _plain = True
-    try:
-        yield
-    finally:
-        _plain = False
-
-
-def is_plain() -> bool:
-    """Whether the plain formulas run: inside `plain_formulas`, or while the compiler reads them."""
-    return _plain or torch.compiler.is_compiling()
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """Divide x (..., d) by its root mean square and multiply by weight (d,), as nn.RMSNorm; in x's dtype."""
-    if x.device.type != "cpu" or is_plain():
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)  # one kernel there
     return _RmsNorm.apply(x, weight, x.dtype)
 
@@ -53,8 +35,7 @@ def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
     dtype = torch.get_autocast_dtype(device)
-    own = device == "cpu" and not _plain
-    return _RmsNorm.apply(x, weight, dtype) if own else rms_norm(x, weight).to(dtype)
+    return _RmsNorm.apply(x, weight, dtype) if device == "cpu" else rms_norm(x, weight).to(dtype)
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -80,7 +61,7 @@ class _RmsNorm(torch.autograd.Function):
 
 def squared_relu(x: Tensor) -> Tensor:
     """Return relu(x)^2."""
-    return F.relu(x).square() if is_plain() else _SquaredRelu.apply(x)
+    return F.relu(x).square() if torch.compiler.is_compiling() else _SquaredRelu.apply(x)
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -104,7 +85,7 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     dtype that both have (cast them before), softmax and sums in float32. PyTorch 2.13's own blockwise
     `linear_cross_entropy` sums in bf16: its mean loss was 0.014 nats off at V = 260 and 0.25 at V = 32000.
     """
-    if is_plain():
+    if torch.compiler.is_compiling():
         return F.cross_entropy(F.linear(hidden, weight).float(), targets)
     loss: Tensor = _NextTokenLoss.apply(hidden, weight, targets, None)[0]
     return loss
@@ -112,7 +93,7 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of loss times `weights` (N,), and the losses (N,), which have no gradient; as above."""
-    if is_plain():
+    if torch.compiler.is_compiling():
         losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
         return (losses * weights).mean(), losses.detach()
     loss, losses = _NextTokenLoss.apply(hidden, weight, targets, weights)

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from posenc.encodings.base import Encoding
-from posenc.model.fused import is_plain
 
 # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows linearly.
 # On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes 1.04 times as
@@ -248,7 +247,7 @@ def softmax_attention(
     that `additive` has gradients. The backward pass keeps the softmax in v's dtype alone.
     """
     q, k = q.to(v.dtype), k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
-    if is_plain():
+    if torch.compiler.is_compiling():
         outputs = []
         for start, stop, keys in sorted(blocks):
             bias = additive(Block(start, stop, keys))

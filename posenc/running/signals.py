@@ -23,7 +23,6 @@ from posenc.core.errors import RunError, UserError, first_line
 WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
 SWEEP = "POSENC_SWEEP"  # the sweep's name
 RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
-STACK = "POSENC_STACK"  # set: the jobs of this sweep are trained as one model, in this process
 PARENT = "POSENC_PARENT"  # the process of the sweep that started this one
 DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
 
@@ -34,19 +33,6 @@ ONE_WISH = 1.0  # seconds in which signals count as one: a terminal, a sweep and
 def debugging() -> bool:
     """Tell whether tracebacks are asked for."""
     return os.environ.get(DEBUG) == "1"
-
-
-@contextmanager
-def setting(variable: str, value: str) -> Iterator[None]:
-    """Set an environment variable inside, and restore it afterwards."""
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
 
 
 def to_take_over() -> list[int]:

@@ -21,13 +21,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posenc.config.compose import ComposedJob, initialized, of_the_sweep, plain_settings
+from posenc.config.compose import initialized, of_the_sweep, plain_settings
 from posenc.config.hydra_adapter import launcher_of, register_schemas
 from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
-from posenc.core.paths import expanded
-from posenc.running.jobs import run_job
+from posenc.running.jobs import new_job, run_job
 from posenc.running.run_directory import FINISHED, run_state
 from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag, report_error
 from posenc.running.sweep import Job
@@ -44,8 +43,7 @@ def launch(command: str, line: CommandLine, chosen: str, jobs: Sequence[Job]) ->
     Returns 0, or the exit code of a signal, which ends the waiting only. Raises UserError without Slurm.
     """
     with initialized(line.config_dir) as search, StopFlag() as stop:
-        own = [job.own for job in jobs if job.own is not None]  # none of them is a stack
-        runs = expanded(own[0].settings.get("runs_dir", "runs"))
+        runs = jobs[0].place.parents[1] if command == "train" else Path("runs")
         overrides = [*search, *of_the_sweep(line)]
         if command == "train":  # the launcher's files go there
             overrides.append(f"runs_dir={quoted(str(runs))}")
@@ -56,7 +54,7 @@ def launch(command: str, line: CommandLine, chosen: str, jobs: Sequence[Job]) ->
         _ask_slurm(chosen)
         try:
             began = time.time()
-            submitted = _submit(launcher, own, runs / ".sweeps")
+            submitted = _submit(launcher, jobs, runs / ".sweeps")
             while _in_queue(submitted):
                 time.sleep(QUEUE_SECONDS)
             for job, one in zip(jobs, submitted, strict=True):
@@ -85,7 +83,7 @@ def _ask_slurm(chosen: str) -> None:
         raise UserError("hydra/launcher", chosen, problem, hint=hint)
 
 
-def _submit(launcher: Any, jobs: list[ComposedJob], place: Path) -> list[Any]:
+def _submit(launcher: Any, jobs: Sequence[Job], place: Path) -> list[Any]:
     """Return submitit's jobs, without waiting. Raises RunError where Slurm refuses them."""
     from submitit.core.core import Job as SubmititJob
 
@@ -136,9 +134,9 @@ def _code(job: Any) -> int:
 def run_here(command: str, config: DictConfig) -> int:
     """Run one job in Slurm's process; jobs of one run directory wait for each other."""
     os.environ.setdefault(WAIT, "1")
-    job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings(command, config))
+    overrides, settings = list(HydraConfig.get().overrides.task), plain_settings(command, config)
     try:
-        return preemptible(lambda: run_job(command, job, in_sweep=True))
+        return preemptible(lambda: run_job(new_job(command, settings), overrides, in_sweep=True))
     except Exception as error:
         return report_error(error, StopFlag())
 

@@ -8,8 +8,6 @@ may be finished.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import signal
 import subprocess
@@ -18,37 +16,31 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
-from posenc.config.compose import ComposedJob, Jobs, frozen, initialized, plain_settings
-from posenc.config.hydra_adapter import sweep_by_plugin
-from posenc.config.overrides import CommandLine, key_of
+from posenc.config.compose import frozen
+from posenc.config.overrides import CommandLine
 from posenc.core.console import PROGRESS, clock, say
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import visible
 from posenc.core.machine import free_memory, say_load, threads_for, usable_cores
-from posenc.report.captions import length, millions
-from posenc.report.runs_table import headline_losses, run_summary
+from posenc.report.captions import length
+from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
-from posenc.results.load import load_run, load_runs, spoken_name
-from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.running.jobs import HELD, run_job, validated
+from posenc.results.load import load_run, load_runs
+from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.running.jobs import HELD, CheckedJob, seed_by_seed
 from posenc.running.measure import targets_of
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
-from posenc.running.signals import CODES, PARENT, STACK, WAIT, StopFlag
-from posenc.running.train_job import DivergedRunError, validation_loss
-from posenc.training.device import resolve_device
+from posenc.running.signals import CODES, PARENT, WAIT, StopFlag
 
 WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
 FAILED = "failed"
 LOCKS = {"train": "run", "eval": "evaluation"}
 PAUSE = 0.05  # seconds between two looks at the processes
 BETWEEN = 1.0  # seconds between two looks at runs that others hold
-STATUS_SECONDS = 10.0  # between two lines on how far a running job is
+STATUS_SECONDS = 10  # between two lines on how far the running jobs are, in turn
 LAST_LINES = 2.0  # seconds to read on: what a job leaves behind may hold its output open for ever
 OUT_OF_MEMORY = "out of memory, if nobody did that: fewer jobs at once, a smaller batch or model"
 PROCESS, BYTES = 6e8, 40  # memory of a process with torch, and for each weight: values, moments, batches
@@ -63,14 +55,13 @@ class Job:
     words: Sequence[str]  # its command
     place: Path  # its run directory
     device: str = "cpu"
-    tokens: int | None = None  # of a training
     evaluation: dict[str, Any] | None = None  # a training's; None: only the exit code tells how it ended
     state: str = WAITING
     reason: str | None = None
     began: float = 0.0
     threads: int = 1
     memory: float = 0.0  # bytes it needs, about
-    own: ComposedJob | None = None  # None: a stack of several
+    overrides: Sequence[str] = ()
     gpu: str | None = None
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))  # its last lines
     process: subprocess.Popen[str] | None = None
@@ -105,7 +96,7 @@ class Job:
             self.state = FAILED
             self.reason = errors[-1] if errors else f"exit code {code} before it was finished"
         seconds = clock(time.time() - self.began)
-        losses = losses_text(self.place) if self.tokens is not None else ""
+        losses = losses_text(self.place) if self.evaluation is not None else ""
         text = f"finished, {losses}{seconds}" if self.state == FINISHED else self.ended
         say(f"{self.name}: {text}")
 
@@ -113,16 +104,6 @@ class Job:
     def ended(self) -> str:
         """How it stands, with the reason."""
         return visible(self.state + (f", {self.reason}" if self.reason else ""))
-
-    def progress(self) -> str:
-        """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
-        run = run_summary(load_run(self.place))
-        tokens, loss, left = run["tokens"] or 0, run["training_loss"], run["seconds_left"]
-        if self.tokens is None or tokens >= self.tokens:
-            return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
-        if loss is None or left is None:
-            return ""
-        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {loss:.3f}, {clock(left)} left"
 
 
 class WorkerPool:
@@ -133,7 +114,6 @@ class WorkerPool:
         self.at_once = 1
         self.gpus: Sequence[str] = ()
         self.stopping = False  # no more jobs begin
-        self.last_status, self.shown = time.monotonic(), 0
 
     def run(self) -> int:
         """Run all that wait, of which none outlives this call; return the exit code of a signal, or 0."""
@@ -157,7 +137,7 @@ class WorkerPool:
         return [job.process for job in self._in(RUNNING) if job.process is not None]
 
     def _step(self) -> None:
-        """Begin what can begin, note what has ended, say how far the others are, and pause."""
+        """Begin what can begin, note what has ended, and pause."""
         job = None
         if self.stopping:
             for left in self._in(WAITING):
@@ -167,7 +147,6 @@ class WorkerPool:
         for one in self._in(RUNNING):
             if one.process is not None and one.process.poll() is not None:
                 self._ended(one, one.process.returncode)
-        self._say_status()
         if job is None:
             held = self._in(WAITING) and not self._in(RUNNING)
             time.sleep(BETWEEN if held else PAUSE)
@@ -191,8 +170,8 @@ class WorkerPool:
         job.state, job.reason, job.began = RUNNING, None, time.time()
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
-        own = {WAIT: "0", PROGRESS: "off", PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
-        own |= {} if job.own else {STACK: "1"}
+        seconds = str(STATUS_SECONDS * self.at_once)
+        own = {WAIT: "0", PROGRESS: seconds, PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
         job.process = process = subprocess.Popen(
             list(job.words),
             env={**os.environ, **given, **own},
@@ -233,16 +212,6 @@ class WorkerPool:
             say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
             self._stop(signal.SIGTERM)
 
-    def _say_status(self) -> None:
-        """Say every few seconds how far one of the running jobs is, each in its turn."""
-        if time.monotonic() - self.last_status < STATUS_SECONDS or not (running := self._in(RUNNING)):
-            return
-        self.last_status, self.shown = time.monotonic(), self.shown + 1
-        job = running[self.shown % len(running)]
-        if text := job.progress():
-            over = len(self.jobs) - len(running) - len(self._in(WAITING))
-            say(f"{job.name}: {text}; {over} of {len(self.jobs)} jobs done")
-
     def _stop(self, number: int) -> None:
         """Begin no more jobs, and pass a signal on to those that run."""
         self.stopping = True
@@ -268,48 +237,47 @@ def jobs_at_once(jobs: Sequence[Job], cores: int, free: float, gpu_jobs: int) ->
     return int(max(1, min(cores // max(job.threads for job in jobs), by_memory)))
 
 
-def sweep_name(jobs: Sequence[ComposedJob]) -> str:
+def sweep_name(checked: Sequence[CheckedJob]) -> str:
     """Return the name of a sweep: the same jobs have the same one, so trackers group them."""
-    listed = "\n".join(frozen(job.settings) for job in jobs)
-    name = jobs[0].settings.get("experiment_name", "eval")
+    listed = "\n".join(frozen(composed.settings) for composed, _ in checked)
+    name = checked[0][0].settings.get("experiment_name", "eval")
     return f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
 
 
 Launch = Callable[[str, CommandLine, str, Sequence[Job]], int]
 
 
-def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch) -> int:
+def run_sweep(
+    command: str, line: CommandLine, checked: list[CheckedJob], launcher: str | None, launch: Launch
+) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
     What is finished or diverged is settled and starts no process. Where a launcher is named, `launch` runs
     what is left elsewhere, and returns the exit code of a signal, or 0.
     """
-    jobs = jobs_of(command, line, composed.jobs)
+    checked = seed_by_seed(checked)
+    jobs = jobs_of(command, line, checked)
     left = [job for job in jobs if not job.settle("already finished")]
     received = 0
-    if composed.launcher is not None:
-        received = launch(command, line, composed.launcher, left) if left else 0
+    if left and launcher is not None:
+        received = launch(command, line, launcher, left)
     elif left:
-        how = composed.jobs[0].settings["sweep"]
-        stacks = stacks_of(left, how["stack"])
-        for some in (stacks, jobs) if stacks else (jobs,):  # what a stack leaves unfinished goes on alone
-            pool = WorkerPool(some, lock=LOCKS[command], fail_fast=how["fail_fast"])
-            pool.gpus = visible_gpus()
-            room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
-            most = how["jobs"] or room
-            pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
-            if some is (stacks or jobs) and some[0].device == "cpu":
-                say_load(pool.at_once * int(os.environ.get(THREADS) or some[0].threads))
-            if received := pool.run():
-                break
-    show_tables(command, composed.jobs)
+        how = checked[0][0].settings["sweep"]
+        pool = WorkerPool(jobs, lock=LOCKS[command], fail_fast=how["fail_fast"])
+        pool.gpus = visible_gpus()
+        room = jobs_at_once(jobs, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
+        pool.at_once = min(how["jobs"] or room, len({job.place for job in left}))
+        if jobs[0].device == "cpu":
+            say_load(pool.at_once * int(os.environ.get(THREADS) or jobs[0].threads))
+        received = pool.run()
+    show_tables(command, checked)
     for text in failures(jobs):
         say(text)
     return received or int(any(job.state != FINISHED for job in jobs))
 
 
-def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> list[Job]:
+def jobs_of(command: str, line: CommandLine, checked: Sequence[CheckedJob]) -> list[Job]:
     """Return the jobs of a sweep, each with the command that runs it.
 
     -P: no module of the working folder takes the place of an installed one. hydra.mode: a preset may ask for
@@ -317,66 +285,24 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
     """
     cores, config_dir = usable_cores(), [] if line.config_dir is None else ["--config-dir", line.config_dir]
     program = [sys.executable, "-P", "-m", "posenc", command, *config_dir]
-    shared = set.intersection(*(set(job.overrides) for job in composed))
+    shared = set.intersection(*(set(composed.overrides) for composed, _ in checked))
     jobs = []
-    for i, one in enumerate(composed, 1):
-        checked = validated(command, one.settings)
+    for i, (one, job) in enumerate(checked, 1):
         own = [word for word in one.overrides if word not in shared] or one.overrides[:1]
         label = " ".join(word.removeprefix("encoding=") for word in own)
         jobs.append(
             Job(
-                name=f"[{i}/{len(composed)}] {visible(label)}",
+                name=f"[{i}/{len(checked)}] {visible(label)}",
                 words=[*program, *one.overrides, "hydra.mode=RUN"],
-                place=checked.directory,
-                device=str(resolve_device(str(one.settings["device"]))),
-                tokens=checked.settings["train"]["tokens"] if command == "train" else None,
-                evaluation=checked.settings["eval"] if command == "train" else None,
-                threads=threads_for(checked.shape.weights, cores),
-                memory=PROCESS + BYTES * checked.shape.weights,
-                own=one,
+                place=job.directory,
+                device=str(job.device),
+                evaluation=job.settings["eval"] if command == "train" else None,
+                threads=threads_for(job.shape.weights, cores),
+                memory=PROCESS + BYTES * job.shape.weights,
+                overrides=one.overrides,
             )
         )
     return jobs
-
-
-def stacks_of(left: Sequence[Job], size: int) -> list[Job]:
-    """Return jobs that train up to `size` of the others as one model; [] for a size of 1.
-
-    Those that differ by their seed alone, or by their learning rate alone.
-    """
-    stacks, rest = [], list(left) if size > 1 and left[0].tokens is not None else []
-    for key in ("seed", "train.lr"):
-        alike: dict[str, list[tuple[Any, Job]]] = {}
-        for job in rest:
-            assert job.own is not None
-            settings = json.loads(frozen(job.own.settings))
-            value = settings.pop(key) if key == "seed" else settings["train"].pop("lr")
-            alike.setdefault(json.dumps(settings), []).append((value, job))
-        rest = []
-        for members in alike.values():
-            for some in (members[i : i + size] for i in range(0, len(members), size)):
-                if len(some) > 1:
-                    swept = f"{key}={','.join(str(value) for value, _ in some)}"
-                    stacks.append(_stack(swept, [job for _, job in some]))
-                else:
-                    rest.append(some[0][1])
-    return stacks
-
-
-def _stack(swept: str, members: Sequence[Job]) -> Job:
-    first = members[0]
-    assert first.own is not None
-    program = first.words[: -len(first.own.overrides) - 1]
-    others = [word for word in first.own.overrides if key_of(word) != key_of(swept)]
-    return replace(
-        first,
-        name=f"[{len(members)} as one] {visible(spoken_name(first.own.settings['encoding']))} {swept}",
-        words=[*program, "-m", *others, swept, "sweep.also=[]"],
-        evaluation=None,
-        memory=first.memory * len(members),
-        own=None,
-        said=deque(maxlen=first.said.maxlen),
-    )
 
 
 def losses_text(place: Path) -> str:
@@ -404,11 +330,10 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     return lines
 
 
-def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
+def show_tables(command: str, checked: Sequence[CheckedJob]) -> None:
     """Print the comparison of the runs on stdout; after `posenc eval` only of what it measures."""
     asked: dict[Path, set[tuple[str, str]]] = {}  # (protocol, hash of its targets) by run
-    for one in composed:
-        job = validated(command, one.settings)
+    for _, job in checked:
         found = asked.setdefault(job.directory, set())
         if command == "eval":
             found |= targets_of(job)
@@ -419,51 +344,3 @@ def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
         run.records = [r for r in run.records if (r["protocol"], r["targets_hash"]) in targets]
     if runs:
         show_runs(runs, sys.stdout)
-
-
-# --- `hydra/sweeper=NAME`: a sweeper of Hydra chooses trainings by their validation loss at T. Unlike the
-# jobs of a grid these run in this process, one after the other: the next follows from the last.
-
-
-class _Stopped(BaseException):
-    """A signal came, and the run is saved; not an Exception, which a sweeper may take for a failed trial."""
-
-
-def run_search(line: CommandLine, base: ComposedJob) -> int:
-    """Run what the sweeper asks for and print the comparison; return the exit code, of a signal too.
-
-    Raises UserError where the loss on validation documents would not be measured, and what a run raises.
-    """
-    evaluation = base.settings["eval"]
-    if evaluation["split"] != "validation" or HEADLINE not in evaluation["protocols"]:
-        problem, hint = "a search must not choose on test documents", "experiment=tuning measures validation"
-        raise UserError("eval.split", evaluation["split"], problem, hint=hint)
-    trained: list[ComposedJob] = []
-
-    def loss_at_t(config: DictConfig) -> float:
-        job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings("train", config))
-        place = validated("train", job.settings).directory
-        trained.append(job)
-        try:
-            code = run_job("train", job, in_sweep=True)
-        except DivergedRunError as error:
-            say(error.text())
-            return math.inf
-        if code == HELD:
-            raise RunError(f"another process trains {place}")
-        if code:
-            raise _Stopped(code)
-        loss = validation_loss(load_run(place))
-        assert loss is not None
-        return loss
-
-    code = 0
-    try:
-        with initialized(line.config_dir) as search:
-            sweep_by_plugin("train", [*search, *line.overrides], loss_at_t)
-    except _Stopped as stop:
-        code = int(stop.args[0])
-    finally:
-        if trained:
-            show_tables("train", trained)
-    return code

@@ -11,14 +11,12 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from posenc.config.checks import (
     between,
@@ -62,14 +60,13 @@ from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
-from posenc.training.loop import Batch, Progress, Trained, alone, training
+from posenc.training.loop import Progress, Trained, train
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it
 TUNED = "tuned"  # `train.lr=tuned`: the rate that did best on validation documents in `experiment=tuning`
 TUNING = "tuning"  # the experiment whose runs are looked at, below runs_dir
 FEWEST = 2  # rates to choose from
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +120,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     of_train = {"tokens": plan.tokens, "batch_tokens": plan.batch_tokens, "compile": plan.compile}
     of_eval = {key: getattr(evaluation, key) for key in ("max_targets", "batch_tokens", "key_tokens")}
     resolved = {
-        **{key: value for key, value in settings.items() if key != "extend"},
+        **{key: value for key, value in settings.items() if key not in ("extend", "sweep")},
         **parts,
         "data": absolute_data(settings["data"]),
         "tokenizer": absolute_tokenizer(settings["tokenizer"]),
@@ -255,34 +252,26 @@ class DivergedRunError(RunError):
     status = "diverged"
 
 
-Steps = Generator[Batch, tuple[Tensor, Tensor], T]
-
-
 def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
     """Train and evaluate, or continue, or find that all is there.
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
     """
-    with StopFlag() as stop:
-        return alone(train_steps(job, overrides, stop))
-
-
-def train_steps(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcome]:
-    """Do what `run_train` does, as a generator that yields each step's batch (posenc.training.loop)."""
     if current().first(lambda: folder.is_done(job.directory, job.settings["eval"])):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     if job.begun_here is not None:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
-    try:
-        return (yield from _locked(job, overrides, stop))
-    except InterruptedRunError:
-        if not stop.guarded:
-            say(f"{stop.name}: stopped before the first step; the same command begins again")
-        return Outcome(stop.exit_code)
+    with StopFlag() as stop:
+        try:
+            return _locked(job, overrides, stop)
+        except InterruptedRunError:
+            if not stop.guarded:
+                say(f"{stop.name}: stopped before the first step; the same command begins again")
+            return Outcome(stop.exit_code)
 
 
-def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcome]:
+def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     corpus = tokenised(job, settings["context_length"])
@@ -304,7 +293,7 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcom
             if not more:
                 folder.write_config(directory, settings)
             with group.watched():
-                return (yield from _run(job, corpus, stop))
+                return _run(job, corpus, stop)
         except InterruptedRunError:
             note("interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -317,7 +306,7 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcom
             raise
 
 
-def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
+def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Outcome:
     settings, directory, store = job.settings, job.directory, corpus[0]
     model = build_model(settings, job.shape, vocabulary(settings["data"].get("plant"), store))
     if job.initial is not None:
@@ -328,7 +317,7 @@ def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
         log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
     with tracked(job, os.environ.get(SWEEP, settings["experiment_name"])) as tracker:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
-            trained = yield from _train(job, model, store, tracker, stop)
+            trained = _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
             hint = "nothing was averaged in; try a smaller train.lr"
@@ -345,9 +334,7 @@ def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
         return Outcome(0, records)
 
 
-def _train(
-    job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag
-) -> Steps[Trained]:
+def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
     settings, length = job.settings, job.settings["context_length"]
     counts, processes = count_parameters(model), current().size
     say(
@@ -383,29 +370,27 @@ def _train(
             loss = progress.loss if progress.natural_loss is None else progress.natural_loss
             bar.update(progress.step, f"loss {loss:.3f}{recall}  {rate}")
 
-        return (
-            yield from training(
-                model,
-                sampler,
-                job.optimization,
-                steps=job.steps,
-                batch_windows=job.batch_windows,
-                context_length=length,
-                seed=settings["seed"],
-                precision=job.precision,
-                device=job.device,
-                checkpoints=job.directory / "checkpoints",
-                checkpoint_seconds=settings["train"]["checkpoint_seconds"],
-                log_every=settings["train"]["log_every"],
-                provenance={
-                    "fingerprint": store.fingerprint,
-                    "tokenizer": store.tokenizer,
-                    "encoding": job.source,
-                    "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
-                },
-                files=files,
-                on_resume=on_resume,
-                on_log=on_log,
-                stop=stop,
-            )
+        return train(
+            model,
+            sampler,
+            job.optimization,
+            steps=job.steps,
+            batch_windows=job.batch_windows,
+            context_length=length,
+            seed=settings["seed"],
+            precision=job.precision,
+            device=job.device,
+            checkpoints=job.directory / "checkpoints",
+            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
+            log_every=settings["train"]["log_every"],
+            provenance={
+                "fingerprint": store.fingerprint,
+                "tokenizer": store.tokenizer,
+                "encoding": job.source,
+                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
+            },
+            files=files,
+            on_resume=on_resume,
+            on_log=on_log,
+            stop=stop,
         )

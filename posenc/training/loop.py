@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
 from posenc.data import ScheduledSampler, WindowSampler
 from posenc.data.batches import KNOWN, TEXT
 from posenc.model.decoder import Decoder
-from posenc.model.fused import next_token_loss, plain_formulas, weighted_loss
+from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
@@ -52,25 +51,25 @@ class NextTokenLoss(nn.Module):
         return loss if self.weight == 1 else loss * self.weight
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What one step needs: the model's loss, inputs and targets (B, T), positions (T,), how to compute."""
+def gradients(
+    loss_of: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    pos: Tensor,
+    weights: Tensor | None = None,
+    *,
+    precision: str,
+    grad_clip: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped.
 
-    loss_of: nn.Module  # a NextTokenLoss, or a wrapper of one
-    inputs: Tensor
-    targets: Tensor
-    pos: Tensor
-    precision: str
-    grad_clip: float
-    weights: Tensor | None = None  # of the targets in the loss, (B, T)
-
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped."""
-        planted = [] if self.weights is None else [self.weights]
-        with autocast(self.precision, self.inputs.device):
-            loss: Tensor = self.loss_of(self.inputs, self.targets, self.pos, *planted)
-        loss.backward()
-        return loss.detach(), torch.nn.utils.clip_grad_norm_(self.loss_of.parameters(), self.grad_clip)
+    `loss_of`: a NextTokenLoss or a wrapper of one; inputs, targets and their weights (B, T), positions (T,).
+    """
+    planted = [] if weights is None else [weights]
+    with autocast(precision, inputs.device):
+        loss: Tensor = loss_of(inputs, targets, pos, *planted)
+    loss.backward()
+    return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
 def update(optimizer: AdamW, lr: float) -> None:
@@ -113,10 +112,7 @@ class Trained:
     here: bool = True  # this process made some of the steps
 
 
-Training = Generator[Batch, tuple[Tensor, Tensor], "Trained"]
-
-
-def training(
+def train(
     model: Decoder,
     sampler: WindowSampler | ScheduledSampler,
     optimization: Optimization,
@@ -135,13 +131,12 @@ def training(
     on_resume: Callable[[int], None],
     on_log: Callable[[Progress], None],
     stop: Stop,
-) -> Training:
+) -> Trained:
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
-    Yields each step's Batch and is sent the loss and norm of its gradients, so that several runs can share a
-    pass; `alone` runs one to its end. A checkpoint is written every `checkpoint_seconds`, when
-    stopped and at the end: its state has `provenance` (plain JSON: text, tokenizer, run), its folder `files`,
-    texts by name. Of several processes each computes a part of every batch; the first writes.
+    A checkpoint is written every `checkpoint_seconds`, when stopped and at the end: its state has
+    `provenance` (plain JSON: text, tokenizer, run), its folder `files`, texts by name. Of several processes
+    each computes a part of every batch; the first writes.
     """
     group = current()
     keep_freed_memory()
@@ -181,12 +176,19 @@ def training(
             )  # (B, T)
             weights, kinds = planted or (None, None)
             pos = model.positions(inputs.shape[1], generator_for(seed, "positions", step))  # (T,)
-            given = loss_of, inputs, targets, pos, precision, optimization.grad_clip
             # the first step may compile for a minute, and a stop loses nothing of this process yet
             begins = step == first_step and group.size == 1
             with stop.at_once() if begins else nullcontext():
-                loss_and_norm = yield Batch(*given, weights)
-            loss, norm, stopping = group.agree(*loss_and_norm, stop)
+                found = gradients(
+                    loss_of,
+                    inputs,
+                    targets,
+                    pos,
+                    weights,
+                    precision=precision,
+                    grad_clip=optimization.grad_clip,
+                )
+            loss, norm, stopping = group.agree(*found, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
                 return result("diverged", f"non-finite {what} at step {step + 1}")
@@ -225,93 +227,3 @@ def training(
         problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
         hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
         raise RunError(problem, hint=hint) from error
-
-
-# --- Trainings run to their ends: one alone, or several of one encoding as one batched model.
-# Seeds or learning rates share every product, for a GPU that one small model leaves idle. Each run keeps its
-# own weights, optimizer, batches, checkpoints and clipping; only the forward and backward pass is shared, so
-# a run differs from the one it would have been alone by the order of its sums (float32, nano: losses 5e-7,
-# gradients 1e-6 of their norm). N runs.
-
-T = TypeVar("T")
-Steps = Generator[Batch, tuple[Tensor, Tensor], T]
-
-
-def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-    """Return each batch's loss and gradient norm. Raises where the runs cannot share a pass."""
-    first = batches[0]
-    if any(not torch.equal(one.pos, first.pos) for one in batches):
-        raise ValueError("drawn positions differ between the runs")
-    owned = [dict([*one.loss_of.named_parameters(), *one.loss_of.named_buffers()]) for one in batches]
-    values = {name: torch.stack([one[name] for one in owned]) for name in owned[0]}  # (N, ...)
-
-    def loss_of(values: dict[str, Tensor], inputs: Tensor, targets: Tensor, *planted: Tensor) -> Any:
-        loss = functional_call(first.loss_of, values, (inputs, targets, first.pos, *planted))
-        return loss, *((first.loss_of.losses,) if planted else ())
-
-    inputs = torch.stack([one.inputs for one in batches])  # (N, B, T)
-    targets = torch.stack([one.targets for one in batches])  # (N, B, T)
-    planted = [one.weights for one in batches if one.weights is not None]
-    every = inputs, targets, *([torch.stack(planted)] if planted else [])
-    with plain_formulas():
-        with autocast(first.precision, inputs.device):
-            losses, *of_each = vmap(loss_of)(values, *every)  # (N,), (N, B * T)
-        losses.sum().backward()
-    for one, own in zip(batches, of_each[0] if of_each else (), strict=False):
-        one.loss_of.losses = own
-    norms = [torch.nn.utils.clip_grad_norm_(one.loss_of.parameters(), one.grad_clip) for one in batches]
-    return list(zip(losses.detach(), norms, strict=True))
-
-
-def alone(steps: Steps[T]) -> T:
-    """Run a training to its end, each step by itself, and return what it returns."""
-    (end,) = train_stacked([steps])
-    if isinstance(end, Exception):
-        raise end
-    return end
-
-
-def train_stacked(
-    trainings: Sequence[Steps[T]], on_alone: Callable[[Exception], None] = lambda _: None
-) -> list[T | Exception]:
-    """Run trainings to their ends side by side; return what each returned, or the error that ended it.
-
-    Where a pass cannot be shared `on_alone(error)` is called, and from then on each run makes its own.
-    """
-    ends: dict[int, T | Exception] = {}
-    waiting: dict[int, Batch] = {}
-    share = True
-
-    def go_on(i: int, found: tuple[Tensor, Tensor] | BaseException | None) -> None:
-        waiting.pop(i, None)
-        try:
-            if isinstance(found, BaseException):
-                waiting[i] = trainings[i].throw(found)
-            else:
-                waiting[i] = next(trainings[i]) if found is None else trainings[i].send(found)
-        except StopIteration as end:
-            ends[i] = end.value
-        except Exception as error:
-            ends[i] = error
-
-    for i in range(len(trainings)):
-        go_on(i, None)
-    while waiting:
-        batches = dict(waiting)
-        if share and len(batches) > 1:
-            try:
-                shared = stacked_gradients(list(batches.values()))
-            except (RuntimeError, ValueError) as error:
-                share = False
-                on_alone(error)
-            else:
-                for i, found in zip(batches, shared, strict=True):
-                    go_on(i, found)
-                continue
-        for i, batch in batches.items():
-            batch.loss_of.zero_grad()
-            try:
-                go_on(i, batch.gradients())
-            except BaseException as error:  # out of memory has its message there, a stop its status
-                go_on(i, error)
-    return [ends[i] for i in range(len(trainings))]

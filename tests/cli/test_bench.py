@@ -16,7 +16,7 @@ from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import ModelShape, forward_flops, training_flops
 from posenc.running.build import build_model
-from posenc.training.loop import Batch, NextTokenLoss
+from posenc.training.loop import NextTokenLoss, gradients
 
 LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
@@ -38,7 +38,7 @@ def counted(subject, *, training):
     pos = subject.positions(LENGTH, generator_for(0, "test"))
     with FlopCounterMode(display=False) as counter:
         if training:
-            Batch(NextTokenLoss(subject), tokens, tokens, pos, "fp32", 1.0).gradients()
+            gradients(NextTokenLoss(subject), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
         else:
             with torch.no_grad():
                 subject(tokens, pos)

@@ -25,12 +25,12 @@ def at(line: str) -> list[str]:
     ("line", "found"),
     [
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
-        ("train enco", ["encoding=", "encoding."]),
+        ("train context", ["context_length="]),
         ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
         ("train eval.protocols=[sliding,fix", ["eval.protocols=[sliding,fixed-target"]),
-        ("train encoding=alibi encoding.learned_slopes=t", ["encoding.learned_slopes=true"]),
+        ("train encoding=alibi encoding.le", ["encoding.learned_slopes="]),
         ("train --config-dir mine encoding=od", ["encoding=odd"]),
-        ("train --config-dir mine encoding=odd encoding.", ["encoding.strength=1.0"]),
+        ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
         ("eval run=", [f"run={RUN}"]),
     ],
 )

@@ -21,8 +21,8 @@ from posenc.data import WindowSampler
 from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_run
 from posenc.running.build import build_model
-from posenc.running.jobs import validated
-from posenc.training.loop import Batch, NextTokenLoss, update
+from posenc.running.train_job import train_job
+from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import build_optimizer
 
 Posenc = Callable[..., tiny.Result]
@@ -85,7 +85,7 @@ def test_a_model_that_does_not_fit_is_named(train: Posenc, monkeypatch: pytest.M
 def test_the_cost_that_encodings_declare_counts(place: Path, corpus: Path) -> None:
     def seconds(*words: str) -> float:
         line = CommandLine([*tiny.MODEL, "data=files", f"data.paths={corpus}", "context_length=64", *words])
-        job = validated("train", compose_jobs("train", line).jobs[0].settings)
+        job = train_job(compose_jobs("train", line).jobs[0].settings)
         return estimate(job, Rates(flop=1e-11, times=0.0, call=0.0)).training_seconds
 
     plain, (cost, _) = seconds("encoding=nope"), encoding_class("cope").cost
@@ -97,7 +97,7 @@ def test_the_cost_that_encodings_declare_counts(place: Path, corpus: Path) -> No
 def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None:
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
     words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
-    job = validated("train", compose_jobs("train", CommandLine(words)).jobs[0].settings)
+    job = train_job(compose_jobs("train", CommandLine(words)).jobs[0].settings)
     store = lengths_alone(job.facts, job.settings["tokenizer"])
     said = estimate(job, rates_of(job)).training_seconds / job.steps
     model = build_model(job.settings, job.shape, store.vocab_size)
@@ -108,7 +108,7 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
         batch = WindowSampler(store, 64, 0).batch(step, job.batch_windows)
         inputs, targets = (torch.from_numpy(part) for part in batch)
         pos = model.positions(64, generator_for(0, "positions", step))
-        Batch(loss_of, inputs, targets, pos, job.precision, 1.0).gradients()
+        gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=1.0)
         update(optimizer, 1e-3)
         times.append(time.thread_time() - began)
     assert said / 2 < statistics.median(times[2:]) < 2 * said

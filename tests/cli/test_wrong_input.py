@@ -83,7 +83,7 @@ WRONG: list[tuple[str, ...]] = [
     # what Hydra would do elsewhere
     ("train hydra.run.dir=here", "hydra.run.dir=here: posenc makes", "runs_dir=FOLDER", "name=NAME"),
     ("train hydra.job.chdir=true", "hydra.job.chdir=true"),
-    ("train -m hydra/sweeper=optuna train.lr=1e-3,2e-3", "posenc[optuna]"),
+    ("train -m hydra/sweeper=optuna train.lr=1e-3,2e-3", "glob() and range() make the jobs"),
     # flags
     ("train -m --cfg job", "--cfg=job", "--multirun"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),

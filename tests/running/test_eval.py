@@ -8,7 +8,7 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.running.jobs import applicable
+from posenc.running.jobs import check_jobs
 
 FIXED = "eval.protocols=[fixed-target]"
 
@@ -114,8 +114,8 @@ def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(posenc, train, p
     assert "it is for encodings that turn pairs" in refused.err
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
     swept = compose_jobs("eval", parse(["-m", f"run={run}", "extend=pi,yarn,window", FIXED]))
-    kept = applicable("eval", swept).jobs
-    assert [job.settings["extend"]["name"] for job in kept] == ["window"]
+    kept = check_jobs("eval", swept)
+    assert [job.settings["extend"]["name"] for job, _ in kept] == ["window"]
     assert re.findall(r"left out: (\w+): does not apply", capsys.readouterr().err) == ["pi", "yarn"]
 
 

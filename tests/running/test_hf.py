@@ -22,7 +22,7 @@ from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.extensions import extensions
 from posenc.evaluation.plans import EvalRequest
-from posenc.running.jobs import applicable
+from posenc.running.jobs import check_jobs
 
 T = hf_models.T
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
@@ -256,7 +256,7 @@ def test_the_command(checkpoints, place, corpus, posenc, capsys):
     done = posenc("eval", "subject=hf", "context_length=auto", *words)
     assert done.code == 0 and "llama | llama 0.0" in done.out and "T = 32 tokens" in done.out
     swept = compose_jobs("eval", parse(["-m", "subject=hf", "extend=pi,rerope", *words]))
-    (kept,) = applicable("eval", swept).jobs
+    ((kept, _),) = check_jobs("eval", swept)
     assert kept.settings["extend"]["name"] == "pi" and "left out: rerope" in capsys.readouterr().err
     assert posenc("eval", "subject=hf", "extend=pi", *words).code == 0
     (run,) = Path("runs/subjects").glob("llama-T32-*")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
 from collections.abc import Callable
 
 import pytest
 import tiny
 import yaml
-from hydra.core.config_store import ConfigStore
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
@@ -63,69 +60,6 @@ def test_the_best_rate_on_validation_documents_is_read(words, posenc):
         kept = [one for one in given if one.split("=")[0] not in {c.split("=")[0] for c in changes}]
         refused = posenc("train", *kept, *changes)
         assert refused.code == 2 and says in refused.err, refused.err
-
-
-SWEEPER = '''
-import json
-from dataclasses import dataclass, field
-from typing import Any
-
-from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-
-
-@dataclass
-class Conf:
-    _target_: str = "hydra_plugins.lower.Lower"
-    rounds: int = 2
-    params: dict[str, Any] = field(default_factory=dict)
-
-
-ConfigStore.instance().store(group="hydra/sweeper", name="lower", node=Conf)
-
-
-class Lower(Sweeper):
-    """Divide the rate by 100 as long as that makes the loss lower."""
-
-    def __init__(self, rounds, params):
-        self.rounds = rounds
-
-    def setup(self, *, hydra_context, task_function, config):
-        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
-
-    def sweep(self, arguments):
-        found = []
-        for i in range(self.rounds):
-            (done,) = self.launcher.launch([[*arguments, f"train.lr={0.3 / 100**i}"]], initial_job_idx=i)
-            found.append(done.return_value)
-        open("found.json", "w").write(json.dumps(found))
-'''
-
-
-def test_a_sweeper_of_hydra_is_told_the_loss_on_validation_documents(words, place, posenc, monkeypatch):
-    (place / "plugins/hydra_plugins").mkdir(parents=True)
-    (place / "plugins/hydra_plugins/lower.py").write_text(SWEEPER)
-    tuning = [word for word in words if not word.startswith("eval.lengths")]
-    line = ["train", "-m", "hydra/sweeper=lower", "encoding=rope", *tuning]
-    monkeypatch.setitem(
-        ConfigStore.instance().repo["hydra"]["sweeper"], "lower.yaml", None
-    )  # undone at the end
-    monkeypatch.syspath_prepend(str(place / "plugins"))
-    importlib.import_module("hydra_plugins.lower")
-    for more, says in (
-        (["experiment=tuning", "eval.split=test"], "must not choose on test documents"),
-        (["experiment=tuning", "hydra/launcher=slurm"], "without hydra/launcher"),
-    ):
-        refused = posenc(*line, *more)
-        assert refused.code == 2 and says in refused.err, refused.err
-    done = tiny.spawn(*line, "experiment=tuning", cwd=place, PYTHONPATH=str(place / "plugins"))
-    assert done.code == 0 and "rope train.lr=0.003" in done.out, done.err
-    runs = {run.config["train"]["lr"]: run.records for run in px.load_runs("runs/tuning")}
-    told = json.loads((place / "found.json").read_text())
-    for rate, loss in zip((0.3, 0.003), told, strict=True):
-        (own,) = [r for r in runs[rate] if r["protocol"] == "fixed-target"]
-        assert (own["nats"], own["split"], own["multiple"]) == (loss, "validation", 1)
 
 
 def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words: list[str], posenc: Posenc) -> None:

@@ -1,10 +1,8 @@
 """What a pool begins, leaves, puts off and lists; its jobs are scripts of a few lines here."""
 
-import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -12,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from fake_runs import edit_json, write_run
 
 from posenc.core.machine import threads_for
 from posenc.running import sweep as module
@@ -170,16 +167,3 @@ def test_how_many_at_once(tmp_path, monkeypatch):
     assert visible_gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-a1")
     assert visible_gpus() == ["5", "GPU-a1"]
-
-
-def test_progress_is_read_from_the_run_directory(tmp_path):
-    (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
-    assert job.progress() == ""
-    write_run(job.place.parent, name="0", status="running", results=False)
-    edit_json(job.place / "status.json", pid=os.getpid(), host=socket.gethostname())
-    assert job.progress() == ""
-    line = {"step": 25, "tokens": 1_200_000, "loss": 1.25, "tokens_per_second": 20_000.0}
-    (job.place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    assert job.progress() == "1.2M of 4M tokens, loss 1.250, 1:44 left"
-    job.tokens = 1_200_000
-    assert job.progress() == "evaluating, 0 cells on disk"

@@ -15,7 +15,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.registry import own_encodings
 from posenc.running.build import build_model, resolve_parts
 from posenc.training.device import compiled_blocks, resolve_compile
-from posenc.training.loop import Batch, NextTokenLoss
+from posenc.training.loop import NextTokenLoss, gradients
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
@@ -25,7 +25,7 @@ def step(model, ids, pos):
     """The loss of windows (B, T + 1) and the gradient of every parameter."""
     model.zero_grad()
     inputs, targets = ids[:, :-1], ids[:, 1:]
-    loss, _ = Batch(NextTokenLoss(model), inputs, targets, pos, "fp32", 1e9).gradients()
+    loss, _ = gradients(NextTokenLoss(model), inputs, targets, pos, precision="fp32", grad_clip=1e9)
     return {"loss": loss, **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
 
 

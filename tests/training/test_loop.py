@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
-from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run, training_of
+from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
-from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, plant_of
+from posenc.data import ScheduledSampler, WindowSampler
 from posenc.model.attention import LatentAttention
-from posenc.training.loop import alone, train_stacked
 from posenc.training.optimizer import build_optimizer, learning_rate
 
 
@@ -139,65 +137,3 @@ def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_pat
         ended = run(build(encoding, store, seed=9, **model), store, folder, **how)
         assert (ended.status, ended.step) == ("finished", STEPS)
         assert on_disk(folder) == whole, stop
-
-
-# --- Several runs as one batched model: each is what it would have been alone, up to the order of its sums.
-
-
-def planted(store, seed):
-    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 3.0}, store)
-    return PlantedSampler(store, T, seed, plant)
-
-
-def plain(store, seed):
-    return WindowSampler(store, T, seed)
-
-
-@pytest.mark.parametrize(
-    ("encoding", "sampler", "precision", "off"),
-    [
-        *((name, plain, "fp32", 2e-5) for name in ("rope", "alibi", "t5", "fox", "cope", "learned")),
-        ("rope", planted, "fp32", 5e-5),
-        ("t5", plain, "bf16", 0.02),
-    ],
-)
-def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding, sampler, precision, off):
-    logged = {"alone": [], "stacked": []}
-
-    def made(kind, seed):
-        how = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed, "sampler": sampler(store, seed)}
-        model, folder = build(encoding, store, seed), tmp_path / f"{kind}-{seed}"
-        return training_of(model, store, folder, on_log=lambda p: logged[kind].append(p.metrics()), **how)
-
-    for seed in (0, 1):
-        alone(made("alone", seed))
-    said = []
-    ended = train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
-    assert not said
-    assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
-    first = logged["alone"][0]
-    for key in ("loss", "natural_loss", "recall_loss") if sampler is planted else ("loss",):
-        by_kind = [sorted(one[key] for one in some) for some in logged.values()]
-        assert by_kind[1] == pytest.approx(by_kind[0], abs=off)
-    assert sampler is plain or first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
-    for seed in (0, 1):
-        kept = [
-            load_file(tmp_path / f"{kind}-{seed}" / f"step-{STEPS:08d}" / "model.safetensors")
-            for kind in ("alone", "stacked")
-        ]
-        for name, value in kept[0].items():
-            torch.testing.assert_close(kept[1][name], value, rtol=0, atol=10 * off)
-
-
-def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(store, tmp_path):
-    said = []
-    broken = build("dape", store, 0)
-    with torch.no_grad():
-        broken.blocks[0].mlp.up.weight[0, 0] = float("nan")
-    models = [broken, build("dape", store, 1)]
-    ends = train_stacked(
-        [training_of(model, store, tmp_path / str(i), seed=i) for i, model in enumerate(models)], said.append
-    )
-    assert [getattr(end, "status", end) for end in ends] == ["diverged", "finished"]
-    assert len(said) == 1  # dape has a backward pass of its own
-    assert ends[1].step == STEPS
