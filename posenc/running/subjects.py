@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from safetensors import SafetensorError
 
 from posenc.config.checks import (
@@ -34,7 +35,6 @@ from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.evaluation.hf import HuggingFace, biased_instead, trained_length
 from posenc.model.decoder import ModelShape
-from posenc.results.settings import own_yaml
 from posenc.running.build import Job
 from posenc.running.eval_job import filled
 from posenc.training.device import is_out_of_memory, resolve_device
@@ -285,6 +285,8 @@ def _identity(path: str, config: Any) -> str:
 
 def _default_data() -> dict[str, Any]:
     """Return the corpus that `posenc train` has by default."""
-    path = choice_file("data", groups("train")["data"])
+    name = groups("train")["data"]
+    path = choice_file("data", name)
     assert path is not None
-    return own_yaml(path)
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
