@@ -1,11 +1,6 @@
 """`import posenc`: a run as an object, collections, and the jobs of the commands as functions."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +14,15 @@ from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import EvalRequest
 
-Posenc = Callable[..., tiny.Result]
 TEXT = "the tale of the sea and the stone is that of the tide " * 2
 
 
 @pytest.fixture
-def run(run_copy: Path) -> Any:
+def run(run_copy):
     return px.load(run_copy)
 
 
-def test_import_takes_no_time_and_no_torch() -> None:
+def test_import_takes_no_time_and_no_torch():
     code = (
         "import sys, time; t = time.perf_counter(); import posenc; s = time.perf_counter() - t; dir(posenc)\n"
     )
@@ -44,7 +38,7 @@ def test_import_takes_no_time_and_no_torch() -> None:
         px.lode  # noqa: B018
 
 
-def test_a_run_by_path_name_and_hash(run_copy: Path) -> None:
+def test_a_run_by_path_name_and_hash(run_copy):
     digest = run_copy.name.rpartition("-")[2]
     for name in (run_copy, str(run_copy), run_copy.name, digest, run_copy / "."):
         found = px.load(name)
@@ -54,7 +48,7 @@ def test_a_run_by_path_name_and_hash(run_copy: Path) -> None:
     assert found.tokenizer.decode(found.tokenizer.encode("läuft\n")) == "läuft\n"
 
 
-def test_damaged_weights_are_not_loaded(run_copy: Path) -> None:
+def test_damaged_weights_are_not_loaded(run_copy):
     (weights,) = run_copy.glob("checkpoints/*/model.safetensors")
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
@@ -65,7 +59,7 @@ def test_damaged_weights_are_not_loaded(run_copy: Path) -> None:
         _ = run.model
 
 
-def test_losses_of_a_text_are_those_of_the_records(run: Any) -> None:
+def test_losses_of_a_text_are_those_of_the_records(run):
     """Of every target of fixed-target at 4x: the windows' texts, read by hand."""
     store = prepare(run.config["data"], {"name": "bytes"})
     windows = [16, 32, 64]
@@ -78,7 +72,7 @@ def test_losses_of_a_text_are_those_of_the_records(run: Any) -> None:
 
 
 @pytest.mark.parametrize("context", [None, 1, 16, 40, 10_000])
-def test_a_context_crops_every_token(run: Any, context: int | None) -> None:
+def test_a_context_crops_every_token(run, context):
     ids = torch.tensor(run.tokenizer.encode(TEXT))
     found, most = run.nll(TEXT, context), context or len(ids)
     assert found.shape == (len(ids) - 1,) and found.dtype == np.float64
@@ -89,7 +83,7 @@ def test_a_context_crops_every_token(run: Any, context: int | None) -> None:
         assert found[i - 1] == pytest.approx(float(want), abs=1e-5)
 
 
-def test_a_continuation(run: Any) -> None:
+def test_a_continuation(run):
     assert run.generate(TEXT, tokens=20, seed=1) == run.generate(TEXT, tokens=20, seed=1)
     assert run.generate(TEXT, tokens=20, seed=1) != run.generate(TEXT, tokens=20, seed=2)
     ids = run.tokenizer.encode(TEXT)
@@ -103,7 +97,7 @@ def test_a_continuation(run: Any) -> None:
         assert run.generate(TEXT, context, tokens=12, temperature=0) == want
 
 
-def test_train_is_the_command(run_copy: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_is_the_command(run_copy, corpus, capsys):
     """The same settings are the same run, found finished; other ones are trained."""
     before = (run_copy / "results.json").stat().st_mtime_ns
     assert px.train(encoding="rope", **tiny.keywords(corpus)).path.resolve() == run_copy.resolve()
@@ -114,7 +108,7 @@ def test_train_is_the_command(run_copy: Path, corpus: Path, capsys: pytest.Captu
     assert len(px.load_runs()) == 2 and len(px.load_runs(where=["encoding=alibi"])) == 1
 
 
-def test_extensions_stay_out_of_the_frame_unless_asked_for(run: Any) -> None:
+def test_extensions_stay_out_of_the_frame_unless_asked_for(run):
     again = px.evaluate(run, extend="yarn", eval={"protocols": ["fixed-target"]})
     assert len(again.records) == len(run.records) + 3
     runs = px.load_runs("runs")
@@ -131,13 +125,13 @@ def test_extensions_stay_out_of_the_frame_unless_asked_for(run: Any) -> None:
         assert column in table and table["extend"].isna().all() and len(table)
 
 
-def test_runs_are_named_in_one_line(run: Any) -> None:
+def test_runs_are_named_in_one_line(run):
     four = Runs([run.run] * 4)
     assert repr(four) == f"<4 runs: {', '.join([run.name] * 3)}, ...>"
     assert repr(run.runs()) == f"<1 runs: {run.name}>"
 
 
-def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_is_the_commands(run, posenc, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     runs = run.runs()
     assert str(runs.compare()) == posenc("compare").out.rstrip()
@@ -146,7 +140,7 @@ def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: p
     assert [c.multiple for c in runs.compare(columns="4x").tables[0].columns] == [4]
 
 
-def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
+def test_a_plot_shows_and_saves_itself(run, tmp_path):
     plot = run.runs().plot("change", width=3.3)
     data, size = plot._repr_png_()
     assert data.startswith(b"\x89PNG") and size == {"width": 330}
@@ -179,13 +173,13 @@ def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
         (lambda run: run.runs().plot("contexts"), "did you mean: context"),
     ],
 )
-def test_wrong_input_raises(run: Any, call: Callable[[Any], object], words: str) -> None:
+def test_wrong_input_raises(run, call, words):
     with pytest.raises(UserError) as caught:
         call(run)
     assert words in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_an_encoding_that_ends(place: Path, corpus: Path) -> None:
+def test_an_encoding_that_ends(place, corpus):
     """beyond=truncate sees its T tokens, beyond=refuse none more."""
     for beyond in ("truncate", "refuse"):
         run = px.train(encoding="learned", **{"encoding.beyond": beyond}, **tiny.keywords(corpus))

@@ -1,7 +1,5 @@
 """Locks, the order of fsync and rename, damaged checkpoints, full disks."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -11,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,6 @@ from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
 from posenc.running.run_directory import WAIT, HeldRunError, locked
 
-Posenc = Callable[..., tiny.Result]
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -94,11 +90,10 @@ write_sealed(place / "facts.json", {"a": 1})
 data = {"name": "n", "source": "files", "paths": sys.argv[2], "text_field": "text"}
 prepare({**data, "split": {"validation": 0.1, "test": 0.2}}, {"name": "bytes"})
 """
-Calls = list[tuple[str, Path, Path | None]]  # fsync(path, None) and rename(from, to), in order
 
 
 def unsynced(calls, below):
-    """Return what was renamed without fsync of its files before, or of its folder after."""
+    """Of fsync(path, None), rename(from, to): what lacks an fsync of its files before, its folder after."""
     wrong = []
     synced = set()
     for i, (call, old, new) in enumerate(calls):

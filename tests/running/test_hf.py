@@ -1,10 +1,7 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import hf_models
@@ -26,7 +23,6 @@ from posenc.running.jobs import applicable
 
 T = hf_models.T
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,8 @@
 """`train.init`: a finished run's weights in a model that may have another encoding, length or extension."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +14,6 @@ from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
 from posenc.running.build import build_model
 from posenc.running.eval_job import begin_with, initial_run, stored_run
-
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Small trained-looking models, and each extension a second time: from raw queries and keys, pair by pair."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
