@@ -31,12 +31,7 @@ def keywords(corpus):
         "data": "files",
         "data.paths": corpus,
         "context_length": 16,
-        "train": {
-            "tokens": STEPS * 128,
-            "batch_tokens": 128,
-            "precision": "fp32",
-            "log_every": 10,
-        },
+        "train": {"tokens": STEPS * 128, "batch_tokens": 128, "precision": "fp32", "log_every": 10},
         "device": "cpu",
         "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
     }

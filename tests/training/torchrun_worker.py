@@ -63,11 +63,7 @@ def posenc(*arguments):
 
     code = 0
     out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        as_a_new_process(list(arguments)),
-    ):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), as_a_new_process(list(arguments)):
         try:
             cli.main()
         except SystemExit as end:
