@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2")
 STEPS = 40
@@ -26,15 +28,11 @@ TINY = (
 
 def keywords(corpus):
     """TINY and a corpus as keyword arguments: mappings, dotted keys, numbers, lists."""
-    return {
-        "model": {"d_model": 32, "n_layers": 2, "n_heads": 2},
-        "data": "files",
-        "data.paths": corpus,
-        "context_length": 16,
-        "train": {"tokens": STEPS * 128, "batch_tokens": 128, "precision": "fp32", "log_every": 10},
-        "device": "cpu",
-        "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
-    }
+    found = {"data.paths": corpus}
+    for key, _, value in (word.partition("=") for word in TINY):
+        *group, name = key.split(".")
+        (found.setdefault(group[0], {}) if group else found)[name] = yaml.safe_load(value)
+    return found
 
 
 PLUGIN = '''
@@ -100,9 +98,9 @@ def python(*arguments, cwd=ROOT, **env):
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def start(*arguments, cwd, script=None, **env):
-    """posenc, or a script of the clone, as a process of its own."""
-    command = [sys.executable, *(["-m", "posenc"] if script is None else [str(ROOT / script)]), *arguments]
+def start(*arguments, cwd, script=None, module="posenc", **env):
+    """posenc, or a script of the clone, or a module, as a process of its own."""
+    command = [sys.executable, *(["-m", module] if script is None else [str(ROOT / script)]), *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command,

@@ -65,6 +65,7 @@ def test_it_is_trained_and_read_with_its_file_alone(mine, corpus):
     assert px.load(run.path, plugins=["./mine.py"]).nll("some text").tolist() == run.nll("some text").tolist()
     with pytest.raises(px.UserError, match=r"(?s)no such encoding.*plugins=\[./mine.py\]: if you trust"):
         px.load(run.path).nll("some text")
+    assert [row.label for row in run.runs().compare().tables[0].rows] == ["mine"]  # needs no code
     before = sources_of(run.config["encoding"], ["./mine.py"])
     mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
     assert sources_of(run.config["encoding"], ["./mine.py"]) != before

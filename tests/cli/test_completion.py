@@ -1,7 +1,6 @@
 """Completion: what fits at a TAB, through Typer's scripts."""
 
 import pytest
-import tiny
 
 from posenc.config.overrides import candidates
 from posenc.core.paths import choice_files
@@ -34,20 +33,3 @@ def test_keys_choices_values_and_runs(place, line, found):
     (place / RUN).mkdir(parents=True)
     (place / RUN / "status.json").write_text("{}")
     assert at(line) == found
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("posenc train encoding = ali", "alibi"),  # bash breaks words at =
-        ("posenc compare --against kerple", "kerple-table3"),
-    ],
-)
-def test_a_tab_needs_neither_torch_nor_hydra(place, line, found):
-    code = (
-        "import sys; from posenc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'hydra', 'numpy', 'pandas'} & set(sys.modules)"
-    )
-    env = {"COMP_CWORD": str(len(line.split()) - 1), "_POSENC_COMPLETE": "complete_bash"}
-    done = tiny.python("-c", code, cwd=place, COMP_WORDS=line, **env)
-    assert (done.code, done.out.strip()) == (0, found), done.err

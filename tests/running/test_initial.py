@@ -106,7 +106,6 @@ def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy)
     begin_with(initial_run(str(run_copy), {"name": "bytes"}, []), Path("nowhere"), mine)
     before = px.load(run_copy).model
     acting = build_extension({"name": extend}, before)
-    assert acting is not None
     tokens, pos = torch.randint(256, (2, 64)), torch.arange(64)
     with torch.no_grad():
         want = before(tokens, pos, encoding=acting.effective_encoding(64))
