@@ -106,20 +106,25 @@ def as_a_new_process(arguments):
         HydraConfig.instance().cfg = None  # a job that raised leaves its configuration there
 
 
+def exit_code_of(*arguments):
+    """The console script's function in this process."""
+    from posenc import cli
+
+    with as_a_new_process(arguments):
+        try:
+            cli.main()
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
 @pytest.fixture
 def posenc(place, capsys):
-    """`posenc("train", ...)`: the console script's function in this process, with what it printed."""
-    from posenc import cli
+    """`posenc("train", ...)` in this process, with what it printed."""
 
     def call(*arguments):
         capsys.readouterr()
-        with as_a_new_process(list(arguments)):
-            try:
-                cli.main()
-                code = 0
-            except SystemExit as stop:
-                code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        return tiny.Result(code, *capsys.readouterr())
+        return tiny.Result(exit_code_of(*arguments), *capsys.readouterr())
 
     return call
 

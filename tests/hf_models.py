@@ -1,17 +1,13 @@
 """Tiny checkpoints of seven architectures, trained and saved by transformers itself."""
 
-from __future__ import annotations
-
 import math
 import time
-from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 
 T = 32
-SIZES: dict[str, Any] = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256}
+SIZES = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256}
 LLAMA = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -21,7 +17,7 @@ LLAMA = {
     "max_position_embeddings": T,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "llama": LLAMA,
     "qwen2": LLAMA,
     "gemma2": LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 24},
@@ -39,9 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(
-    name: str, text: bytes, steps: int, length: int = T, seconds: float = math.inf, **changes: Any
-) -> transformers.PreTrainedModel:
+def trained(name, text, steps, length=T, seconds=math.inf, **changes):
     """Return a model of an architecture after steps, or seconds, of AdamW on windows of bytes, BOS first."""
     began = time.monotonic()
     torch.manual_seed(0)
@@ -63,7 +57,7 @@ def trained(
     return model.eval()
 
 
-def tokenizer(*, bos: bool) -> transformers.PreTrainedTokenizerFast:
+def tokenizer(*, bos):
     """Return one token a byte, and BOS, in front of each text where `bos`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -77,7 +71,7 @@ def tokenizer(*, bos: bool) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>")
 
 
-def save(model: Any, folder: Path, *, bos: bool = False) -> Path:
+def save(model, folder, *, bos=False):
     """Save a model and its tokenizer as `save_pretrained` does."""
     model.save_pretrained(folder)
     tokenizer(bos=bos).save_pretrained(folder)

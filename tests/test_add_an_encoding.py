@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 
 import tiny
 
@@ -56,31 +55,10 @@ def loose(place):
     return {}
 
 
-PLUGIN = [f"plugins=[{NAME}]"]
-
-
-def test_a_run_names_its_module_and_never_imports_it(posenc, place, corpus):
-    """What else the page says of the three ways, test_docs_commands runs."""
-    loose(place)
-    command = [*PLUGIN, "--config-dir", "conf", f"encoding={NAME}", *tiny.TINY, f"data.paths={corpus}"]
-    assert posenc("train", *command).code == 0
-    del sys.modules[NAME]
-    (run,) = (place / "runs" / "default").iterdir()
-    write(place / f"{NAME}.py", CODE + "\nCHANGED = True\n")
-    old = tiny.spawn("eval", f"run={run}", *PLUGIN, cwd=place)
-    assert old.code == 2 and "trained by other code" in old.err, old
-    write(place / f"{NAME}.py", CODE + "\nraise SystemExit('imported')\n")
-    refused = tiny.spawn("eval", f"run={run}", cwd=place)
-    assert refused.code == 2 and "imported" not in refused.err
-    assert "there is no such encoding" in refused.err and f"plugins=[{NAME}]" in refused.err
-    assert posenc("compare").code == 0 and NAME not in sys.modules
-
-
 def test_the_hooks_of_the_page_are_those_of_the_seam():
     from posenc.encodings.base import HOOKS
 
     table = re.search(r"\| hook \| for \|.*?\n\n|\| hook \| for \|.*?(?=\n- )", TEXT, re.S)
-    assert table is not None
     named = [name for row in re.findall(r"^\s*\| (`.*?) \|", table[0], re.M) for name in row.split(", ")]
     assert [name.strip("`") for name in named] == list(HOOKS)
 

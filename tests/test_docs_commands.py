@@ -3,8 +3,6 @@
 A block that cannot run here has `<!-- not run: REASON -->` right before it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,14 +1,13 @@
 """A corpus and a model small enough for a run of a second, and ways to call posenc on them."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2")
@@ -27,22 +26,13 @@ TINY = (
 )
 
 
-def keywords(corpus: Path) -> dict[str, Any]:
+def keywords(corpus):
     """TINY and a corpus as keyword arguments: mappings, dotted keys, numbers, lists."""
-    return {
-        "model": {"d_model": 32, "n_layers": 2, "n_heads": 2},
-        "data": "files",
-        "data.paths": corpus,
-        "context_length": 16,
-        "train": {
-            "tokens": STEPS * 128,
-            "batch_tokens": 128,
-            "precision": "fp32",
-            "log_every": 10,
-        },
-        "device": "cpu",
-        "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
-    }
+    found = {"data.paths": corpus}
+    for key, _, value in (word.partition("=") for word in TINY):
+        *group, name = key.split(".")
+        (found.setdefault(group[0], {}) if group else found)[name] = yaml.safe_load(value)
+    return found
 
 
 PLUGIN = '''
@@ -79,7 +69,7 @@ class Result:
     err: str
 
 
-def write_corpus(folder: Path, documents: int = 60) -> Path:
+def write_corpus(folder, documents=60):
     """Files of 2 to 4 kB of words, the same on every machine."""
     chance = random.Random(0)
     letters = "etaoinshrdlu"
@@ -94,13 +84,13 @@ def write_corpus(folder: Path, documents: int = 60) -> Path:
     return folder
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**more):
     """Of a process: one thread, no terminal, nothing of the user's that changes what is printed."""
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "HYDRA_FULL_ERROR", "POSENC_SWEEP")}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def python(*arguments: str, cwd: Path = ROOT, **env: str) -> Result:
+def python(*arguments, cwd=ROOT, **env):
     """Run a script, `-c CODE` or `-m MODULE`, and wait."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment(**env), capture_output=True, text=True
@@ -108,9 +98,9 @@ def python(*arguments: str, cwd: Path = ROOT, **env: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def start(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> subprocess.Popen[str]:
-    """posenc, or a script of the clone, as a process of its own."""
-    command = [sys.executable, *(["-m", "posenc"] if script is None else [str(ROOT / script)]), *arguments]
+def start(*arguments, cwd, script=None, module="posenc", **env):
+    """posenc, or a script of the clone, or a module, as a process of its own."""
+    command = [sys.executable, *(["-m", module] if script is None else [str(ROOT / script)]), *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command,
@@ -123,7 +113,7 @@ def start(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> 
     )
 
 
-def finished(process: subprocess.Popen[str], seconds: float = 600) -> Result:
+def finished(process, seconds=600):
     """Wait for it; killed when it takes too long."""
     try:
         out, err = process.communicate(timeout=seconds)
@@ -134,6 +124,6 @@ def finished(process: subprocess.Popen[str], seconds: float = 600) -> Result:
     return Result(process.returncode, out, err)
 
 
-def spawn(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> Result:
+def spawn(*arguments, cwd, script=None, **env):
     """Start it and wait."""
     return finished(start(*arguments, cwd=cwd, script=script, **env))

@@ -1,10 +1,5 @@
 """`encoding=./mine.py`: an encoding straight from its file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import tiny
 
@@ -15,19 +10,19 @@ from posenc.encodings.registry import sources_of
 
 
 @pytest.fixture
-def mine(place: Path) -> Path:
+def mine(place):
     """A class with a parameter, whose default is in a YAML beside it."""
     (place / "mine.py").write_text(tiny.PLUGIN)
     (place / "mine.yaml").write_text("strength: 1.5\n")
     return place / "mine.py"
 
 
-def jobs(*words: str) -> list[tuple[dict[str, Any], list[str]]]:
+def jobs(*words):
     composed = compose_jobs("train", parse(list(words))).jobs
     return [(one.settings["encoding"], one.settings["plugins"]) for one in composed]
 
 
-def test_ways_to_say_it(mine: Path) -> None:
+def test_ways_to_say_it(mine):
     usual = {"name": "mine", "strength": 1.5}
     for said in ("./mine.py", "mine.py", str(mine), "mine.py:Mine", "'./mine.py:Mine'"):
         file = said.strip("'").removesuffix(":Mine")
@@ -54,7 +49,7 @@ def test_ways_to_say_it(mine: Path) -> None:
         (["encoding=./mine.py", "encoding.strenght=1"], r"did you mean: encoding.strength"),
     ],
 )
-def test_files_that_are_refused(mine: Path, place: Path, words: list[str], says: str) -> None:
+def test_files_that_are_refused(mine, place, words, says):
     (place / "two.py").write_text(
         tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
     )
@@ -64,12 +59,13 @@ def test_files_that_are_refused(mine: Path, place: Path, words: list[str], says:
         px.train(**{word.partition("=")[0]: word.partition("=")[2] for word in words})
 
 
-def test_it_is_trained_and_read_with_its_file_alone(mine: Path, corpus: Path) -> None:
+def test_it_is_trained_and_read_with_its_file_alone(mine, corpus):
     run = px.train(encoding="./mine.py", **tiny.keywords(corpus))
     assert run.config["encoding"] == {"name": "mine", "strength": 1.5} and run.nll("some text").shape == (8,)
     assert px.load(run.path, plugins=["./mine.py"]).nll("some text").tolist() == run.nll("some text").tolist()
     with pytest.raises(px.UserError, match=r"(?s)no such encoding.*plugins=\[./mine.py\]: if you trust"):
         px.load(run.path).nll("some text")
+    assert [row.label for row in run.runs().compare().tables[0].rows] == ["mine"]  # needs no code
     before = sources_of(run.config["encoding"], ["./mine.py"])
     mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
     assert sources_of(run.config["encoding"], ["./mine.py"]) != before

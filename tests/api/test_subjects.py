@@ -1,39 +1,31 @@
 """Any model as a subject: protocols on a function or a module, laws on somebody's bias or rotation."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import posenc as px
 from posenc.data.tokenizers import Tokenizer
 from posenc.laws import LAWS
 
-Posenc = Callable[..., tiny.Result]
 
-
-def asked(corpus: Path, **changes: Any) -> dict[str, Any]:
+def asked(corpus, **changes):
     every = tiny.keywords(corpus)
     return {key: every[key] for key in ("data", "data.paths", "context_length", "device", "eval")} | changes
 
 
-def bigram(tokens: Tensor) -> Tensor:
+def bigram(tokens):
     """Each byte is likeliest to come again."""
     return 2.0 * F.one_hot(tokens, 256).float()
 
 
-def test_a_trained_model_given_as_a_function_has_the_numbers_of_its_run(
-    run_copy: Path, corpus: Path, posenc: Posenc
-) -> None:
+def test_a_trained_model_given_as_a_function_has_the_numbers_of_its_run(run_copy, corpus, posenc):
     run = px.load(run_copy)
     protocols = ["fixed-target", "nonoverlapping", "positions", "sliding", "far-copy", "induction"]
     every = {"lengths": ["1x", "2x", "4x"], "max_targets": 400, "protocols": protocols}
@@ -55,7 +47,7 @@ def test_a_trained_model_given_as_a_function_has_the_numbers_of_its_run(
     assert both.code == 0 and "mine" in both.out and "rope" in both.out
 
 
-def test_a_function_with_its_own_tokenizer(place: Path, corpus: Path) -> None:
+def test_a_function_with_its_own_tokenizer(place, corpus):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     letters = Tokenizer(
@@ -69,10 +61,10 @@ def test_a_function_with_its_own_tokenizer(place: Path, corpus: Path) -> None:
     assert uniform.config["tokenizer"]["name"] == "hf"
 
 
-def test_another_model_is_another_run_and_the_same_is_measured_anew(place: Path, corpus: Path) -> None:
+def test_another_model_is_another_run_and_the_same_is_measured_anew(place, corpus):
     calls = []
 
-    def counted(tokens: Tensor) -> Tensor:
+    def counted(tokens):
         calls.append(tokens.shape)
         return bigram(tokens)
 
@@ -87,16 +79,16 @@ def test_another_model_is_another_run_and_the_same_is_measured_anew(place: Path,
 class Table(nn.Module):
     """Learned positions that end at 40."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.positions, self.out = nn.Embedding(40, 8), nn.Linear(8, 256)
 
-    def forward(self, tokens: Tensor) -> Any:
+    def forward(self, tokens):
         logits = self.out(self.positions(torch.arange(tokens.shape[1]))).expand(len(tokens), -1, -1)
         return type("Output", (), {"logits": logits})  # as `transformers` gives them
 
 
-def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place: Path, corpus: Path) -> None:
+def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place, corpus):
     run = px.evaluate(Table(), eval={**asked(corpus)["eval"], "protocols": ["fixed-target"]}, **{
         key: value for key, value in asked(corpus).items() if key != "eval"
     })  # fmt: skip
@@ -105,7 +97,7 @@ def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place: P
     assert run.run.parameters == 40 * 8 + 8 * 256 + 256
 
 
-def test_a_model_in_training_stays_in_training(place: Path, corpus: Path) -> None:
+def test_a_model_in_training_stays_in_training(place, corpus):
     model = nn.Sequential(nn.Embedding(256, 8), nn.Dropout(0.5), nn.Linear(8, 256))
     model[1].eval()
     given = asked(corpus, name="mine")
@@ -114,7 +106,7 @@ def test_a_model_in_training_stays_in_training(place: Path, corpus: Path) -> Non
     assert [r["nats"] for r in px.evaluate(model, **given).records] == [r["nats"] for r in first]
 
 
-def test_a_runs_tokenizer_is_taken_and_the_precision_of_weights_said(place: Path, corpus: Path) -> None:
+def test_a_runs_tokenizer_is_taken_and_the_precision_of_weights_said(place, corpus):
     module = nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256)).bfloat16()
     run = px.evaluate(module, tokenizer=Tokenizer("bytes"), **asked(corpus))
     assert run.run.facts is not None and run.run.facts["precision"] == "bf16"
@@ -135,7 +127,7 @@ def test_a_runs_tokenizer_is_taken_and_the_precision_of_weights_said(place: Path
         (lambda tokens: bigram(tokens)[..., :9], {}, "the tokenizer has 256 tokens"),
     ],
 )
-def test_what_is_refused(place: Path, corpus: Path, function: Any, changes: Any, says: str) -> None:
+def test_what_is_refused(place, corpus, function, changes, says):
     if says == "name=x":
         assert px.evaluate(function, **asked(corpus, **changes)).name.startswith("x-T16")
         return
@@ -208,9 +200,7 @@ XT = "x_transformers.x_transformers:AlibiPositionalBias"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_the_laws_of_a_module(
-    place: Path, posenc: Posenc, monkeypatch: pytest.MonkeyPatch, words: list[str], fails: set[str]
-) -> None:
+def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
     """Healthy ones by all laws, broken ones by those that tell them apart."""
     pytest.importorskip("x_transformers")
     laws = [law for law in LAWS if not fails or law in ("causal", "prefix", "shift", "blocks", "float32")]
@@ -236,7 +226,7 @@ def test_the_laws_of_a_module(
         (["theirs.py:alibi", "train.lr=1"], "has no effect on the laws"),
     ],
 )
-def test_modules_that_are_refused(place: Path, posenc: Posenc, words: list[str], says: str) -> None:
+def test_modules_that_are_refused(place, posenc, words, says):
     pytest.importorskip("x_transformers")
     (place / "theirs.py").write_text(THEIRS)
     done = posenc("check", "--module", *words)

@@ -20,7 +20,6 @@ from posenc.config.overrides import groups, parse
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class
-from posenc.results.load import load_runs
 
 
 def names(command, path=()):
@@ -36,16 +35,26 @@ def test_every_command_knows_both_words_for_help(posenc, command):
     assert (short.code, short.out) == (0, long.out) and len(long.out) > 100, short
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["show", "--help"]], ids=" ".join)
-def test_help_imports_nothing_heavy(place, arguments):
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        *((f"posenc {words}--help", "posenc") for words in ("", "train ", "show ")),
+        ("posenc train encoding = ali", "alibi\n"),  # completed: bash breaks words at =
+        ("posenc compare --against kerple", "kerple-table3\n"),
+    ],
+)
+def test_help_and_completion_import_nothing_heavy(place, line, said):
     code = (
-        "import sys; from posenc.cli import main\n"
+        "import sys\nfrom posenc.cli import main\n"
         "try: main()\nexcept SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'matplotlib', 'wandb', 'datasets'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+        "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'wandb', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
     )
-    done = tiny.python("-c", code, *arguments, cwd=place)
-    assert done.code == 0 and "posenc" in done.out, done.err
+    words, env = line.split()[1:], {}
+    if "--help" not in words:
+        env = {"COMP_WORDS": line, "COMP_CWORD": str(len(words)), "_POSENC_COMPLETE": "complete_bash"}
+    done = tiny.python("-c", code, *([] if env else words), cwd=place, **env)
+    assert done.code == 0 and (done.out == said if env else said in done.out), done
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])
@@ -100,21 +109,6 @@ def test_the_experiment_of_the_tutorial(place):
     found = [job.settings for job in jobs.jobs]
     assert {one["encoding"]["name"] for one in found} == {"alibi", "fox", "cable", "stick_breaking"}
     assert {(one["context_length"], one["experiment_name"]) for one in found} == {(128, "longer")}
-
-
-def test_options_of_any_encoding_are_measured(train, place):
-    assert (
-        train("positions=offset", "positions.max=20", "attention.window=8", "attention.scale=ssmax").code == 0
-    )
-    [run] = load_runs([place / "runs"])
-    assert {record["window"] for record in run.records if record["nats"] is not None} == {16, 32, 64}
-
-
-def test_a_run_is_found_by_the_hash_that_is_shown(posenc, run_copy):
-    shown = posenc("runs")
-    assert run_copy.name[-8:] in shown.out
-    result = posenc("eval", f"run={run_copy.name[-8:]}", "eval.lengths=[1x,2x,4x]", "eval.max_targets=400")
-    assert result.code == 0 and "rope" in result.out, result
 
 
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):

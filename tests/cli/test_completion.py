@@ -1,21 +1,14 @@
 """Completion: what fits at a TAB, through Typer's scripts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-import tiny
 
 from posenc.config.overrides import candidates
 from posenc.core.paths import choice_files
 
-Posenc = Callable[..., tiny.Result]
 RUN = "runs/default/mine-T16-s0-12345678"
 
 
-def at(line: str) -> list[str]:
+def at(line):
     """What completes the last word of `COMMAND WORDS... LAST`."""
     command, *words = line.split(" ")
     return candidates(command, words[:-1], words[-1])
@@ -34,26 +27,9 @@ def at(line: str) -> list[str]:
         ("eval run=", [f"run={RUN}"]),
     ],
 )
-def test_keys_choices_values_and_runs(place: Path, line: str, found: list[str]) -> None:
+def test_keys_choices_values_and_runs(place, line, found):
     (place / "mine" / "encoding").mkdir(parents=True)
     (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
     (place / RUN).mkdir(parents=True)
     (place / RUN / "status.json").write_text("{}")
     assert at(line) == found
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("posenc train encoding = ali", "alibi"),  # bash breaks words at =
-        ("posenc compare --against kerple", "kerple-table3"),
-    ],
-)
-def test_a_tab_needs_neither_torch_nor_hydra(place: Path, line: str, found: str) -> None:
-    code = (
-        "import sys; from posenc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'hydra', 'numpy', 'pandas'} & set(sys.modules)"
-    )
-    env = {"COMP_CWORD": str(len(line.split()) - 1), "_POSENC_COMPLETE": "complete_bash"}
-    done = tiny.python("-c", code, cwd=place, COMP_WORDS=line, **env)
-    assert (done.code, done.out.strip()) == (0, found), done.err

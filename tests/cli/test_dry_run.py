@@ -1,13 +1,9 @@
 """`posenc train --dry-run`: what it would take; nothing is written."""
 
-from __future__ import annotations
-
 import os
 import re
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import tiny
@@ -25,25 +21,21 @@ from posenc.running.train_job import train_job
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import build_optimizer
 
-Posenc = Callable[..., tiny.Result]
-
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """A dry run keeps its process off the network, while this one goes on."""
     monkeypatch.setenv("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
     monkeypatch.setattr("posenc.cli.dry_run.go_offline", lambda: None)
     monkeypatch.setattr("posenc.cli.dry_run.CALIBRATION", 0.05)
 
 
-def tree(*folders: Path) -> dict[Path, tuple[int, int]]:
+def tree(*folders):
     paths = [path for folder in folders for path in folder.rglob("*")]
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
 
-def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(
-    posenc: Posenc, place: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, place, corpus, monkeypatch):
     """With a cache of its own: not even a lock is left."""
     monkeypatch.setenv("POSENC_CACHE", str(place / "cache"))
     arguments = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=t5"]
@@ -62,7 +54,7 @@ def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(
     assert " finished" in again.out and "About 0 s for 1 job" in again.out
 
 
-def test_states_and_a_sweep(train: Posenc, run_copy: Path, place: Path) -> None:
+def test_states_and_a_sweep(train, run_copy, place):
     result = train("-m", "encoding=rope,alibi", "seed=0,1", "--dry-run")
     assert result.code == 0, result.err
     lines = [line.rstrip() for line in result.out.splitlines() if re.match(r"(rope|alibi)-", line)]
@@ -76,14 +68,14 @@ def test_states_and_a_sweep(train: Posenc, run_copy: Path, place: Path) -> None:
     assert tree(place) == before
 
 
-def test_a_model_that_does_not_fit_is_named(train: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
     monkeypatch.setattr("posenc.cli.dry_run.free_memory", lambda: 1e4)
     result = train("encoding=rope", "--dry-run")
     assert result.code == 1 and "does not fit: 0 MB free" in " ".join(result.out.split())
 
 
-def test_the_cost_that_encodings_declare_counts(place: Path, corpus: Path) -> None:
-    def seconds(*words: str) -> float:
+def test_the_cost_that_encodings_declare_counts(place, corpus):
+    def seconds(*words):
         line = CommandLine([*tiny.MODEL, "data=files", f"data.paths={corpus}", "context_length=64", *words])
         job = train_job(compose_jobs("train", line).jobs[0].settings)
         return estimate(job, Rates(flop=1e-11, times=0.0, call=0.0)).training_seconds
@@ -94,7 +86,7 @@ def test_the_cost_that_encodings_declare_counts(place: Path, corpus: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None:
+def test_an_estimate_is_right_within_a_factor(place, corpus):
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
     words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
     job = train_job(compose_jobs("train", CommandLine(words)).jobs[0].settings)
@@ -114,7 +106,7 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
     assert said / 2 < statistics.median(times[2:]) < 2 * said
 
 
-def test_what_cannot_be_measured_or_fetched_is_named(train: Posenc, posenc: Posenc) -> None:
+def test_what_cannot_be_measured_or_fetched_is_named(train, posenc):
     refused = train("encoding=learned", "encoding.beyond=refuse", "--dry-run")
     assert refused.code == 0 and "fixed-target at 32: refused" in refused.out, refused
     away = posenc("train", "data=wikitext103", "--dry-run")

@@ -135,7 +135,6 @@ def test_many_processes_at_once_make_one_build(texts, cache):
 
 def test_a_kill_leaves_nothing_that_is_believed(texts, cache):
     victim = worker(texts)
-    assert victim.stdout is not None
     for _ in range(3):
         assert victim.stdout.readline() == "x\n"
     victim.kill()

@@ -93,7 +93,7 @@ def complex_pairs(x, layout="interleaved"):
     return [complex(*pair) for pair in zip(first, second, strict=True)]
 
 
-def rotated_product(q, k, layout, width, angle, fade=lambda n: 1.0):
+def rotated_product(q, k, angle, layout="interleaved", width=WIDTH, fade=lambda n: 1.0):
     """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
     pairs = zip(complex_pairs(q[:width], layout), complex_pairs(k[:width], layout), strict=True)
     turned = [(a * b.conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n, (a, b) in enumerate(pairs)]
@@ -137,8 +137,14 @@ class Example:
     def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
-        self.cache = {}  # of what many pairs of tokens need
+        self.cache = {}
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
+
+    def once(self, key, make):
+        """Keep what many pairs of tokens need."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
     def part(self, number, part):
         """A part of a sum, as an example of its own with the same text."""
@@ -265,15 +271,7 @@ def t5(c, h, i, j):
     return float(c.p["table"][h][t5_bucket(i - j, c.s["buckets"], longest)])
 
 
-BIASES = {
-    "alibi": alibi,
-    "kerple_log": kerple_log,
-    "kerple_power": kerple_power,
-    "sandwich": sandwich,
-    "dynamic_bias": dynamic_bias,
-    "fire": fire,
-    "t5": t5,
-}
+BIASES = {f.__name__: f for f in (alibi, kerple_log, kerple_power, sandwich, dynamic_bias, fire, t5)}
 
 
 def biased(name):
@@ -285,38 +283,34 @@ def theta(n, width, base):
     return math.exp(-2 * n / width * math.log(base))
 
 
+def turned(c, h, i, j, angle, **how):
+    """The score where pairs of query and key are turned, in the layout that the encoding has."""
+    how = {"layout": c.s.get("layout", "interleaved"), **how}
+    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], angle, **how) / math.sqrt(WIDTH)
+
+
 def rope(c, h, i, j):
-    fraction, still = c.s.get("fraction", 1.0), c.s.get("drop_low", 0.0)
-    width = round(WIDTH * fraction)
-    turning = width // 2 - round(width // 2 * still)
-    base, layout = c.s.get("base", 10000.0), c.s.get("layout", "interleaved")
+    width, base = round(WIDTH * c.s.get("fraction", 1.0)), c.s.get("base", 10000.0)
+    turning = width // 2 - round(width // 2 * c.s.get("drop_low", 0.0))
 
     def angle(n):
         return c.r(i, j) * theta(n, width, base) if n < turning else 0.0
 
-    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], layout, width, angle) / math.sqrt(WIDTH)
+    return turned(c, h, i, j, angle, width=width)
 
 
 def xpos(c, h, i, j):
     def fade(n):
         return math.exp(c.r(i, j) / c.s["scale_base"] * math.log((2 * n / WIDTH + 0.4) / 1.4))
 
-    def angle(n):
-        return c.r(i, j) * theta(n, WIDTH, c.s["base"])
-
-    q, k = c.p["q"][h][i], c.p["k"][h][j]
-    return rotated_product(q, k, c.s["layout"], WIDTH, angle, fade) / math.sqrt(WIDTH)
+    return turned(c, h, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]), fade=fade)
 
 
 def rope_pp(c, h, i, j):
     """Im z is Re of -i z, so RoPE with an angle that is smaller by a right one."""
     real = c.heads - c.heads // 2
-
-    def angle(n):
-        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) - (math.pi / 2 if h >= real else 0.0)
-
-    q, k = c.p["q"][h % real][i], c.p["k"][h % real][j]
-    return rotated_product(q, k, c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
+    less = math.pi / 2 if h >= real else 0.0
+    return turned(c, h % real, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]) - less)
 
 
 def fope(c, h, i, j):
@@ -369,8 +363,8 @@ def along_path(c, h, i, j):
         return [value / mean for value in made]
 
     def edge(token):
-        turned = rotated_product(p(i), p(token), "interleaved", width, lambda n: -c.pos[token])
-        return math.log(sigmoid(turned / width))
+        both = rotated_product(p(i), p(token), lambda n: -c.pos[token], width=width)
+        return math.log(sigmoid(both / width))
 
     edges = [edge(token) for token in range(j + 1, i + 1)]
     return alibi_slope(h + 1, c.heads) * math.fsum(edges)
@@ -420,19 +414,15 @@ def hope(c, h, i, j):
         turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
         return c.r(i, j) * theta(n, WIDTH, c.s["base"]) if turns >= c.s["turns"] else 0.0
 
-    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
+    return turned(c, h, i, j, angle)
 
 
 def pope(c, h, i, j):
     """With the paper's sign: cos((j - i) theta + delta)."""
     q, k, delta = c.p["q"][h][i], c.p["k"][h][j], c.place("delta")[h]
-    return math.fsum(
-        softplus(q[n])
-        * softplus(k[n])
-        * math.cos(-c.r(i, j) * math.pow(c.s["base"], -n / WIDTH) + delta[n])
-        / math.sqrt(WIDTH)
-        for n in range(WIDTH)
-    )
+    angles = [-c.r(i, j) * math.pow(c.s["base"], -n / WIDTH) + delta[n] for n in range(WIDTH)]
+    terms = (softplus(a) * softplus(b) * math.cos(angle) for a, b, angle in zip(q, k, angles, strict=True))
+    return math.fsum(terms) / math.sqrt(WIDTH)
 
 
 def free(c):
@@ -472,7 +462,7 @@ def carope(c, h, i, j):
     def angle(n):
         return math.fsum((1 / (1 + softplus(dot(w, c.p["x"][m])))) ** (n + 1) for m in between)
 
-    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], "interleaved", WIDTH, angle) / math.sqrt(WIDTH)
+    return turned(c, h, i, j, angle)
 
 
 def selective_rope(c, h, i, j):
@@ -480,25 +470,19 @@ def selective_rope(c, h, i, j):
         share = [x[g * WIDTH : (g + 1) * WIDTH] for g in range(c.heads)]
         return [value / math.sqrt(dot(part, part)) for part in share for value in part]
 
-    if "units" not in c.cache:
-        c.cache["units"] = [unit(x) for x in c.p["x"]]
-    texts, pairs = c.cache["units"], WIDTH // 2
+    texts, pairs = c.once("units", lambda: [unit(x) for x in c.p["x"]]), WIDTH // 2
 
     def phi(n, m):
-        if (h, n, m) not in c.cache:
-            c.cache[h, n, m] = computed(n, m)
-        return c.cache[h, n, m]
-
-    def computed(n, m):
         row, taps = c.place("up")[h * pairs + n], c.place("taps")[h * pairs + n]
         low = {t: [dot(line, texts[t]) for line in c.place("down")] for t in range(max(m - 3, 0), m + 1)}
         gate = sigmoid(dot(c.place("gate")[h], texts[m]) + c.place("offset")[h]) if c.s["gate"] else 1.0
         return gate * math.fsum(taps[3 - (m - t)] * dot(row, u) for t, u in low.items())
 
     def angle(n):
-        return theta(n, WIDTH, c.s["base"]) * math.fsum(phi(n, m) for m in range(j + 1, i + 1))
+        phis = (c.once((h, n, m), lambda m=m: phi(n, m)) for m in range(j + 1, i + 1))
+        return theta(n, WIDTH, c.s["base"]) * math.fsum(phis)
 
-    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], "interleaved", WIDTH, angle) / math.sqrt(WIDTH)
+    return turned(c, h, i, j, angle)
 
 
 def path(c, h, i, j):
@@ -515,9 +499,7 @@ def path(c, h, i, j):
 
     k = c.p["k"][h][j]
     for s in range(j + 1, i + 1):
-        if (h, s) not in c.cache:
-            c.cache[h, s] = token(s)
-        u, beta = c.cache[h, s]
+        u, beta = c.once((h, s), lambda s=s: token(s))
         share = beta * dot(u, k) / dot(u, u)
         k = [value - share * part for value, part in zip(k, u, strict=True)]
     gates = forgotten(c, h, i, j, "fox.") if c.s["forget"] else 0.0
@@ -579,26 +561,10 @@ SCORES = {
     "headscale": lambda c, h, i, j: c.place("scale")[h] * c.score(h, i, j),
     "hard_alibi": Example.score,
     "stick_breaking": Example.score,
-    "rope": rope,
-    "rope_pp": rope_pp,
-    "fope": fope,
-    "grape": grape,
-    "tape": tape,
-    "xpos": xpos,
-    "hope": hope,
-    "pope": pope,
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
-    "pattern": pattern,
-    "scale_invariant": scale_invariant,
     "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
-    "cable": cable,
-    "carope": carope,
-    "selective_rope": selective_rope,
-    "path": path,
-    "cope": cope,
-    "dape": dape,
-    "shaw": shaw,
-    "transformer_xl": transformer_xl,
+    **{f.__name__: f for f in (rope, rope_pp, fope, grape, tape, xpos, hope, pope, pattern, scale_invariant)},
+    **{f.__name__: f for f in (cable, carope, selective_rope, path, cope, dape, shaw, transformer_xl)},
     "sum": lambda c, h, i, j: (
         c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
     ),

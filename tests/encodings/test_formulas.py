@@ -37,26 +37,21 @@ def test_every_encoding_has_a_formula_here():
     assert set(SCORES) | set(ROWS) == set(list_encodings())
 
 
-@pytest.mark.parametrize("where", POSITIONS)
+@pytest.mark.parametrize(
+    "where, heads, layer",
+    [*((where, 3, 1) for where in POSITIONS), ("contiguous", 1, 0), ("contiguous", 4, 1)],
+)
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
-def test_attention(name, params, where, monkeypatch):
+def test_attention(name, params, where, heads, layer, monkeypatch):
     if name == "xpos" and where == "near and far":
         pytest.skip("refuses windows over 65 536 positions")
-    example = Example(name, POSITIONS[where], **params)
+    example = Example(name, POSITIONS[where], heads=heads, layer=layer, **params)
     want, close = example.naive_attention(), CLOSE if where != "near and far" else 1e-4
     assert apart(example.attention(), want) < close
     assert apart(example.attention(wanted=4), want[:, -4:]) < close
     monkeypatch.setattr(kernels, "MAX_SCORES", 1)  # queries one by one
     assert apart(example.attention(), want) < close
-
-
-@pytest.mark.parametrize("heads, layer", [(1, 0), (4, 1)])
-@pytest.mark.parametrize("name, params", CASES, ids=str)
-@torch.no_grad()
-def test_attention_of_other_heads_and_layers(name, params, heads, layer):
-    example = Example(name, heads=heads, layer=layer, **params)
-    assert apart(example.attention(), example.naive_attention()) < CLOSE
 
 
 @pytest.mark.parametrize(

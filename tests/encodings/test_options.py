@@ -136,18 +136,8 @@ def test_ssmax_starts_as_logn():
 
 
 # key of an option, how it is chosen, encodings that refuse it
-READS_NONE = {
-    "nope",
-    "selective_rope",
-    "path",
-    "carope",
-    "headscale",
-    "hard_alibi",
-    "fox",
-    "cable",
-    "cope",
-    "stick_breaking",
-}
+READS_NONE = {"nope", "selective_rope", "path", "carope", "headscale", "hard_alibi", "fox", "cable", "cope"}
+READS_NONE |= {"stick_breaking"}
 WAYS = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),

@@ -101,10 +101,7 @@ def test_a_part_of_a_sum_may_come_from_a_plugin(plugin):
 BROKEN_PLUGINS = {
     "mine.py": (None, r"(?s)cannot be imported .*plugins=\[mine\]: a module in this folder"),
     "posenc_nameless": (MODULE.format(cls="Mine", name="").replace("name =", "nom ="), "defines no encoding"),
-    "posenc_taken": (
-        MODULE.format(cls="Mine", name="rope"),
-        "its encoding rope has the name of another one",
-    ),
+    "posenc_taken": (MODULE.format(cls="Mine", name="rope"), "its encoding rope has the name of another one"),
 }
 
 

@@ -1,7 +1,6 @@
 """Sums of encodings: order, parameters, declarations, settings; formulas are in test_formulas."""
 
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from naive_formulas import Example
 
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
 from posenc.model.decoder import Decoder, ModelShape, initialize
@@ -112,7 +110,7 @@ def test_refuses_warns_and_ends_as_its_parts_do():
 # --- patterns of layers
 
 
-def pattern(**given: Any) -> Encoding:
+def pattern(**given):
     usual = {"scales": [], "windows": [], "floor_scale": None, "floor_weight": 0.1}
     return build_encoding("pattern", **{**SIZES, "n_layers": 8}, **usual | given)
 
@@ -130,7 +128,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("layer", [0, 3, 5])
 @pytest.mark.parametrize("model", PUBLISHED)
 @torch.no_grad()
-def test_patterns_of_published_models(model: str, layer: int) -> None:
+def test_patterns_of_published_models(model, layer):
     example = Example("pattern", layer=layer, **PUBLISHED[model])
     assert (example.attention() - example.naive_attention()).abs().max() < 2e-5
 
@@ -146,6 +144,6 @@ def test_patterns_of_published_models(model: str, layer: int) -> None:
         ({"parts": ["rope"], "period": [0], "scales": ["floor"], "floor_scale": 0}, "floor_scale=0"),
     ],
 )
-def test_a_pattern_that_is_none(given: dict[str, Any], words: str) -> None:
+def test_a_pattern_that_is_none(given, words):
     with pytest.raises((ValueError, UserError), match=re.escape(words)):
         pattern(**given)

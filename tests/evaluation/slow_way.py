@@ -48,9 +48,7 @@ def in_keys(subject, plan, window):
     yield from (target for target, key in every if key)
 
 
-def in_spans(
-    window_of,
-):
+def in_spans(window_of):
     """`window_of(plan, window, start, place)`: first input and length of the window that scores the place."""
 
     def way(subject, plan, window):

@@ -45,14 +45,7 @@ NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, chan
 
 @pytest.mark.parametrize(("module", "changes"), CASES, ids=NAMES)
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_protocol_equals_one_target_at_a_time(
-    subject_of,
-    asked_of,
-    few_sequences,
-    name,
-    module,
-    changes,
-):
+def test_a_protocol_equals_one_target_at_a_time(subject_of, asked_of, few_sequences, name, module, changes):
     encoding, _, extension = name.partition("+")
     subject = subject_of(encoding, batch_tokens=200)
     if extension:

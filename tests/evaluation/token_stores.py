@@ -1,13 +1,9 @@
 """Token stores from documents at hand, without files."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from posenc.data import Split, TokenStore
 from posenc.evaluation.plans import EvalRequest
-
-Document = bytes | Sequence[int]
 
 
 def store_of(test, train=(b"train",), *, token_bytes=None, fingerprint="corpus", tokenizer="bytes"):

@@ -14,14 +14,7 @@ from battery import run_in
 from posenc.core.console import say, shown
 from posenc.running import measure
 from posenc.running.run_directory import is_held, locked
-from posenc.running.signals import (
-    CODES,
-    ONE_WISH,
-    InterruptedRunError,
-    StopFlag,
-    report_error,
-    to_take_over,
-)
+from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, report_error, to_take_over
 
 
 def status_of(run):

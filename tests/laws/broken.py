@@ -4,8 +4,6 @@ Each overrides a hook of a healthy one. `law` is None where a fault is consisten
 that tests/encodings rebuild by another route sees that.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -7,15 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from decoding import (
-    SHAPE,
-    VOCABULARY,
-    BothPositions,
-    Double,
-    LayerWindow,
-    OneKeyHead,
-    Widened,
-)
+from decoding import SHAPE, VOCABULARY, BothPositions, Double, LayerWindow, OneKeyHead, Widened
 
 from posenc.encodings import build_encoding
 from posenc.encodings.base import HOOKS, Shape

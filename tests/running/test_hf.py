@@ -1,10 +1,7 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import hf_models
@@ -26,7 +23,6 @@ from posenc.running.jobs import check_jobs
 
 T = hf_models.T
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture(scope="module")
@@ -73,23 +69,12 @@ def windows(path, asked, window):
 
 
 def by_hand(model, tokens, block, bos=None):
-    """The mean of `model(...).loss`, with every label but the targets' masked."""
-    losses = []
-    for row in tokens.split(16):
-        labels = torch.full_like(row, -100)
-        labels[:, -block:] = row[:, -block:]
-        given = row.clone()
-        if bos is not None:
-            given[:, 0] = bos
-        with torch.no_grad():
-            losses += [float(model(given, labels=labels).loss)] * len(row)
-    return float(np.mean(losses))
-
-
-def by_hand_inputs(model, tokens, block):
-    """As `by_hand`, but the model is given the inputs alone: its scale depends on their number."""
+    """The mean loss of the targets; a scale may depend on the number of inputs, so no last token is given."""
+    inputs = tokens[:, :-1].clone()
+    if bos is not None:
+        inputs[:, 0] = bos
     with torch.no_grad():
-        logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
+        logits = torch.cat([model(rows).logits[:, -block:].float() for rows in inputs.split(16)])
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten()))
 
 
@@ -120,6 +105,10 @@ def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
 # --- traps: the number of the naive way, and ours
 
 
+YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
+DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair
+
+
 @pytest.mark.parametrize(
     ("extend", "scaled"),
     [
@@ -130,8 +119,16 @@ def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
             {"extend": "llama3"},
             {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         ),
+        (
+            {"extend": "yarn", **{f"extend.{key}": value for key, value in YARN.items()}},
+            {"rope_type": "yarn", "factor": 8.0, **YARN},
+        ),
+        (
+            {"extend": "longrope", "extend.factors": DIVISORS},
+            {"rope_type": "longrope", "factor": 8.0, "long_factor": DIVISORS, "short_factor": [1.0] * 4},
+        ),
     ],
-    ids=lambda given: given.get("extend"),
+    ids=str,
 )
 def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, scaled, checkpoints, asked):
     path = checkpoints("llama")
@@ -142,10 +139,8 @@ def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, sc
     naive = transformers.AutoModelForCausalLM.from_pretrained(
         path, rope_parameters={**rope, "rope_theta": 1e4}
     )
-    assert found == pytest.approx(by_hand_inputs(model, tokens, block), abs=1e-4)
-    assert (
-        abs(found - by_hand_inputs(naive, tokens, block)) > 1e-3
-    )  # settings that are replaced lose the base
+    assert found == pytest.approx(by_hand(model, tokens, block), abs=1e-4)
+    assert abs(found - by_hand(naive, tokens, block)) > 1e-3  # settings that are replaced lose the base
 
 
 def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_path):
@@ -162,7 +157,7 @@ def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_p
         used(long[:1])
     longest_first = {**asked, "eval": asked["eval"] | {"lengths": ["8x", "1x", "2x"]}}
     found = measured(path, longest_first)[2 * T]
-    want, naive = (by_hand_inputs(one, short, block) for one in (fresh, used))
+    want, naive = (by_hand(one, short, block) for one in (fresh, used))
     assert found == pytest.approx(want, abs=1e-4) and abs(naive - want) > 1e-3
 
 

@@ -1,11 +1,8 @@
 """`train.init`: a finished run's weights in a model that may have another encoding, length or extension."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +14,6 @@ from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
 from posenc.running.build import build_model
 from posenc.running.eval_job import begin_with, initial_run, stored_run
-
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
@@ -111,7 +106,6 @@ def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy)
     begin_with(initial_run(str(run_copy), {"name": "bytes"}, []), Path("nowhere"), mine)
     before = px.load(run_copy).model
     acting = build_extension({"name": extend}, before)
-    assert acting is not None
     tokens, pos = torch.randint(256, (2, 64)), torch.arange(64)
     with torch.no_grad():
         want = before(tokens, pos, encoding=acting.effective_encoding(64))

@@ -85,16 +85,6 @@ def test_the_table_is_on_stdout_and_nothing_else_is(run):
         assert text in err and text not in out
 
 
-def test_the_same_command_recognises_the_run(train, run_copy):
-    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
-    first = load(run_copy / "results.json")["records"][0]["nats"]
-    result = train("encoding=rope")
-    assert result.code == 0 and f"{first:.3f}" in result.out
-    assert "already finished" in result.err and "training" not in result.err
-    after = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
-    assert after == before
-
-
 def test_other_lengths_measure_only_what_is_missing(train, run_copy):
     text = (run_copy / "results.json").read_text()
     facts = load(run_copy / "results.json")["run"]

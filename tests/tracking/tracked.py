@@ -1,7 +1,5 @@
 """The config groups as shipped, a run to track, and what each tracker has of it, read by its own reader."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sysconfig

@@ -140,8 +140,12 @@ def test_damage_is_noticed_and_the_one_before_is_used(two, store, name, damage, 
         found = newest_checkpoint(two)
     assert found.step == 6
     assert "step-00000009" in caplog.text and "back to step 6: 192 tokens of training are lost" in caplog.text
+    shutil.copytree(two, two.parent / "both")
     run(build("rope", store), store, two, stop_after=1)  # the damaged one does not push out the new one
     assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
+    damage(two.parent / "both" / "step-00000006" / name)
+    with pytest.raises(RunError, match=r"step-00000009(.|\n)*step-00000006"):
+        run(build("rope", store), store, two.parent / "both")  # none is good: it never begins afresh
 
 
 def test_what_cannot_be_read_now_is_no_damage(two, monkeypatch):

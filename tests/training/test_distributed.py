@@ -3,8 +3,6 @@
 import hashlib
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +17,9 @@ LIMIT = 300  # seconds, against hangs
 def worked(count, what, folder, corpus):
     """What every process of torchrun_worker.py reports."""
     folder.mkdir()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    process = subprocess.Popen(
-        [*launcher, str(Path(torchrun_worker.__file__)), what, str(folder), str(corpus)],
-        cwd=folder,
-        env=tiny.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    launcher = ("--standalone", f"--nproc-per-node={count}", torchrun_worker.__file__)
+    words = (*launcher, what, str(folder), str(corpus))
+    process = tiny.start(*words, cwd=folder, module="torch.distributed.run")
     try:
         result = tiny.Result(0, *process.communicate(timeout=LIMIT))
     except subprocess.TimeoutExpired:

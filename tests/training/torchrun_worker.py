@@ -57,21 +57,11 @@ def trained(store, folder, seed=0):
 
 def posenc(*arguments):
     """A command line in all processes: exit code, stdout and stderr of this one."""
-    from conftest import as_a_new_process
+    from conftest import exit_code_of
 
-    from posenc import cli
-
-    code = 0
     out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        as_a_new_process(list(arguments)),
-    ):
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = exit_code_of(*arguments)
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 

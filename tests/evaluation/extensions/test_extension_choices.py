@@ -6,16 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_model
 import torch
-from extending import (
-    BASE,
-    LONG,
-    T,
-    extension_of,
-    logits,
-    model_of,
-    refused,
-    theta_of,
-)
+from extending import BASE, LONG, T, extension_of, logits, model_of, refused, theta_of
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
