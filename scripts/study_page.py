@@ -11,6 +11,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
     <!-- recalled: PATH -->             encodings whose seeds differ in what they find
+    <!-- room: PATH PATH -->             encodings trained at T and at 8T: what the far text is worth
     <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
@@ -90,6 +91,7 @@ MAKERS = {
     "seeds: ": study_tables.seeds,
     "repeated: ": study_tables.repeated,
     "recalled: ": study_tables.recalled,
+    "room: ": study_tables.room,
     "verdicts: ": study_tables.verdicts,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,

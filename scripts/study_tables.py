@@ -171,6 +171,30 @@ def recalled(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def room(words: str) -> str:
+    """Encodings trained at T and at a longer context, on the same targets: PATH PATH ...
+
+    The share of the room that the short-trained gain stands where there is room.
+    """
+    heads = ["trained at T: loss", "with 8T of text", "trained at 8T: loss with 8T", "room", "recovered"]
+    lines = [f"| nats | {' | '.join(heads)} | seeds |", f"| --- |{' ---: |' * (len(heads) + 1)}"]
+    rows = [row for row in _table(runs_of(words.split())).rows if row.recovered]
+    for row in sorted(rows, key=lambda row: -row.recovered.room if row.recovered else 0.0):
+        found = row.recovered
+        assert found is not None and found.room_ci95 is not None
+        at = {cell.multiple: cell.mean for cell in row.cells}
+        half = (found.room_ci95[1] - found.room_ci95[0]) / 2
+        share = "no room" if found.share is None else f"{100 * found.share:.0f}%"
+        if found.ci95 is not None:
+            share += f" ± {50 * (found.ci95[1] - found.ci95[0]):.0f}"
+        losses = f"{at[1.0]:.3f} | {at[found.multiple]:.3f} | {found.reference:.3f}"
+        lines.append(
+            f"| {label(row)} | {losses} | {found.room:+.3f} ± {half:.3f} | {share} "
+            f"| {found.seeds} and {found.reference_seeds} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def verdicts(words: str) -> str:
     """Encodings whose word at a multiple of T differs between two files of records: PATH PATH MULTIPLE."""
     *paths, length = words.split()
