@@ -117,6 +117,7 @@ def print_dry_run(composed: Jobs) -> int:
     known: dict[str, Estimate] = {}  # by the settings that decide how long a job takes
     estimated = []
     for _, job in seed_by_seed(check_jobs("train", composed)):
+        assert isinstance(job, TrainJob)
         cost = {name: value for name, value in job.settings.items() if name not in NO_COST}
         cost["train"] = {**job.settings["train"], "lr": None}
         key = json.dumps(cost, sort_keys=True, default=str)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.console import say, shown
-from posenc.core.errors import RunError, first_line
+from posenc.core.errors import RunError
 from posenc.data import TokenStore, check_lengths, prepare, vocabulary
 from posenc.evaluation import fixed_target
 from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module, tune
@@ -82,20 +82,12 @@ def _measure_subject(job: Job, stop: StopFlag) -> list[Record]:
     corpus, directory, subject = tokenised(job), job.directory, job.subject
     assert subject is not None
     with locked(directory):
-        try:
-            folder.refuse_links(directory)
+        folder.refuse_links(directory)
+        with folder.status_kept(directory, stop):
             folder.write_config(directory, job.settings)
-            folder.write_status(directory, "running")
             model = subject.to(job.device).eval()
             records = measure(job, model, corpus, subject_facts(job, subject), stop, newer=True)
-            folder.write_status(directory, "finished", step=0)
-        except InterruptedRunError:
-            folder.write_status(directory, "interrupted", reason=stop.name)
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            folder.write_status(directory, "failed", reason=reason)
-            raise
+        folder.write_status(directory, "finished", step=0)
     return records
 
 

@@ -39,7 +39,7 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, visible
 from posenc.results.load import assemble_results, load_run, read_file, read_json, read_records
 from posenc.results.schema import RunFacts
-from posenc.running.signals import RETRY, WAIT
+from posenc.running.signals import RETRY, WAIT, StopFlag
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
@@ -139,6 +139,22 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
         "overrides": before.get("overrides"),
     }
     write_json_atomic(directory / "status.json", {**found, **more})
+
+
+@contextmanager
+def status_kept(directory: Path, stop: StopFlag, **about: object) -> Iterator[None]:
+    """Write `running` with `about`, and how it ends unless it finishes or diverges: that says itself."""
+    write_status(directory, "running", **about)
+    try:
+        yield
+    except BaseException as error:
+        status, reason = getattr(error, "status", "failed"), stop.name
+        if status == "failed":
+            reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
+        if status != DIVERGED:
+            with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason
+                write_status(directory, status, reason=reason.partition("\n")[0])
+        raise
 
 
 @by_the_first

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -281,28 +281,16 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
             return Outcome(0)
         # what was finished and is to be measured further stays so, with its settings, until that is done
         more = group.first(lambda: folder.was_finished(directory))
-
-        def note(status: str, **about: object) -> None:
-            if not more:
-                folder.write_status(directory, status, **about)
-
         try:
             stop.guard()
             folder.forget_diverged(directory)
-            note("running", overrides=overrides)
-            if not more:
-                folder.write_config(directory, settings)
-            with group.watched():
+            noted = nullcontext() if more else folder.status_kept(directory, stop, overrides=overrides)
+            with noted, group.watched():
+                if not more:
+                    folder.write_config(directory, settings)
                 return _run(job, corpus, stop)
         except InterruptedRunError:
-            note("interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
-            raise
-        except BaseException as error:
-            reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            if not isinstance(error, DivergedRunError):  # its status is written
-                with suppress(OSError, RunError):  # a full disk must not hide the first reason
-                    note("failed", reason=reason.partition("\n")[0])
             raise
 
 
