@@ -21,6 +21,21 @@ def status_of(run):
     return json.loads((run / "status.json").read_text())
 
 
+def strike(patch, module, name, number, at=1):
+    """Have a signal come as a function is called for this time; returns the calls that began."""
+    owner, done = importlib.import_module(module), []
+    real = getattr(owner, name)
+
+    def struck(*given, **named):
+        if len(done) == at - 1:
+            os.kill(os.getpid(), number)
+        done.append(name)
+        return real(*given, **named)
+
+    patch.setattr(owner, name, struck)
+    return done
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("module", "name", "number"),
@@ -33,14 +48,7 @@ def status_of(run):
 def test_before_there_is_anything_to_save_a_signal_ends_the_command(
     train, place, monkeypatch, module, name, number
 ):
-    owner = importlib.import_module(module)
-    real = getattr(owner, name)
-
-    def struck(*given, **named):
-        os.kill(os.getpid(), number)
-        return real(*given, **named)
-
-    monkeypatch.setattr(owner, name, struck)
+    strike(monkeypatch, module, name, number)
     monkeypatch.setenv("POSENC_CACHE", str(place / "cache"))
     result = train("encoding=rope", *(["--dry-run"] if name == "estimate" else []))
     assert (result.code, result.out) == (CODES[number], "")
@@ -57,17 +65,8 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
     ],
 )
 def test_a_long_call_is_not_waited_for(train, monkeypatch, module, name, calls, more):
-    owner = importlib.import_module(module)
-    real, done = getattr(owner, name), []
-
-    def struck(*given, **named):
-        if len(done) == calls - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        done.append("a call")
-        return real(*given, **named)
-
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, struck)
+        done = strike(patch, module, name, signal.SIGTERM, calls)
         result = train("encoding=rope", *more)
     assert (result.code, len(done)) == (143, calls - 1)
     assert result.err.count("same command continues") == 1

@@ -37,11 +37,7 @@ def test_every_table_stands_beside_runs(tmp_path):
         assert len(against(runs, table)["rows"]) == len(own)
     found = against(runs, "alibi-table2")
     t, far = [one for one in found["rows"] if one["encoding"] == "rope" and one["multiple"]][:2]
-    assert (t["published"], t["published_change"], t["measured"]) == (
-        20.07,
-        None,
-        pytest.approx(1.3),
-    )
+    assert (t["published"], t["published_change"], t["measured"]) == (20.07, None, pytest.approx(1.3))
     assert (far["multiple"], far["published_length"]) == (2, 1012)  # the nearest to twice 512
     assert far["published_change"] == pytest.approx(math.log(far["published"] / t["published"]))
     assert far["measured_change"] == pytest.approx(0.1)

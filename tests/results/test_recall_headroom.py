@@ -53,10 +53,8 @@ def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, hori
         write(tmp_path, "rope", found)
     for protocol in ("fixed-target", "recall"):
         comparison = compared(tmp_path, protocol=protocol)
-        assert comparison.recall is not None
         assert comparison.recall.multiples == [2, 4, 8]
         own = comparison.rows[0].recall
-        assert own is not None and own.within is not None
         assert own.within.accuracy == pytest.approx(within) and own.learned is learned
         assert [one and one.accuracy for one in own.beyond] == pytest.approx(beyond)
         assert [one and one.distance for one in own.beyond] == [112, 224, 448]
@@ -84,7 +82,7 @@ def test_intervals_are_over_windows_and_seeds(tmp_path):
     """Three distances within T do not make 300 windows of 100; two seeds add Student's t."""
     write(tmp_path / "one", "rope", FADES)
     own = compared(tmp_path / "one").rows[0].recall
-    assert own and own.within and own.within.ci95 == pytest.approx(wilson(0.97, 100))
+    assert own.within.ci95 == pytest.approx(wilson(0.97, 100))
     assert (own.within.windows, own.within.spread) == (100, None)
     for seed, at in ((0, 40), (1, 60)):
         write(tmp_path / "two", "rope", FADES | {448: at}, seed=seed)
@@ -151,7 +149,7 @@ def test_an_extension_learned_what_its_model_did(tmp_path):
     extended = [one | {"extend": yarn} for one in [*LOSSES, *recall_records({**FADES, 8: 0, 32: 0, 56: 30})]]
     write_run(tmp_path, records=[*LOSSES, *recall_records(SURE), *extended])
     own = compared(tmp_path).rows[1].recall
-    assert own and own.within and own.within.accuracy == pytest.approx(0.1)
+    assert own.within.accuracy == pytest.approx(0.1)
     assert own.learned and own.beyond[0].rank == "below"
     assert (own.horizon.distance, own.horizon.longest) == (448, True)  # half of the little it has within T
 
@@ -185,7 +183,7 @@ def recovered(root, label="rope"):
 def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, text):
     write_pair(tmp_path, 1.5, far, 1.0)
     one = recovered(tmp_path)
-    assert one is not None and one.share == pytest.approx(share) and one.note is None
+    assert one.share == pytest.approx(share) and one.note is None
     assert (one.room, one.reference, one.multiple, one.window) == pytest.approx((0.5, 1.0, 8, 512))
     lines = render(found(tmp_path), "table").splitlines()
     (line,) = [line for line in lines if line.startswith("recovered: ")]
@@ -195,7 +193,6 @@ def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, t
 def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):
     write_pair(tmp_path, 1.5, 1.4, 1.0)
     one = recovered(tmp_path)
-    assert one is not None and one.ci95 is not None
     sign = (-1.0) ** np.arange(DOCUMENTS)
     near, far, long = 1.5 + 0.3 * sign, 1.4 + 0.25 * sign, 1.0 + 0.1 * sign
     without = [
@@ -211,11 +208,11 @@ def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path):
     for seed, (at_t, far) in enumerate([(1.5, 1.4), (1.6, 1.3), (1.4, 1.5)]):
         write_pair(tmp_path, at_t, far, 1.0, seed=seed)
     one = recovered(tmp_path)
-    assert one is not None and one.share == pytest.approx(0.1 / 0.5)
+    assert one.share == pytest.approx(0.1 / 0.5)
     assert (one.seeds, one.reference_seeds) == (3, 3)
     influences = np.array([0.1 - 0.2 * 0.5, 0.3 - 0.2 * 0.6, -0.1 - 0.2 * 0.4]) / 0.5
     seeds = 4.3026527 * math.sqrt(influences.var(ddof=1) / 3)  # the long-trained seeds agree: 2 degrees
-    assert one.ci95 is not None and (one.ci95[1] - one.ci95[0]) / 2 == pytest.approx(seeds, rel=0.01)
+    assert (one.ci95[1] - one.ci95[0]) / 2 == pytest.approx(seeds, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ ROTARY = {
         Way(based(BASE * (2 * LONG / T - 1) ** (WIDTH / (WIDTH - 2)))),
     ),
     "ntk_by_parts": ("ntk_by_parts", SLOW, Way(by_index(0.1, 1.0))),
+    "ntk_by_parts-all": ("ntk_by_parts", {**SLOW, "beta_slow": 1e-4}, Way(by_index(1e-4, 1.0))),
     "ntk_by_parts-turns": ("ntk_by_parts", {**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
     "yarn-paper": (
         "yarn",

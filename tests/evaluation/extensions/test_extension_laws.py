@@ -39,6 +39,8 @@ def test_every_yaml_is_an_extension_with_its_knobs():
             assert set(settings) - {"name"} == set(parameters_of(cls))
             parameters = inspect.signature(cls).parameters.values()
             assert all(one.default is one.empty for one in parameters), "the YAML is the default's home"
+        published = {"beta_slow": 1.0, "beta_fast": 32.0}  # at the small T of tests they change nothing
+        assert {key: settings[key] for key in published if key in settings}.items() <= published.items()
 
 
 @every_extension
