@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import token_stores
 
 from posenc.core.errors import UserError
-from posenc.data import PlantedSampler, Split, TokenStore, WindowSampler, plant_of, vocabulary
+from posenc.data import PlantedSampler, WindowSampler, plant_of, vocabulary
 from posenc.data.batches import KNOWN, PLANTED, TEXT
 from posenc.data.documents import Document, fingerprint_of, split_of
 
@@ -36,21 +37,10 @@ def test_the_fingerprint_is_pinned_and_sees_every_part():
 
 
 def store_of(lengths):
-    """Training documents whose tokens number their places; tokens of the test split come after."""
-    sizes = np.array(lengths, dtype=np.int64)
-    total = int(sizes.sum())
-    empty = np.zeros(0, dtype=np.int64)
-    return TokenStore(
-        tokens=np.arange(total + 500, dtype=np.uint16),
-        token_bytes=None,
-        fingerprint="f",
-        vocab_size=2**16,
-        tokenizer={"name": "bytes"},
-        splits={
-            "train": Split([str(i) for i in range(len(lengths))], np.cumsum(sizes) - sizes, sizes),
-            "validation": Split([], empty, empty),
-            "test": Split(["t"], np.array([total]), np.array([500])),
-        },
+    """Training documents whose tokens number their places; 500 tokens of the test split come before."""
+    ends = 500 + np.cumsum(lengths)
+    return token_stores.store_of(
+        [range(500)], [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
     )
 
 
@@ -79,7 +69,7 @@ def test_a_batch_depends_on_seed_and_step_only():
     assert np.array_equal(WindowSampler(store, 9, 3).batch(7, 9)[0][:5], later)
     assert not np.array_equal(sampler.batch(8, 5)[0], later)
     assert not np.array_equal(WindowSampler(store, 9, 4).batch(7, 5)[0], later)
-    assert WindowSampler(store, 9, 0).batch(0, 6)[0][:, 0].tolist() == [65, 152, 6, 84, 87, 132]
+    assert WindowSampler(store, 9, 0).batch(0, 6)[0][:, 0].tolist() == [565, 652, 506, 584, 587, 632]
 
 
 # --- Planted pairs: both places inside the window, an exact mask of what can be known, the same for all.
@@ -93,7 +83,7 @@ def bytes_store():
     """Documents of the bytes 97 to 116, and 128 once: it is less rare than all others but these."""
     store = store_of([400, 300])
     tokens = (97 + np.arange(len(store.tokens)) % 20).astype(np.uint8)
-    tokens[7] = 128
+    tokens[507] = 128
     changed = {"tokens": tokens, "vocab_size": 256, "tokenizer": {"name": "bytes"}}
     return replace(store, **changed)
 
@@ -152,6 +142,6 @@ def test_a_window_depends_on_seed_step_and_row_alone():
 def test_other_tokenizers_get_new_tokens():
     store = replace(store_of([400]), tokenizer={"name": "tokenizers"})
     plant = plant_of(SETTINGS, store)
-    assert sorted({*plant.keys, *plant.values}) == list(range(2**16, 2**16 + 128))
-    assert vocabulary(SETTINGS, store) == 2**16 + 128
-    assert vocabulary(None, store) == 2**16 and vocabulary(SETTINGS, bytes_store()) == 256
+    assert sorted({*plant.keys, *plant.values}) == list(range(900, 900 + 128))
+    assert vocabulary(SETTINGS, store) == 900 + 128
+    assert vocabulary(None, store) == 900 and vocabulary(SETTINGS, bytes_store()) == 256

@@ -28,14 +28,6 @@ def check_same(got, wanted, dtype):
         assert off < {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
 
-def plain_norm(x, weight):
-    return F.rms_norm(x, (x.shape[-1],), weight)
-
-
-def plain_square(x):
-    return F.relu(x).square()
-
-
 def plain_loss(hidden, weight, targets):
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
 
@@ -43,10 +35,10 @@ def plain_loss(hidden, weight, targets):
 CASES = {
     "norm": (
         fused.rms_norm,
-        plain_norm,
+        lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight),
         lambda dtype: (drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
     ),
-    "square": (fused.squared_relu, plain_square, lambda dtype: (drawn(3, 9, dtype=dtype),)),
+    "square": (fused.squared_relu, lambda x: F.relu(x).square(), lambda dtype: (drawn(3, 9, dtype=dtype),)),
     "loss": (
         fused.next_token_loss,
         plain_loss,

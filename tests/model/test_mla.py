@@ -36,17 +36,6 @@ def model_of(encoding="rope", *, window=None, scale="none", **ranks):
     return model.eval()
 
 
-def attention_of(model, layer=0):
-    found = model.blocks[layer].attention
-    assert isinstance(found, LatentAttention)
-    return found
-
-
-def inputs(n=T):
-    """Inputs of a layer, of float32's numbers: (n, d) float64."""
-    return torch.randn(n, SHAPE.d_model, generator=torch.Generator().manual_seed(3)).double()
-
-
 def turn(encoding, x, t):
     """RoPE: pairs (k, k + D/2) as complex numbers times e^(i t theta_k), base 100."""
     if encoding == "nope":
@@ -54,10 +43,6 @@ def turn(encoding, x, t):
     half = len(x) // 2
     pairs = [complex(x[k], x[k + half]) * cmath.exp(1j * t * 100.0 ** (-k / half)) for k in range(half)]
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
-
-
-def apart(a, b):
-    return (a.double() - b.double()).abs().max().item()
 
 
 def norm(x, weight):
@@ -88,13 +73,6 @@ def exactly(a, encoding, x, pos, window, scaled):
     return torch.stack(out)
 
 
-@torch.no_grad()
-def output(model, x, pos, wanted=None, layer=0):
-    attention, n_targets = attention_of(model, layer), wanted or len(pos)
-    out = attention(x.float()[None], torch.tensor(pos), model.effective_encoding, n_targets)
-    return out[0]
-
-
 NEAR, FAR = [0, 1, 2, 5, 6, 7, 8, 20], list(range(65529, 65537))
 SMALL = {"kv_rank": 24, "q_rank": 1, "rope_dim": 2}
 CASES = [
@@ -107,10 +85,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("encoding, pos, settings", CASES, ids=str)
+@torch.no_grad()
 def test_explicit_scores(encoding, pos, settings):
-    model, x = model_of(encoding, **settings), inputs()
-    for layer in range(SHAPE.n_layers):
-        own = attention_of(model, layer)
-        want = exactly(own, encoding, x, pos, settings.get("window"), "scale" in settings)
-        assert apart(output(model, x, pos, layer=layer), want) < 5e-6
-        assert apart(output(model, x, pos, wanted=3, layer=layer), want[-3:]) < 5e-6
+    model, x = model_of(encoding, **settings), torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
+    for block in model.blocks:
+        assert isinstance(block.attention, LatentAttention)
+        scaled = "scale" in settings
+        want = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), scaled)
+        for wanted in (T, 3):
+            found = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
+            assert (found.double() - want[-wanted:]).abs().max() < 5e-6
