@@ -56,6 +56,7 @@ MOST_BANDS = 12  # lines: the bands of more would hide each other
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
 WIDTH, DPI = 396, 200  # points of a figure, 5.5 inches; of a PNG
 HEIGHT = 150  # points, of a panel of lines
+TALL = 230  # points, of one with names beside its points
 NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
 
@@ -73,6 +74,7 @@ class Chart:
     rows: list[str]  # of the legend: those with a number
     note: str  # below a figure
     own_scales: bool = False  # the panels do not share y
+    named: bool = False  # in a file of one panel each point has its name beside it, instead of a legend
 
 
 def chart(kind: str, comparisons: Sequence[Comparison], names: Names) -> Chart | None:
@@ -274,7 +276,52 @@ def _use(panels: Panels, names: Names) -> Chart | None:
     if weak := [point["row"] for point in points if not point["learned"]]:
         words.append(f"Did not learn to recall: {', '.join(dict.fromkeys(weak))}.")
     titles = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, " ".join(words))
+    data = {"data": {"values": points}}
+    return Chart("Harm and use", spec | data, titles, rows, " ".join(words), named=True)
+
+
+def _beside(spec: Spec, width: float) -> Spec:
+    """Return a layer with the names of the points of `_use`, each where it covers the least."""
+    values = spec["data"]["values"]
+    left, right = (_symlog(end) for end in spec["encoding"]["x"]["scale"]["domain"])
+    points = [
+        ((_symlog(one["x"]) - left) / (right - left) * width, TALL * (1 - one["y"] / 100)) for one in values
+    ]
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
+    taken += [
+        (x - 1, TALL * (1 - one["high"] / 100), x + 1, TALL * (1 - one["low"] / 100))
+        for (x, _), one in zip(points, values, strict=True)
+    ]
+    named = []
+    for (x, y), one in zip(points, values, strict=True):
+        long = CHARACTER * len(one["row"])
+
+        def cost(place: tuple[float, float], x: float = x, y: float = y, long: float = long) -> float:
+            box = (place[0], place[1] - 3.5, place[0] + long, place[1] + 3.5)
+            outside = (
+                max(0.0, -box[0]) + max(0.0, box[2] - width) + max(0.0, -box[1]) + max(0.0, box[3] - TALL)
+            )
+            covered = sum(
+                max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
+                * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
+                for other in taken
+            )
+            return covered + 50 * outside + 2 * abs(place[1] - y)
+
+        near = [(x + dx, y + dy) for dy in range(-36, 37, 6) for dx in (5, -5 - long)]
+        at = min(near, key=cost)
+        taken.append((at[0], at[1] - 3.5, at[0] + long, at[1] + 3.5))
+        bent = left + at[0] / width * (right - left)
+        change = math.copysign(FINE * math.expm1(abs(bent)), bent)
+        named.append({"row": one["row"], "x": change, "y": 100 * (1 - at[1] / TALL)})
+    layer = spec["layer"][-1]["encoding"]
+    encoding = {"text": {"field": "row", "type": "nominal"}, "color": layer["color"]}
+    mark = {"type": "text", "align": "left", "baseline": "middle", "fontSize": 6}
+    return {"data": {"values": named}, "mark": mark, "encoding": encoding}
+
+
+def _symlog(change: float) -> float:
+    return math.copysign(math.log1p(abs(change) / FINE), change)
 
 
 # --- files
@@ -367,6 +414,10 @@ def _on_paper(found: Chart, names: Names, inner: float, columns: int) -> Spec:
     title = stored("paper")["title"] | {"text": words}
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
+    if len(found.panels) == 1 and found.named:
+        config["legend"]["disable"] = True
+        names_of_points = _beside(inside | shared, inner)
+        return shared | inside | {"height": TALL, "layer": [*spec["layer"], names_of_points]}
     if len(found.panels) == 1:
         return shared | inside
     facet = {"field": "panel", "type": "nominal", "sort": found.panels}
