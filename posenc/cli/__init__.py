@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import traceback
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -63,6 +63,18 @@ Texts: TypeAlias = list[str] | None
 
 def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, autocompletion=complete)
+
+
+def choice(*names: str, help: str = "") -> Any:
+    """Return an option whose help lists its values, which completes them and refuses others."""
+
+    def check(param: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise UserError(param.opts[0], value, "no such choice", allowed=names)
+        return value
+
+    listed = f"{', '.join(names[:-1])} or {names[-1]}."
+    return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
 
 
 def argument(metavar: str | None, help: str, complete: Any) -> Any:
@@ -124,8 +136,8 @@ def compare_command(
     runs: Dirs = None,
     where: Annotated[Texts, where(ONLY)] = None,
     protocol: Protocol = "fixed-target",
-    metric: Annotated[Literal["nats", "bpb", "ppl"], option("bpb: bits per byte.")] = "nats",
-    format: Literal["table", "markdown", "csv", "latex", "json"] = "table",
+    metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
+    format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
@@ -145,7 +157,7 @@ def compare_command(
 
     request = CompareRequest(
         protocol=protocol,
-        metric=metric,
+        metric=cast("Any", metric),
         rows=listed("--rows", rows),
         columns=multiples("--columns", columns),
         sort=sort,
@@ -209,7 +221,7 @@ def bench_command(
     overrides: Overrides = None,
     eval_lengths: Annotated[Text, option("To evaluate at: 1x,8x (default 8x); none: only train.")] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    format: Literal["table", "markdown", "json"] = "table",
+    format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
@@ -249,8 +261,8 @@ app.add_typer(data_app, name="data")
 def runs_command(
     directories: Dirs = None,
     where: Annotated[Texts, where("Only runs with this setting; all of them, where several.")] = None,
-    format: Literal["table", "json"] = "table",
-    sort: Literal["path", "status", "age", "loss"] = "path",
+    format: Annotated[str, choice("table", "json")] = "table",
+    sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
 ) -> None:
     """What is on disk: status, progress, speed, losses, and why something failed."""
     from posenc.cli.runs import print_runs
