@@ -17,7 +17,7 @@ DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
 
 def model_of(encoding="rope", *, window=None, scale="none", **ranks):
-    """Of the settings that a run has; the norms' weights are drawn, since ones would hide them."""
+    """Of the settings that a run has; weights of norms and scales are drawn, since ones would hide them."""
     rope = {"base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
     settings = {
         "attention": {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale},
@@ -33,6 +33,8 @@ def model_of(encoding="rope", *, window=None, scale="none", **ranks):
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.copy_(1 + 0.3 * torch.randn(parameter.shape, generator=generator))
+        for parameter in model.options.parameters():
+            parameter.uniform_(0.1, 1, generator=generator)
     return model.eval()
 
 
@@ -49,7 +51,7 @@ def norm(x, weight):
     return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight.double()
 
 
-def exactly(a, encoding, x, pos, window, scaled):
+def exactly(a, encoding, x, pos, window, slopes):
     """(T, d): the paper's formulas, a token and a head at a time, in float64."""
     weights = {name: p.detach().double() for name, p in a.named_parameters()}
     w_dkv, w_kr = weights["kv_down.weight"].split((a.kv_rank, a.rope_dim))
@@ -61,8 +63,8 @@ def exactly(a, encoding, x, pos, window, scaled):
     for i, at in enumerate(pos):
         by_head = []
         seen = [j for j in range(i + 1) if window is None or at - pos[j] < window]
-        factor = math.log(len(seen)) / math.log(T) if scaled else 1.0
         for h in range(a.n_heads):
+            factor = slopes[h] * math.log(len(seen)) if slopes else 1.0
             both = w_q[h] @ norm(weights["q_down.weight"] @ x[i], weights["q_norm.weight"])
             content, rotary = both.split((a.head_dim, a.rope_dim))
             rotary = turn(encoding, rotary, at)
@@ -80,7 +82,7 @@ CASES = [
     ("rope", FAR, SMALL),
     ("nope", DRAWN, SMALL),
     ("rope", NEAR, {"window": 3}),
-    ("rope", NEAR, {"scale": "ssmax", "window": 3}),  # ssmax starts as logn
+    ("rope", NEAR, {"scale": "ssmax", "window": 3}),
 ]
 
 
@@ -88,10 +90,10 @@ CASES = [
 @torch.no_grad()
 def test_explicit_scores(encoding, pos, settings):
     model, x = model_of(encoding, **settings), torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
-    for block in model.blocks:
+    for layer, block in enumerate(model.blocks):
         assert isinstance(block.attention, LatentAttention)
-        scaled = "scale" in settings
-        want = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), scaled)
+        slopes = next((one[layer].tolist() for one in model.options.parameters()), None)
+        want = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), slopes)
         for wanted in (T, 3):
             found = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
             assert (found.double() - want[-wanted:]).abs().max() < 5e-6
