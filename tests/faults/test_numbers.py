@@ -75,7 +75,7 @@ def test_memory_that_runs_out_in_training_says_what_to_make_smaller(train, place
     def refuse(*_, **__):
         raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
-    monkeypatch.setattr(loop.Batch, "gradients", refuse)
+    monkeypatch.setattr(loop, "gradients", refuse)
     result = train("encoding=rope")
     assert (result.code, result.out) == (1, "") and "train.batch_tokens" in result.err
     assert "out of memory in step 1" in json.loads((run_of(place) / "status.json").read_text())["reason"]
