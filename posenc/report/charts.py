@@ -282,41 +282,35 @@ def _use(panels: Panels, names: Names) -> Chart | None:
 
 def _beside(spec: Spec, width: float) -> Spec:
     """Return a layer with the names of the points of `_use`, each where it covers the least."""
-    values = spec["data"]["values"]
+    import numpy as np
+
+    def area(box: Any, others: Any) -> float:
+        """Return how much of a box (left, top, right, bottom) others (N, 4) cover."""
+        sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])  # (N, 2)
+        return float(sides.clip(0).prod(axis=1).sum())
+
     left, right = (_symlog(end) for end in spec["encoding"]["x"]["scale"]["domain"])
-    points = [
-        ((_symlog(one["x"]) - left) / (right - left) * width, TALL * (1 - one["y"] / 100)) for one in values
-    ]
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
-    taken += [
-        (x - 1, TALL * (1 - one["high"] / 100), x + 1, TALL * (1 - one["low"] / 100))
-        for (x, _), one in zip(points, values, strict=True)
-    ]
-    named = []
-    for (x, y), one in zip(points, values, strict=True):
-        long = CHARACTER * len(one["row"])
-
-        def cost(place: tuple[float, float], x: float = x, y: float = y, long: float = long) -> float:
-            box = (place[0], place[1] - 3.5, place[0] + long, place[1] + 3.5)
-            outside = (
-                max(0.0, -box[0]) + max(0.0, box[2] - width) + max(0.0, -box[1]) + max(0.0, box[3] - TALL)
-            )
-            covered = sum(
-                max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
-                * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
-                for other in taken
-            )
-            return covered + 50 * outside + 2 * abs(place[1] - y)
-
-        near = [(x + dx, y + dy) for dy in range(-36, 37, 6) for dx in (5, -5 - long)]
-        at = min(near, key=cost)
-        taken.append((at[0], at[1] - 3.5, at[0] + long, at[1] + 3.5))
-        bent = left + at[0] / width * (right - left)
+    scale, values, named = width / (right - left), spec["data"]["values"], []
+    at = [((_symlog(one["x"]) - left) * scale, TALL * (1 - one["y"] / 100)) for one in values]
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at]  # by points, and by the intervals of their recall
+    for (x, _), one in zip(at, values, strict=True):
+        taken.append((x - 1, TALL * (1 - one["high"] / 100), x + 1, TALL * (1 - one["low"] / 100)))
+    for (x, y), one in zip(at, values, strict=True):
+        long, best = CHARACTER * len(one["row"]), math.inf
+        for down in range(-36, 37, 6):
+            for start in (x + 5, x - 5 - long):
+                box = np.array([start, y + down - 3.5, start + long, y + down + 3.5])
+                outside = 7 * long - area(box, np.array([[0, 0, width, TALL]]))
+                cost = area(box, np.array(taken)) + 10 * outside + 2 * abs(down)
+                if cost < best:
+                    best, chosen = cost, box
+        taken.append(tuple(chosen))
+        bent = left + float(chosen[0]) / scale
         change = math.copysign(FINE * math.expm1(abs(bent)), bent)
-        named.append({"row": one["row"], "x": change, "y": 100 * (1 - at[1] / TALL)})
-    layer = spec["layer"][-1]["encoding"]
-    encoding = {"text": {"field": "row", "type": "nominal"}, "color": layer["color"]}
+        named.append({"row": one["row"], "x": change, "y": 100 * (1 - float(chosen[1] + 3.5) / TALL)})
+    color = spec["layer"][-1]["encoding"]["color"]
     mark = {"type": "text", "align": "left", "baseline": "middle", "fontSize": 6}
+    encoding = {"text": {"field": "row", "type": "nominal"}, "color": color}
     return {"data": {"values": named}, "mark": mark, "encoding": encoding}
 
 
