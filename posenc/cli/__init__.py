@@ -281,16 +281,17 @@ def export_command(
 
     `posenc export run=RUN --hf DIR`: its weights and tokenizer as a folder that transformers loads.
     """
+    runs = [one.removeprefix("run=") for one in directories or []]
     if hf is not None:
         from posenc.running.export_hf import export_hf
 
-        if len(directories or []) != 1:
+        if len(runs) != 1:
             raise UserError("RUNS", None, "--hf takes one run", hint="posenc export run=DIR --hf FOLDER")
-        export_hf((directories or [""])[0].removeprefix("run="), hf)
+        export_hf(runs[0], hf)
         return
     from posenc.cli.runs import run_export
 
-    run_export(directories or ["runs"], where or [], out)
+    run_export(runs or ["runs"], where or [], out)
 
 
 @app.command(name="doctor")

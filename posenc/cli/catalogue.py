@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from posenc.core.signature import parameters_of
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.token_cache import entry_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
+from posenc.report.writers import terminal_width
 
 # Where an encoding acts, in the order of a forward pass, and in words.
 PLACES = {
@@ -92,7 +94,7 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_one(one: dict[str, Any]) -> None:
-    console = Console(highlight=False, markup=False, emoji=False)
+    console, width = Console(highlight=False, markup=False, emoji=False), terminal_width()
     settings = [f"encoding.{key}={value_text(value)}" for key, value in one["parameters"].items()]
     settings += [f"encoding.{key}: needed, without a default" for key in one["without_default"]]
     learned = {None: "not declared", "0": "none"}.get(one["learned_parameters"])
@@ -110,7 +112,8 @@ def _print_one(one: dict[str, Any]) -> None:
         if lines:
             console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
-            console.print(Padding(line, (0, 0, 0, 2)) if line else "")
+            margin = "  " + line[: len(line) - len(line.lstrip())]
+            print(textwrap.fill(line.strip(), width, initial_indent=margin, subsequent_indent=margin))
 
 
 # --- corpora

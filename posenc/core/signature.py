@@ -19,21 +19,24 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only parameters of a function or class and their resolved types."""
-    target = function.__init__ if inspect.isclass(function) else function
-    hints = typing.get_type_hints(target)
-    parameters = inspect.signature(target).parameters.items()
-    return {name: hints.get(name, Any) for name, one in parameters if one.kind is one.KEYWORD_ONLY}
+    """Return the parameters that settings may name, and their resolved types.
+
+    Those are keyword-only; of an encoding, which takes its `shape` first, all behind it.
+    """
+    hints = typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    return {one.name: hints.get(one.name, Any) for one in _declared(function)}
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the defaults of keyword-only parameters: posenc's own have none, a user's class may."""
-    found = {
-        one.name: one.default
-        for one in inspect.signature(function).parameters.values()
-        if one.kind is one.KEYWORD_ONLY
-    }
-    return {key: value for key, value in found.items() if value is not inspect.Parameter.empty}
+    """Return the defaults of those parameters: posenc's own have none, a user's class may."""
+    return {one.name: one.default for one in _declared(function) if one.default is not one.empty}
+
+
+def _declared(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    every = list(inspect.signature(function).parameters.values())
+    if every and every[0].name == "shape":  # its author may have left out the `*`
+        return [one for one in every[1:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return [one for one in every if one.kind is one.KEYWORD_ONLY]
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
