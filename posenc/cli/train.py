@@ -97,7 +97,7 @@ def help_text(command: str, arguments: list[str], width: int) -> str:
     """Return examples, choices and settings with their comments, as the arguments choose them."""
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
     config_dir, texts = config_dir_of(arguments), command_tree(command)["hydra"]["help"]
-    lines = [*texts["header"].splitlines(), "", "Choices (GROUP=CHOICE; behind one, --help shows its settings)"]
+    lines = [*texts["header"].splitlines(), "", "Choices (GROUP=CHOICE; --help behind it shows its keys)"]
     for group, default in groups(command).items():
         ends = f"; default {default}" if default else ""
         choice = f"  {group}: {', '.join(choice_files(group, config_dir))}{ends}"

@@ -38,6 +38,11 @@ def test_ways_to_say_it(mine):
     ]
 
 
+def test_its_parameters_need_no_star(mine):
+    mine.write_text(tiny.PLUGIN.replace("*, strength", "strength"))
+    assert jobs("encoding=./mine.py", "encoding.strength=2")[0][0] == {"name": "mine", "strength": 2}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
