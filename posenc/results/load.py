@@ -351,7 +351,8 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path]
     if str(given) in STUDIES:
         return [study_dir(str(given))]
-    if matches := sorted(glob.glob(str(path))):  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
+    matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
+    if matches not in ([], [str(path)]):
         return [path for match in matches for path in _expanded(match)]
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):

@@ -10,6 +10,7 @@ measured. A change is paired by seed and by document; two rows by document alone
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,31 +69,23 @@ class Estimate:
         return [self.value - half, self.value + half]
 
 
-def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]:
-    """Return each one's one-sided p of the hypothesis that the truth is within the margin next to the value.
+def p_beyond(one: Estimate, margin: float) -> float | None:
+    """Return the one-sided p of the hypothesis that the truth is within the margin next to the value.
 
     The interval with 1 - 2p confidence just touches the margin. None without an interval.
     """
     import numpy as np
-    from scipy.special import stdtrit
 
-    sure = [i for i, one in enumerate(estimates) if one.document_variance is not None]
-    some = [estimates[i] for i in sure]
-    seed = np.sqrt([one.seed_variance for one in some])
-    seed_freedom = np.array([one.seed_freedom for one in some])
-    document = np.sqrt([one.document_variance or 0.0 for one in some])
-    document_freedom = np.array([one.document_freedom for one in some])
-    excess = np.abs([one.value for one in some]) - margin
-    low, high = np.full(len(some), math.log(SMALLEST_P)), np.full(len(some), math.log(0.5))
-    for _ in range(BISECTIONS if some else 0):
+    excess, low, high = abs(one.value) - margin, math.log(SMALLEST_P), math.log(0.5)
+    if one.document_variance is None:
+        return None
+    if excess <= 0:
+        return 1.0
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        tail = np.exp(middle)
-        half = np.hypot(stdtrit(seed_freedom, tail) * seed, stdtrit(document_freedom, tail) * document)
-        low, high = np.where(half < excess, low, middle), np.where(half < excess, middle, high)
-    found: list[float | None] = [None] * len(estimates)
-    for i, p, above in zip(sure, np.exp(high), excess, strict=True):
-        found[i] = float(p) if above > 0 else 1.0
-    return found
+        half = math.hypot(*(one.halves(2 * float(np.exp(middle))) or ()))
+        low, high = (low, middle) if half < excess else (middle, high)
+    return float(np.exp(high))
 
 
 def ratio_interval(
@@ -305,7 +298,8 @@ def compare_with(
     others = [i for i in rows if i != at]
     estimates = [unpaired(rows[i], rows[at]) for i in others]
     sides = 2 if reference is None else 1
-    corrected, levels = _holm([None if p is None else sides * p for p in p_beyond(estimates, SAME)])
+    p_values = [p_beyond(one, SAME) for one in estimates]
+    corrected, levels = _holm([None if p is None else sides * p for p in p_values])
     columns = next(iter((samples[at] or {}).values())).columns  # of targets that all rows share
     unit = 1.0 if metric == "bpb" else math.log(2) * sum(columns["bytes"]) / sum(columns["targets"])
     found = {}
@@ -332,21 +326,18 @@ def ranked_rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, Ran
     every = on_shared_documents([one for of in samples if of for one in of.values()])
     if not every:
         return {}
-    ratios = ratios_of(every, "bytes")
-    places, start = {}, 0
-    for i, count in counts.items():
-        places[i] = slice(start, start + count)
-        start += count
-    values = {i: tuple(one.value for one in ratios[place]) for i, place in places.items()}
+    left = iter(ratios_of(every, "bytes"))
+    ratios = {i: list(itertools.islice(left, count)) for i, count in counts.items()}
+    values = {i: tuple(one.value for one in some) for i, some in ratios.items()}
     several = [i for i in values if len(values[i]) >= SEEDS]
     shared = shared_variances(tuple(values[i] for i in several))
     moderated = dict(zip(several, shared, strict=True)) if shared else {}
     rows = {}
-    for i, place in places.items():
+    for i, some in ratios.items():
         mean, spread = mean_and_spread(values[i])
         method: Method = "documents" if spread is None else "moderated" if i in moderated else "welch"
         variance, freedom = moderated.get(i, ((spread or 0.0) ** 2, max(counts[i] - 1, 1)))
-        rows[i] = RankedRow(ratios[place], mean, variance / counts[i], freedom, method)
+        rows[i] = RankedRow(some, mean, variance / counts[i], freedom, method)
     return rows
 
 

@@ -49,7 +49,7 @@ def test_an_interval_from_ten_documents_on():
     assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
     assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
     none = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
-    assert (none.value, none.interval(), p_beyond([none], 0.0)[0]) == (pytest.approx(0.5), None, None)
+    assert (none.value, none.interval(), p_beyond(none, 0.0)) == (pytest.approx(0.5), None, None)
 
 
 def test_difference_divides_once_and_aligns_documents():
@@ -119,7 +119,7 @@ def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what):
         pairs = [(bits(values), bits([0.0] * 50))] * (1 if what == "documents" else 3)
     expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
+    assert p_beyond(estimate, 0.02) == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
 def test_documents_are_judged_after_averaging_over_seeds():
@@ -139,12 +139,12 @@ def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_i
         estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
             low, high = estimate.interval(1 - 2 * level)
-            assert (p_beyond([estimate], margin)[0] < level) == (low > margin or high < -margin)
+            assert (p_beyond(estimate, margin) < level) == (low > margin or high < -margin)
     seeds, documents = stats.t.ppf(0.975, 2) * 0.005, stats.t.ppf(0.975, 60) * 0.004
     assert estimate.halves(0.05) == pytest.approx((seeds, documents))
     assert estimate.interval()[1] == pytest.approx(estimate.value + math.hypot(seeds, documents))
-    assert p_beyond([Estimate(0.01, 0.0, 1e-6, 39.0)], 0.02)[0] == 1.0
-    assert 0 < p_beyond([Estimate(0.5, 0.0, 0.0, 39.0)], 0.02)[0] < 1e-10
+    assert p_beyond(Estimate(0.01, 0.0, 1e-6, 39.0), 0.02) == 1.0
+    assert 0 < p_beyond(Estimate(0.5, 0.0, 0.0, 39.0), 0.02) < 1e-10
 
 
 def test_mean_and_spread():
