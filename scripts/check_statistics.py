@@ -29,6 +29,7 @@ from posenc.results.statistics import (
     compare_with,
     difference,
     ranked_rows,
+    ratio_of,
     shared_variances,
     unpaired,
 )
@@ -85,7 +86,7 @@ def on_the_study() -> None:
     for protocol in ("fixed-target", "sliding", "nonoverlapping"):
         for multiple, (_, every) in columns(protocol).items():
             rows = first(every)
-            means = [np.mean([one.ratio("targets").value for one in row.values()]) for row in rows]
+            means = [np.mean([ratio_of(one, "targets").value for one in row.values()]) for row in rows]
             above = above_best(rows)
             far = [i for i, mean in enumerate(means) if mean - min(means) > 0.3]
             cells += len(far)
@@ -123,7 +124,7 @@ def held_out() -> None:
     hits: dict[str, list[tuple[float, bool]]] = {"t": [], "shared": []}
     for protocol in ("fixed-target", "sliding", "nonoverlapping"):
         for _, rows in columns(protocol).values():
-            losses = [[one.ratio("bytes").value for one in row.values()] for row in rows]
+            losses = [[ratio_of(one, "bytes").value for one in row.values()] for row in rows]
             for chosen in itertools.combinations(range(5), 3):
                 some = tuple(tuple(y[i] for i in (chosen if len(y) == 5 else range(3))) for y in losses)
                 shared = shared_variances(some)
@@ -153,19 +154,19 @@ def held_out() -> None:
 
 def simulated(rng: np.random.Generator, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int) -> Rows:
     """Return new seeds of the study's rows `at` on new documents, each row moved by `shift` bits per byte."""
-    count = len(rows[0][0].columns["document"])
+    count = len(rows[0][0]["document"])
     drawn = rng.integers(count, size=count)
     found = []
     for i, by in zip(at, shift, strict=True):
         of = list(rows[i].values())
-        sizes = np.asarray(of[0].columns["bytes"], dtype=float)[drawn]
-        nats = np.mean([one.columns["nats"] for one in of], axis=0)[drawn]
-        spread = np.std([one.ratio("bytes").value for one in of], ddof=1)
+        sizes = np.asarray(of[0]["bytes"], dtype=float)[drawn]
+        nats = np.mean([one["nats"] for one in of], axis=0)[drawn]
+        spread = np.std([ratio_of(one, "bytes").value for one in of], ddof=1)
         error = by + rng.normal(0, spread, seeds)
         numbers = list(range(count))
         found.append(
             {
-                s: Sample({"document": numbers, "nats": nats + e * sizes * math.log(2), "bytes": sizes})
+                s: {"document": numbers, "nats": nats + e * sizes * math.log(2), "bytes": sizes}
                 for s, e in enumerate(error)
             }
         )
@@ -178,7 +179,7 @@ def by_simulation(experiments: int) -> None:
     for seeds, size, multiple in itertools.product((2, 3, 5), (6, 29), LENGTHS):
         names, rows = study[multiple]
         at = [i for i, name in enumerate(names) if size == 29 or name in SIX]
-        losses = np.array([np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at])
+        losses = np.array([np.mean([ratio_of(one, "bytes").value for one in rows[i].values()]) for i in at])
         level = losses.min() - losses
         cases = {"study": 0 * level, "equal": level, "edge": level + np.where(np.arange(size) % 2, SAME, 0.0)}
         found = {case: one_case(experiments, rows, at, shift, seeds) for case, shift in cases.items()}
@@ -194,7 +195,7 @@ def power(experiments: int) -> None:
     """How often two rows of the stable group are told apart at 8T, by their true difference and the seeds."""
     names, rows = columns("fixed-target")[8.0]
     rows = [rows[names.index(name)] for name in STABLE]
-    losses = np.array([np.mean([one.ratio("bytes").value for one in row.values()]) for row in rows])
+    losses = np.array([np.mean([ratio_of(one, "bytes").value for one in row.values()]) for row in rows])
     rng, lines = np.random.default_rng(0), []
     for nats in (0.0, 0.003, 0.01, 0.03, 0.1):
         shift = losses.min() - losses + np.where(np.arange(len(rows)) % 2, nats / math.log(2), 0.0)
@@ -246,7 +247,7 @@ def one_case(
 ) -> dict[str, float]:
     """Return means over experiments: rows above the best, any of them falsely, coverage."""
     rng = np.random.default_rng(0)
-    truth = shift + [np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at]
+    truth = shift + [np.mean([ratio_of(one, "bytes").value for one in rows[i].values()]) for i in at]
     lowest, found = int(truth.argmin()), []
     for _ in range(experiments):
         made = simulated(rng, rows, at, shift, seeds)
@@ -279,8 +280,8 @@ def of_documents(experiments: int) -> None:
         numbers = list(range(len(sizes)))
         crop = {"document": numbers, "bytes": sizes, "nats": np.zeros(len(sizes))}
         crop |= {} if groups is None else {"group": groups.tolist()}
-        one = Sample({**crop, "nats": effect * sizes * math.log(2)})
-        return inside(difference([(one, Sample(crop))], "bytes").interval(), truth)
+        one = {**crop, "nats": effect * sizes * math.log(2)}
+        return inside(difference([(one, crop)], "bytes").interval(), truth)
 
     for sigma, count in itertools.product((0.5, 1.0), (10, 15, 20, 29, 60)):
         hits = [

@@ -236,7 +236,7 @@ def _rank(table: Comparison, at: int, baseline: int | None) -> None:
     if sum(cell.rankable for cell in cells) < 2 or not _comparable(table, at):
         return
     samples = [samples_of(row, multiple) if row.cells[at].rankable else None for row in table.rows]
-    if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
+    if not all(any(one["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, metric).items():
         cells[i].versus_best = versus

@@ -16,11 +16,10 @@ from typing import Literal
 
 from posenc.results.load import Run
 from posenc.results.schema import HEADLINE, Record, multiple_of
-from posenc.results.settings import Selected, kind_of
+from posenc.results.settings import Selected, kind_of, pair_of
 from posenc.results.statistics import (
     CONFIDENCE,
     Ratio,
-    Sample,
     document_part,
     mean_and_spread,
     ratios_of,
@@ -282,12 +281,11 @@ def recovered_of(members: Sequence[Selected], references: Sequence[tuple[Run, Re
             long[record["window"]][run.seed] = record
     for window, by_seed in sorted(long.items(), reverse=True):
         multiple = round(window / at_t["window"], 6)
-        far = [(one, base, one.cells.get(multiple)) for one, base in bases]
-        pairs = [(one.sample(base), one.sample(record)) for one, base, record in far if record]
-        samples = [one for near, far in pairs if near and far for one in (near, far)]
-        if samples:
-            count = len(samples)
-            samples += [Sample(record["per_document"] or {}) for record in by_seed.values()]
+        far = [(base, one.cells.get(multiple)) for one, base in bases]
+        pairs = [pair for base, record in far for pair in pair_of(base, record)]
+        if pairs:
+            samples, count = [one for pair in pairs for one in pair], 2 * len(pairs)
+            samples += [record["per_document"] or {} for record in by_seed.values()]
             ratios = ratios_of(samples, "targets")
             found = share_of(ratios[:count:2], ratios[1:count:2], ratios[count:])
             return replace(found, multiple=multiple, window=window)

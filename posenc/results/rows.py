@@ -32,6 +32,7 @@ from posenc.results.settings import (
     differing,
     knob_words,
     options_of,
+    pair_of,
     settings_of,
     size_of,
 )
@@ -184,9 +185,9 @@ def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     bases = [member.base for member, _, _ in found]
     pairs = [  # of a seed here, and at its crop line
         pair
-        for (member, record, _), base in zip(found, bases, strict=True)
+        for (_, record, _), base in zip(found, bases, strict=True)
         if base is not record
-        for pair in pair_of(member, record, base)
+        for pair in pair_of(record, base)
     ]
     cell = Cell(multiple, single(record["window"] for _, record in there if record), seeds=len(values))
     cell.targets_hash = single(record["targets_hash"] for record in records)
@@ -211,7 +212,7 @@ def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
         own = _difference(pairs, "targets" if metric == "nats" else "bytes")
         cell.change_ci95 = records[0].get("rise_ci95") if own is None else own.interval()
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
-        same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
+        same = all(ours["nats"] == theirs["nats"] for ours, theirs in pairs)
         cell.verdict = SAME_WORD if same else verdict(change)  # same: one measurement, stored twice
         cell.verdict_change, cell.verdict_ci95 = change.value, change.interval()
     return cell
@@ -240,9 +241,9 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
 
 def samples_of(row: Row, multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
-    records = [(member, member.cells.get(multiple)) for member in row.members]
-    samples = [(m.run.seed, None if record is None else m.sample(record)) for m, record in records]
-    return {seed: sample for seed, sample in samples if seed is not None and sample is not None}
+    records = {m.run.seed: m.cells.get(multiple) for m in row.members}
+    samples = {seed: record["per_document"] for seed, record in records.items() if record}
+    return {seed: sample for seed, sample in samples.items() if seed is not None and sample}
 
 
 def value_of(record: Record | None, metric: Metric) -> float | None:
@@ -268,12 +269,6 @@ def _reason(run: Run, record: Record | None) -> str:
     if run.problem is None and run.state == "finished":
         return "no results" if run.facts is None else NOT_MEASURED
     return run.state
-
-
-def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
-    """Return the sums by document of a record and of the one it is compared with; [] without one of them."""
-    ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
-    return [(ours, theirs)] if ours and theirs else []
 
 
 def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:
@@ -339,7 +334,7 @@ def _against_reference(member: Selected) -> Estimate | None:
         return None
     shown = {id(record) for record in [*member.records, member.base]}
     best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
-    return _difference(pair_of(member, best, references[place(best)]), "bytes")
+    return _difference(pair_of(best, references[place(best)]), "bytes")
 
 
 # --- runs into rows

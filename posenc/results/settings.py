@@ -219,20 +219,17 @@ class Selected:
     curve: Record | None = None  # of the longest context
     base: Record | None = None  # of the run as trained, in windows of T
     left_out: int = 0  # records of this run and protocol with another checkpoint, corpus or set of targets
-    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # of the run, by the record's id
 
     @property
     def records(self) -> list[Record]:
         """All of them; a curve whole."""
         return list(self.cells.values()) if self.curve is None else [self.curve]
 
-    def sample(self, record: Record) -> Sample | None:
-        """Return a record's sums by document; its ratios are computed once."""
-        if record["per_document"] is None:
-            return None
-        if id(record) not in self.samples:
-            self.samples[id(record)] = Sample(record["per_document"])
-        return self.samples[id(record)]
+
+def pair_of(record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
+    """Return the sums by document of a record and of the one it is compared with; [] without one of them."""
+    ours, theirs = (one and one["per_document"] for one in (record, base))
+    return [(ours, theirs)] if ours and theirs else []
 
 
 def extend_key(record: Record) -> str | None:
@@ -269,10 +266,9 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     selected: list[Selected] = []
     for run, count, kept in newest:
         best, own = min(map(target_set, kept), key=lambda key: ranked[key]), dict[str | None, Selected]()
-        samples: dict[int, Sample] = {}
         for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
             key = extend_key(record)
-            one = own.setdefault(key, Selected(run, key, samples=samples))
+            one = own.setdefault(key, Selected(run, key))
             one.cells.setdefault(multiple_of(record), record)
         for one in own.values():
             one.left_out = count - sum(len(one.cells) for one in own.values())

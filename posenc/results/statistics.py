@@ -26,6 +26,7 @@ MIN_GROUPS = 20  # fewer: documents count as independent
 SMALLEST_P = 1e-15
 BISECTIONS = 40  # of the logarithm of a p, to 1e-10
 Per = Literal["targets", "bytes"]
+Sample = Mapping[str, Any]  # sums and counts by document of one record, its `per_document`
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def ratio_interval(
     log-normal length (sigma 1.5) a simulated 95% interval covered 92%, with n - 1 88%.
     """
     columns = {"document": range(len(sums)), "nats": sums, "targets": counts, "group": groups}
-    (ratio,) = ratios_of([Sample(columns)], "targets")
+    (ratio,) = ratios_of([columns], "targets")
     return Estimate(ratio.value, 0.0, *document_part([ratio])).interval()
 
 
@@ -112,49 +113,39 @@ class Ratio:
     freedom: float  # effective number of units - 1
 
 
-class Sample:
-    """Sums and counts by document of one record (its `per_document`), and the ratios made from them."""
+def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
+    """Return the loss in nats per token, or with per="bytes" in bits per byte.
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self.columns = columns
-        self.groups = len(set(columns.get("group") or ()))
-        self._ratios: dict[tuple[Per, bool], Ratio] = {}
+    Raises ValueError where there is nothing to divide by (no bytes).
+    """
+    import numpy as np
 
-    def ratio(self, per: Per, by_group: bool = False) -> Ratio:
-        """Return the loss in nats per token, or with per="bytes" in bits per byte; computed once.
-
-        Raises ValueError where there is nothing to divide by (no bytes).
-        """
-        if (per, by_group) not in self._ratios:
-            import numpy as np
-
-            sums: np.ndarray = np.asarray(self.columns["nats"], dtype=np.float64)
-            counts: np.ndarray = np.asarray(self.columns[per], dtype=np.float64)
-            if by_group:
-                _, inverse = np.unique(np.asarray(self.columns["group"]), return_inverse=True)
-                sums, counts = np.bincount(inverse, weights=sums), np.bincount(inverse, weights=counts)
-            elif (documents := self.columns["document"]) != sorted(documents):  # each comes once
-                order = np.argsort(np.asarray(documents))
-                sums, counts = sums[order], counts[order]
-            counts = counts * (1.0 if per == "targets" else math.log(2))
-            total, size = sums.sum(), counts.sum()
-            if not size > 0:
-                raise ValueError(f"no {per} to divide by")
-            rest = size - counts
-            left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
-            freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
-            self._ratios[per, by_group] = Ratio(len(sums), float(total / size), left_out, freedom)
-        return self._ratios[per, by_group]
+    sums: np.ndarray = np.asarray(sample["nats"], dtype=np.float64)
+    counts: np.ndarray = np.asarray(sample[per], dtype=np.float64)
+    if by_group:
+        _, inverse = np.unique(np.asarray(sample["group"]), return_inverse=True)
+        sums, counts = np.bincount(inverse, weights=sums), np.bincount(inverse, weights=counts)
+    elif (documents := sample["document"]) != sorted(documents):  # each comes once
+        order = np.argsort(np.asarray(documents))
+        sums, counts = sums[order], counts[order]
+    counts = counts * (1.0 if per == "targets" else math.log(2))
+    total, size = sums.sum(), counts.sum()
+    if not size > 0:
+        raise ValueError(f"no {per} to divide by")
+    rest = size - counts
+    left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+    freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
+    return Ratio(len(sums), float(total / size), left_out, freedom)
 
 
 def ratios_of(samples: Sequence[Sample], per: Per) -> list[Ratio]:
     """Return their ratios by group where every sample names at least MIN_GROUPS, else by document."""
-    by_group = all(one.groups >= MIN_GROUPS for one in samples)
-    return [one.ratio(per, by_group) for one in samples]
+    by_group = all(len(set(one.get("group") or ())) >= MIN_GROUPS for one in samples)
+    return [ratio_of(one, per, by_group) for one in samples]
 
 
 def difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate:
-    """Return a - b, paired by seed and document: `pairs` has (a, b) of each seed. Units as Sample.ratio.
+    """Return a - b, paired by seed and document: `pairs` has (a, b) of each seed. Units as ratio_of.
 
     A document, of which both have the same, is left out of a and b at once, so what they share in it cancels.
     Of two tokenizers it is the difference of two ratios over the same documents.
@@ -201,14 +192,14 @@ def document_part(a: Sequence[Ratio], b: Sequence[Ratio] = ()) -> tuple[float | 
 
 def on_shared_documents(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples cut to the documents that all have; an empty list where there is none."""
-    lists = [one.columns["document"] for one in samples]
-    if all(one is lists[0] or one == lists[0] for one in lists):
+    lists = [one["document"] for one in samples]
+    if all(one == lists[0] for one in lists):
         return list(samples)
     shared = set(lists[0]).intersection(*lists)
 
     def cut(one: Sample) -> Sample:
-        kept = [i for i, document in enumerate(one.columns["document"]) if document in shared]
-        return Sample({key: [values[i] for i in kept] for key, values in one.columns.items()})
+        kept = [i for i, document in enumerate(one["document"]) if document in shared]
+        return {key: [values[i] for i in kept] for key, values in one.items()}
 
     return [cut(one) for one in samples] if shared else []
 
@@ -300,7 +291,7 @@ def compare_with(
     sides = 2 if reference is None else 1
     p_values = [p_beyond(one, SAME) for one in estimates]
     corrected, levels = _holm([None if p is None else sides * p for p in p_values])
-    columns = next(iter((samples[at] or {}).values())).columns  # of targets that all rows share
+    columns = next(iter((samples[at] or {}).values()))  # of targets that all rows share
     unit = 1.0 if metric == "bpb" else math.log(2) * sum(columns["bytes"]) / sum(columns["targets"])
     found = {}
     if reference is None:

@@ -16,7 +16,6 @@ from posenc.results.statistics import (
     MORE_SEEDS,
     SAME,
     Estimate,
-    Sample,
     compare_with,
     shared_variances,
     verdict,
@@ -65,7 +64,7 @@ def sample(loss, seeds=(0, 1, 2), noise=0.0, wiggle=0.0):
     for at, seed in enumerate(seeds):
         bits = loss + noise * (at - (len(seeds) - 1) / 2) + wiggle * (-1.0) ** np.arange(DOCUMENTS)
         columns = {"document": list(range(DOCUMENTS)), "nats": list(bits * 100 * BIT)}
-        found[seed] = Sample({**columns, "bytes": [100.0] * DOCUMENTS, "targets": [50] * DOCUMENTS})
+        found[seed] = {**columns, "bytes": [100.0] * DOCUMENTS, "targets": [50] * DOCUMENTS}
     return found
 
 
@@ -107,11 +106,11 @@ def test_documents_are_paired_and_one_seed_says_so():
     assert found[0].ci95 == pytest.approx([0.5, 0.5], abs=1e-9)  # what both share cancels
     mixed = compare_with([hard, sample(1.0, wiggle=-0.4, noise=0.01)], None, "bpb")
     assert mixed[0].method == "documents" and mixed[0].ci95[1] - mixed[0].ci95[0] > 0.2
-    few = {0: Sample({key: values[:8] for key, values in easy[1].columns.items()})}
-    other = {0: Sample({key: values[:8] for key, values in hard[0].columns.items()})}
+    few = {0: {key: values[:8] for key, values in easy[1].items()}}
+    other = {0: {key: values[:8] for key, values in hard[0].items()}}
     assert compare_with([few, other], None, "bpb")[1].ci95 is None
     assert words(few, other) == {0: "best", 1: "tied"}
-    far = {0: Sample({**easy[1].columns, "document": list(range(100, 100 + DOCUMENTS))})}
+    far = {0: {**easy[1], "document": list(range(100, 100 + DOCUMENTS))}}
     assert words(hard, far) == {}  # no document in common
 
 
@@ -172,7 +171,7 @@ def test_equal_rows_are_rarely_ranked(rows, seeds):
         for _ in range(rows):
             bits = rng.normal(0, 0.1, size) + rng.normal(0, 0.05, (seeds, 1))
             columns = {"document": list(range(size)), "bytes": [100.0] * size}
-            made.append({s: Sample({**columns, "nats": list(row * 100 * BIT)}) for s, row in enumerate(bits)})
+            made.append({s: {**columns, "nats": list(row * 100 * BIT)} for s, row in enumerate(bits)})
         wrong += "above" in words(*made).values()
     assert wrong <= 12  # 5% of 200, and chance
 

@@ -9,7 +9,6 @@ from scipy import stats
 from posenc.results.schema import make_record
 from posenc.results.statistics import (
     Estimate,
-    Sample,
     difference,
     mean_and_spread,
     on_shared_documents,
@@ -21,7 +20,7 @@ from posenc.results.statistics import (
 def sample(nats, targets=None, sizes=None, start=0):
     n = len(nats)
     columns = {"document": list(range(start, start + n)), "nats": list(nats)}
-    return Sample({**columns, "targets": targets or [10] * n, "bytes": sizes or [20] * n})
+    return {**columns, "targets": targets or [10] * n, "bytes": sizes or [20] * n}
 
 
 def bits(values, size=100.0):
@@ -54,7 +53,7 @@ def test_an_interval_from_ten_documents_on():
 
 def test_difference_divides_once_and_aligns_documents():
     a, straight = sample([12.0, 40.0], [10, 30], [20, 60]), sample([10.0, 30.0], [10, 30], [20, 60])
-    b = Sample({key: values[::-1] for key, values in straight.columns.items()})
+    b = {key: values[::-1] for key, values in straight.items()}
     assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
     assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
     with pytest.raises(ValueError, match="no bytes"):
@@ -67,8 +66,8 @@ def test_pairing_removes_what_both_share():
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
     ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
-    assert ours.columns["document"] == theirs.columns["document"] == list(range(5, 40))
-    assert ours.columns["nats"] == theirs.columns["nats"]
+    assert ours["document"] == theirs["document"] == list(range(5, 40))
+    assert ours["nats"] == theirs["nats"]
     assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
@@ -91,7 +90,7 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty():
     group = {"group": list(np.repeat(range(25), 3))}
 
     def half(ours, theirs):
-        low, high = difference([(Sample(ours), Sample(theirs))], "targets").interval()
+        low, high = difference([(ours, theirs)], "targets").interval()
         return (high - low) / 2
 
     by_group = half({**alike, **group}, {**zero, **group})
