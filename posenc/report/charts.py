@@ -17,8 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+
 from posenc.core.atomic_files import write_bytes_atomic
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.captions import unit_of
 from posenc.report.series import (
@@ -61,6 +63,7 @@ NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
 
 Spec = dict[str, Any]
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in points
 Panels = Sequence[tuple[Comparison, str]]  # with their titles
 
 
@@ -282,13 +285,6 @@ def _use(panels: Panels, names: Names) -> Chart | None:
 
 def _beside(spec: Spec, width: float) -> Spec:
     """Return a layer with the names of the points of `_use`, each where it covers the least."""
-    import numpy as np
-
-    def area(box: Any, others: Any) -> float:
-        """Return how much of a box (left, top, right, bottom) others (N, 4) cover."""
-        sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])  # (N, 2)
-        return float(sides.clip(0).prod(axis=1).sum())
-
     left, right = (_symlog(end) for end in spec["encoding"]["x"]["scale"]["domain"])
     scale, values, named = width / (right - left), spec["data"]["values"], []
     at = [((_symlog(one["x"]) - left) * scale, TALL * (1 - one["y"] / 100)) for one in values]
@@ -296,22 +292,26 @@ def _beside(spec: Spec, width: float) -> Spec:
     for (x, _), one in zip(at, values, strict=True):
         taken.append((x - 1, TALL * (1 - one["high"] / 100), x + 1, TALL * (1 - one["low"] / 100)))
     for (x, y), one in zip(at, values, strict=True):
-        long, best = CHARACTER * len(one["row"]), math.inf
+        long, costs = CHARACTER * len(one["row"]), {}
         for down in range(-36, 37, 6):
             for start in (x + 5, x - 5 - long):
-                box = np.array([start, y + down - 3.5, start + long, y + down + 3.5])
-                outside = 7 * long - area(box, np.array([[0, 0, width, TALL]]))
-                cost = area(box, np.array(taken)) + 10 * outside + 2 * abs(down)
-                if cost < best:
-                    best, chosen = cost, box
-        taken.append(tuple(chosen))
-        bent = left + float(chosen[0]) / scale
+                box = (start, y + down - 3.5, start + long, y + down + 3.5)
+                outside = 7 * long - _covered(box, [(0, 0, width, TALL)])
+                costs[box] = _covered(box, taken) + 10 * outside + 2 * abs(down)
+        taken.append(min(costs, key=lambda box: costs[box]))
+        bent = left + taken[-1][0] / scale
         change = math.copysign(FINE * math.expm1(abs(bent)), bent)
-        named.append({"row": one["row"], "x": change, "y": 100 * (1 - float(chosen[1] + 3.5) / TALL)})
+        named.append({"row": one["row"], "x": change, "y": 100 * (1 - (taken[-1][1] + 3.5) / TALL)})
     color = spec["layer"][-1]["encoding"]["color"]
     mark = {"type": "text", "align": "left", "baseline": "middle", "fontSize": 6}
     encoding = {"text": {"field": "row", "type": "nominal"}, "color": color}
     return {"data": {"values": named}, "mark": mark, "encoding": encoding}
+
+
+def _covered(box: Box, others: Sequence[Box]) -> float:
+    """Return how much of a box others cover."""
+    sides = [[min(box[i + 2], one[i + 2]) - max(box[i], one[i]) for i in (0, 1)] for one in others]
+    return sum(max(0.0, wide) * max(0.0, high) for wide, high in sides)
 
 
 def _symlog(change: float) -> float:
@@ -354,7 +354,7 @@ def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison]) -> byt
     inner = WIDTH / columns  # too wide, so that it is not the notes that are measured
     for _ in range(2):  # how wide axes and names are is known once they are drawn
         spec = _on_paper(found, names, inner, columns)
-        svg: str = vega().vegalite_to_svg(spec, allowed_base_urls=[])
+        svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
         wide = re.findall(r' width="([\d.]+)"', svg)[0]
         inner = max(40.0, inner + (WIDTH - float(wide)) / columns)
     return image(svg, format)
@@ -368,19 +368,9 @@ def image(svg: str, format: str) -> bytes:
     if format == "svg":
         return re.sub(r' (width|height)="([\d.]+)"', r' \1="\2pt"', svg, count=2).encode()
     if format == "pdf":
-        pdf = bytes(vega().svg_to_pdf(svg))  # its names come in any order
+        pdf = bytes(vl_convert.svg_to_pdf(svg))  # its names come in any order
         return re.sub(rb"(?: +/\w+ \d+ 0 R\n)+", lambda one: b"".join(sorted(one[0].splitlines(True))), pdf)
-    return bytes(vega().svg_to_png(svg, ppi=DPI))
-
-
-def vega() -> Any:
-    """Return vl_convert, which has Vega's JavaScript. Raises RunError without it."""
-    try:
-        import vl_convert
-    except ImportError as error:
-        hint = "pip install vl-convert-python"
-        raise RunError(f"charts need vl-convert-python: {error}", hint=hint) from error
-    return vl_convert
+    return bytes(vl_convert.svg_to_png(svg, ppi=DPI))
 
 
 def on_paper(spec: Spec, colors: Mapping[str, str]) -> Spec:

@@ -14,11 +14,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+
 from posenc import __version__
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
 from posenc.report.captions import explain, label
-from posenc.report.charts import chart, stored, vega
+from posenc.report.charts import chart, stored
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
@@ -39,7 +41,7 @@ def write_page(path: Path, comparisons: Sequence[Comparison], command: Sequence[
     """Write the page, whole or not at all; the same runs give the same bytes.
 
     Each comparison is a section; `command` is the command line that makes the page again. Raises RunError
-    where the file cannot be written or the chart library is not installed.
+    where the file cannot be written.
     """
     write_text_atomic(path, page(comparisons, command))
 
@@ -85,12 +87,12 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
 
 @functools.cache
 def chart_library() -> str:
-    """Return a script that defines `vegaEmbed`. Raises RunError without vl-convert-python.
+    """Return a script that defines `vegaEmbed`.
 
     Chosen over Bokeh (1.27 MB against 0.90 MB): it draws SVG, so that lines take their colours from the
     page's style sheet in light, dark and print, and its interpreter of expressions needs no `eval`.
     """
-    script: str = vega().javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
+    script: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
     assert "</script" not in script.lower() and "<!--" not in script, "the library would end its element"
     return script
 

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+import vl_convert
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
-from posenc.report.charts import Spec, image, on_paper, stored, template, vega
+from posenc.report.charts import Spec, image, on_paper, stored, template
 from posenc.report.series import ON_WHITE
 from posenc.report.table import CellText, Table
 from posenc.report.writers import table_lines
@@ -373,7 +374,7 @@ MOST_NUMBERS = 7  # of a line
 
 def picture_bytes(picture: Picture, format: str) -> bytes:
     """Return a file's content, the same bytes for the same picture; `format` is one of FORMATS."""
-    return image(vega().vegalite_to_svg(picture_spec(picture), allowed_base_urls=[]), format)
+    return image(vl_convert.vegalite_to_svg(picture_spec(picture), allowed_base_urls=[]), format)
 
 
 def picture_spec(picture: Picture) -> Spec:

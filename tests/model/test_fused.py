@@ -38,7 +38,6 @@ CASES = {
         lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight),
         lambda dtype: (drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
     ),
-    "square": (fused.squared_relu, lambda x: F.relu(x).square(), lambda dtype: (drawn(3, 9, dtype=dtype),)),
     "loss": (
         fused.next_token_loss,
         plain_loss,
