@@ -26,7 +26,6 @@ from posenc.evaluation.foreign import Foreign, NotApplicableError
 
 ATTENTION = "posenc"  # the name of its attention function in transformers
 BLOCK = 512  # queries at once in that function
-STATE = ("inv_freq", "attention_scaling", "max_seq_len_cached")  # ends of the names of a rotation's state
 LENGTHS = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # names of T
 TABLES = ("wpe", "embed_positions", "position_embeddings")  # names of learned positions
 ABLE = {"rotate", "scores", "visible"}  # hooks of an extension that transformers has a place for
@@ -66,13 +65,7 @@ class HuggingFace(Foreign):
         heads, width = getattr(config, "num_attention_heads", 1), config.hidden_size  # Mamba has none
         head_dim = getattr(config, "head_dim", None) or width // heads
         self.shape = Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
-        self.rotations: list[Any] = [one for one in model.modules() if hasattr(one, "rope_type")]
-        self.loaded = [
-            copy.deepcopy(
-                {key: getattr(one, key) for key in (*vars(one), *one._buffers) if key.endswith(STATE)}
-            )
-            for one in self.rotations
-        ]
+        self.rotations = {place: one for place, one in model.named_modules() if hasattr(one, "rope_type")}
         self.fixed: str | None = None  # why extensions cannot change its frequencies
         self.encoding = self.effective_encoding = self._encoding()
         self.keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
@@ -87,8 +80,8 @@ class HuggingFace(Foreign):
         name = self.config.model_type
         if biased_instead(self.config):  # Falcon: its rotation is there and not used
             return Known(self.shape, name)
-        if len(self.rotations) == 1 and hasattr(self.rotations[0], "inv_freq"):
-            (rotation,) = self.rotations
+        rotation: Any = next(iter(self.rotations.values()), None)
+        if len(self.rotations) == 1 and hasattr(rotation, "inv_freq"):
             given = rope_settings(self.config)
             if rotation.rope_type != "default":
                 self.fixed = f"its rotation is scaled already ({rotation.rope_type})"
@@ -150,26 +143,23 @@ class HuggingFace(Foreign):
 
     @contextmanager
     def _rotated(self, acting: Encoding) -> Iterator[None]:
-        """Set the rotations as loaded, or to the frequencies of an extension; as loaded again at the end."""
-        self._restore()
-        if acting is not self.effective_encoding and isinstance(self.effective_encoding, KnownRotary):
-            (rotation,) = self.rotations
-            part = next((one for one in leaves(acting) if isinstance(one, Rotary)), None)
-            theta = torch.zeros_like(rotation.inv_freq)  # `drop`: nothing turns
-            if part is not None:
-                theta = part.frequencies(torch.device("cpu")).to(theta)
-                rotation.attention_scaling = float(part.angles(torch.zeros(1, dtype=torch.int64))[0][0, 0])
-            rotation.inv_freq = theta
+        """Put a copy in each rotation's place, with the frequencies of an extension; itself at the end."""
+        for place, own in self.rotations.items():
+            rotation: Any = copy.deepcopy(own)
+            if acting is not self.effective_encoding and isinstance(self.effective_encoding, KnownRotary):
+                part = next((one for one in leaves(acting) if isinstance(one, Rotary)), None)
+                theta = torch.zeros_like(rotation.inv_freq)  # `drop`: nothing turns
+                if part is not None:
+                    theta = part.frequencies(torch.device("cpu")).to(theta)
+                    louder, _ = part.angles(torch.zeros(1, dtype=torch.int64))  # cos of 0 times a factor
+                    rotation.attention_scaling = float(louder[0, 0])
+                rotation.inv_freq = theta
+            self.model.set_submodule(place, rotation)
         try:
             yield
         finally:
-            self._restore()
-
-    def _restore(self) -> None:
-        for rotation, state in zip(self.rotations, self.loaded, strict=True):
-            for name, value in state.items():
-                now = getattr(rotation, name)
-                setattr(rotation, name, value.clone().to(now.device) if isinstance(value, Tensor) else value)
+            for place, own in self.rotations.items():
+                self.model.set_submodule(place, own)
 
     @contextmanager
     def _attending(self, acting: Encoding) -> Iterator[None]:

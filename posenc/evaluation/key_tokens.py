@@ -103,16 +103,14 @@ def check_reference(run: str | None, tokenizer: str, **of: Any) -> None:
 
 def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
     """Return the reference's keys of these blocks: (N, block) bool; None where it has none of them."""
-    shape = (len(blocks.ends), blocks.block)
+    shape, count = (len(blocks.ends), blocks.block), len(blocks.ends) * blocks.block
     for entry in read_reference(run):
         if entry["targets_hash"] == blocks.hash:
-            size = (shape[0] * shape[1] + 7) // 8
             try:
-                packed = zlib.decompressobj().decompress(base64.b64decode(entry["keys"]), size + 1)
+                packed = np.frombuffer(zlib.decompress(base64.b64decode(entry["keys"])), dtype=np.uint8)
+                if len(packed) != -(-count // 8):
+                    raise ValueError(f"{len(packed)} bytes for {count} targets")
+                return np.unpackbits(packed, count=count).astype(bool).reshape(shape)
             except (ValueError, TypeError, zlib.error) as error:
                 raise UserError(KEY, run, f"its keys are damaged ({error})") from error
-            if len(packed) != size:
-                raise UserError(KEY, run, f"its keys are damaged ({len(packed)} bytes, not {size})")
-            bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=shape[0] * shape[1])
-            return bits.astype(bool).reshape(shape)
     return None
