@@ -9,7 +9,6 @@ lines: a head, then for each run its status, settings and results.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import glob
 import gzip
@@ -17,7 +16,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import shlex
 import socket
 import zlib
@@ -35,7 +33,6 @@ CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targe
 LARGEST = 50_000_000  # bytes
 LARGEST_RESULTS = 500_000_000  # 25 cells of 2000 documents have 3 MB; 900, with every extension, 60 MB
 LARGEST_CONFIG = 1_000_000
-SEED = re.compile(rb"^seed: (\d{1,18})\n", re.M)
 
 
 def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
@@ -143,16 +140,9 @@ def parse_object(text: bytes, name: str) -> dict[str, Any]:
 def read_config(run_dir: Path) -> dict[str, Any] | None:
     """Return config.yaml as plain data; None where there is none. Raises ValueError, OSError."""
     text = read_file(run_dir, "config.yaml", LARGEST_CONFIG)
-    if text is None:
-        return None
-    seeds = list(SEED.finditer(text))
-    if len(seeds) == 1:  # the seeds of one setting differ in this line alone: the rest is parsed once
-        data = plain_yaml(text[: seeds[0].start()] + text[seeds[0].end() :])
-        return None if data is None else {**data, "seed": int(seeds[0][1])}
-    return plain_yaml(text)
+    return None if text is None else plain_yaml(text)
 
 
-@functools.lru_cache(maxsize=256)
 def plain_yaml(text: bytes) -> dict[str, Any] | None:
     """Return the mapping that YAML text holds, None where it is something else. Raises ValueError."""
     import yaml
@@ -349,8 +339,11 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path.parent]
     if os.path.isdir(path) or (path.name.endswith(SUFFIX) and is_file):  # noqa: PTH112
         return [path]
-    if str(given) in STUDIES:
-        return [study_dir(str(given))]
+    if str(given) in STUDIES:  # inside the installed package, or in docs/ of a clone
+        package = Path(__file__).resolve().parents[1]
+        return [
+            next(one for one in (package, package.parent / "docs") if (one / str(given)).is_dir()) / given
+        ]
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
     if matches not in ([], [str(path)]):
         return [path for match in matches for path in _expanded(match)]
@@ -358,13 +351,6 @@ def _expanded(given: str | Path) -> list[Path]:
     if "=" in str(given):
         hint = f"to choose among runs, each with its own option: --where {visible(given)}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
-
-
-def study_dir(name: str) -> Path:
-    """Return the bundles of an edition of the study: inside the installed package, or in docs/ of a clone."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / name
-    return shipped if shipped.is_dir() else package.parent / "docs" / name
 
 
 def _below(start: Path) -> Iterator[tuple[Path, str | None]]:
@@ -459,12 +445,9 @@ def spoken_name(encoding: object) -> str | None:
         return encoding if isinstance(encoding, str) else None
     parts, period = encoding.get("parts"), encoding.get("period")
     names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
-    if names and all(names) and isinstance(period, list):  # of a pattern of layers: 3xrope+nope
-        times = [period.count(i) for i in range(len(names))]
-        return "+".join(
-            f"{n}x{name}" if n > 1 else str(name) for n, name in zip(times, names, strict=True) if n
-        )
     if names and all(names):
-        return "+".join(map(str, names))
+        times = [period.count(i) for i in range(len(names))] if isinstance(period, list) else [1] * len(names)
+        counted = zip(times, names, strict=True)  # of a pattern of layers: 3xrope+nope
+        return "+".join(f"{n}x{name}" if n > 1 else str(name) for n, name in counted if n)
     name = encoding.get("name")
     return name if isinstance(name, str) else None
