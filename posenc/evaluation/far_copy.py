@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError
-from posenc.evaluation.plans import Blocks, EvalRequest, blocks_by_document, measure_blocks, spread
+from posenc.evaluation.plans import Blocks, EvalRequest, choose, measure_blocks
 
 NAME = "far-copy"
 UNIT = "nats per token (far copies)"
@@ -34,10 +34,8 @@ def plan(request: EvalRequest) -> Blocks:
         for i in range(count)
     ]
     candidates = np.array([len(places) for places in found], dtype=np.int64)
-    chosen = blocks_by_document(candidates, max(1, request.max_targets // TARGETS_SHARE))
-    documents = np.repeat(np.arange(count), chosen)
-    taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
-    places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
+    documents, at = choose(candidates, max(1, request.max_targets // TARGETS_SHARE))
+    places = np.array([found[document][i] for document, i in zip(documents, at, strict=True)], dtype=np.int64)
     return Blocks(documents, places + 1, 1, request.digest(NAME, cue, documents, places))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from posenc.core.errors import UserError
 from posenc.data import TokenStore
 from posenc.evaluation.forward_cache import LossSums, sums_by_document
-from posenc.evaluation.plans import Blocks, EvalRequest, blocks_by_document, measure_blocks, spread
+from posenc.evaluation.plans import Blocks, EvalRequest, choose, measure_blocks
 
 NAME = "fixed-target"
 ORDER = 3  # of the reference
@@ -34,10 +34,8 @@ def plan(request: EvalRequest) -> Blocks:
     check_block(min(request.windows), block)
     first = request.longest + 1  # the earliest end
     candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
-    chosen = blocks_by_document(candidates, max(1, request.max_targets // block))
-    documents = np.repeat(np.arange(len(candidates)), chosen)
-    parts = [spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
-    ends = first + block * np.concatenate(parts)
+    documents, places = choose(candidates, max(1, request.max_targets // block))
+    ends = first + block * places
     return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 

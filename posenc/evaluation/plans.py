@@ -120,15 +120,20 @@ def plan_spans(request: EvalRequest) -> Spans:
     span = request.longest
     pieces = np.maximum(0, (request.lengths - 1) // span)
     candidates = np.where(pieces > 1, pieces - 1, pieces)  # without the first, where there is another
-    chosen = blocks_by_document(candidates, max(1, request.max_targets // span))
-    documents = np.repeat(np.arange(len(pieces)), chosen)
-    starts = [
-        span * (spread(have, take) + int(all_ > 1))
-        for all_, have, take in zip(pieces, candidates, chosen, strict=True)
-    ]
-    begins = np.concatenate([np.zeros(0, dtype=np.int64), *starts])
+    documents, places = choose(candidates, max(1, request.max_targets // span))
+    begins = span * (places + (pieces > 1)[documents])
     digest = request.digest("spans", span, documents, begins)
     return Spans(documents, begins + 1 + span, span, digest)
+
+
+def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose blocks as `blocks_by_document`, evenly spread over each document's candidates.
+
+    Return the document of each block and its place among that document's candidates: (N,) int64 each.
+    """
+    chosen = blocks_by_document(candidates, most)
+    parts = [spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
+    return np.repeat(np.arange(len(candidates)), chosen), np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:

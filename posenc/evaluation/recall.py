@@ -22,7 +22,7 @@ from posenc.evaluation.forward_cache import (
     sums_by_document,
     window_losses,
 )
-from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
+from posenc.evaluation.plans import EvalRequest, choose
 from posenc.results.schema import Recall
 
 NAME = "recall"
@@ -72,14 +72,12 @@ def plan(request: EvalRequest) -> Plan:
     plant, asked = plant_of(settings, request.store), request.recall
     assert asked is not None
     places = np.maximum(0, request.lengths - request.longest)  # ends that a document has
-    chosen = blocks_by_document(places, asked.windows)
-    documents = np.repeat(np.arange(len(places)), chosen)
-    parts = [spread(have, take) for have, take in zip(places, chosen, strict=True)]
-    ends = request.longest + 1 + np.concatenate([none, *parts])
+    documents, at = choose(places, asked.windows)
+    ends = request.longest + 1 + at
     within = [d for d in asked.distances if d <= request.base / 2]
-    at = max(within, default=min(asked.distances))
+    usual = max(within, default=min(asked.distances))
     lines = [(d, plant.pairs) for d in asked.distances]
-    lines += [(at, pairs) for pairs in asked.pairs if pairs != plant.pairs]
+    lines += [(usual, pairs) for pairs in asked.pairs if pairs != plant.pairs]
     cues, values = _draw(request, plant, documents, ends, max(pairs for _, pairs in lines))
     digest = request.digest(NAME, REVISION, documents, ends, cues, values, np.array(lines))
     return Plan(documents, ends, cues, values, lines, digest)

@@ -79,15 +79,15 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     for row in sorted(rows, key=lambda one: (one["train_length"], one["encoding"], one["eval_length"])):
         own = [one["multiple"] for one in rows if one["train_length"] == row["train_length"]]
         multiple = _place(row["multiple"], own, measured)
-        base = bases.get((row["encoding"], row["train_length"]))
-        change = None if base is None or base is row else row["number"] - base["number"]
+        base = bases.get((row["encoding"], row["train_length"]), row)
+        change = None if base is row else row["number"] - base["number"]
         mean, ours, spread = cells.get((row["encoding"], multiple or 0), (None, None, None))
-        ours = None if multiple == 1 else ours
-        entry = {"encoding": row["encoding"], "train_length": row["train_length"]}
+        if multiple == 1:
+            ours = spread = None
+        entry = {key: row[key] for key in ("encoding", "train_length")}
         entry |= {"published_length": row["eval_length"], "published": row["value"]}
         entry |= {"published_change": change, "multiple": multiple}
-        entry |= {"measured": mean, "measured_change": ours}
-        entry["measured_spread"] = None if ours is None else spread
+        entry |= {"measured": mean, "measured_change": ours, "measured_spread": spread}
         entry["difference"] = None if change is None or ours is None else ours - change
         entries.append(entry)
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
