@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.evaluation.forward_cache import EvalContext, LossSums, text_losses
-from posenc.evaluation.plans import Spans, plan_spans
+from posenc.evaluation.plans import Blocks, plan_spans
 
 NAME = "nonoverlapping"
 plan = plan_spans
 
 
-def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
+def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
     begins = context.starts[plan.documents] + plan.ends - 1 - plan.block
     nats = np.zeros(len(begins))

@@ -86,8 +86,12 @@ class Blocks:
     stride: int | None = None  # sliding: each step of so many targets has a window of its own
 
     def tokens(self, window: int) -> int:
-        """Count the tokens that go through the model at this window: one for each block, or for each step."""
-        return len(self.documents) * window * (1 if self.stride is None else -(-self.block // self.stride))
+        """Count the tokens that go through the model at this window, of each block or each step.
+
+        A block longer than the window goes through whole: in one piece, or cut into windows.
+        """
+        size = max(window, self.block) if self.stride is None else window * -(-self.block // self.stride)
+        return len(self.documents) * size
 
     def sums(self, context: EvalContext, nats: np.ndarray) -> LossSums:
         """Add up the losses (N,) of the blocks by document."""
@@ -96,22 +100,14 @@ class Blocks:
         return sums_by_document(self.documents, nats, np.full(len(ends), self.block), sizes)
 
 
-@dataclass(frozen=True)
-class Spans(Blocks):
-    """Blocks as long as the longest window, which go through the model in one piece at every window."""
-
-    def tokens(self, window: int) -> int:
-        return super().tokens(window if self.stride else self.block)
-
-
 def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target, each block at the end of a window of `window` tokens."""
     nats = text_losses(context, context.starts[plan.documents] + plan.ends, window, plan.block)
     return plan.sums(context, nats.sum(axis=1))
 
 
-def plan_spans(request: EvalRequest) -> Spans:
-    """Choose stretches as long as the longest window, about `max_targets` targets in all.
+def plan_spans(request: EvalRequest) -> Blocks:
+    """Choose blocks as long as the longest window, about `max_targets` targets in all.
 
     The protocols that score text in one piece share them, so that they differ by their windows alone. A
     stretch has a longest window of text before it where the document is long enough. At most the median
@@ -123,7 +119,7 @@ def plan_spans(request: EvalRequest) -> Spans:
     documents, places = choose(candidates, max(1, request.max_targets // span))
     begins = span * (places + (pieces > 1)[documents])
     digest = request.digest("spans", span, documents, begins)
-    return Spans(documents, begins + 1 + span, span, digest)
+    return Blocks(documents, begins + 1 + span, span, digest)
 
 
 def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

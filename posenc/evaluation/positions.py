@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, text_losses
-from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
+from posenc.evaluation.plans import Blocks, EvalRequest, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
 
@@ -34,7 +34,7 @@ def windows_of(request: EvalRequest) -> list[int]:
     return [request.longest]
 
 
-def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
+def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target, each span one pass, and make its curve; NotApplicableError below T."""
     if window < context.train_length:
         raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")

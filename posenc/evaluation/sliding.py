@@ -12,17 +12,17 @@ import dataclasses
 import numpy as np
 
 from posenc.evaluation.forward_cache import EvalContext, LossSums, text_losses
-from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
+from posenc.evaluation.plans import Blocks, EvalRequest, plan_spans
 
 NAME = "sliding"
 
 
-def plan(request: EvalRequest) -> Spans:
+def plan(request: EvalRequest) -> Blocks:
     """Plan the spans of `plan_spans` in steps of `stride`, which changes neither targets nor hash."""
     return dataclasses.replace(plan_spans(request), stride=request.stride)
 
 
-def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
+def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
     assert plan.stride is not None
     before = np.arange(0, plan.block, plan.stride)  # targets of a span before each step

@@ -53,7 +53,13 @@ def style_of(label: str, encoding: str) -> Style:
     The encoding's name gives colour, marker and dash. What follows it (a test-time extension, settings,
     options) keeps the colour and gives marker and dash.
     """
-    return _style(encoding, label.removeprefix(encoding).strip())
+    variant = label.removeprefix(encoding).strip()
+    color, marker, dash = _digits(encoding, len(ON_WHITE), len(MARKERS), len(DASHES))
+    if variant:
+        dash, marker = _digits(variant, len(VARIANT_DASHES), len(MARKERS))
+    return Style(
+        ON_WHITE[color], ON_DARK[color], (VARIANT_DASHES if variant else DASHES)[dash], MARKERS[marker]
+    )
 
 
 def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
@@ -67,17 +73,9 @@ def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
     for name in sorted(sorted(encodings), key=place, reverse=True):
         style, attempt = style_of(name, encodings[name]), 0
         while style in found.values() and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS):
-            style, attempt = _style(encodings[name], f"{name} {attempt}"), attempt + 1
+            style, attempt = style_of(f"{encodings[name]} {name} {attempt}", encodings[name]), attempt + 1
         found[name] = style
     return {name: found[name] for name in encodings}
-
-
-def _style(name: str, variant: str) -> Style:
-    at, marker, dash = _digits(name, len(ON_WHITE), len(MARKERS), len(DASHES))
-    if not variant:
-        return Style(ON_WHITE[at], ON_DARK[at], DASHES[dash], MARKERS[marker])
-    dash, marker = _digits(variant, len(VARIANT_DASHES), len(MARKERS))
-    return Style(ON_WHITE[at], ON_DARK[at], VARIANT_DASHES[dash], MARKERS[marker])
 
 
 def _digits(text: str, *bases: int) -> list[int]:
