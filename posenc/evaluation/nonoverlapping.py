@@ -7,10 +7,9 @@ which every window length cuts from the left. They are the spans of `sliding`, t
 
 from __future__ import annotations
 
-import numpy as np
-
-from posenc.evaluation.forward_cache import EvalContext, LossSums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums
 from posenc.evaluation.plans import Blocks, plan_spans
+from posenc.evaluation.sliding import measure_steps
 
 NAME = "nonoverlapping"
 plan = plan_spans
@@ -18,13 +17,4 @@ plan = plan_spans
 
 def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
-    begins = context.starts[plan.documents] + plan.ends - 1 - plan.block
-    nats = np.zeros(len(begins))
-    whole, rest = divmod(plan.block, window)
-    for length, offsets in ((window, window * np.arange(whole)), (rest, np.array([window * whole]))):
-        if length == 0 or len(offsets) == 0:
-            continue
-        stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
-        losses = text_losses(context, stops, length, length)
-        nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
-    return plan.sums(context, nats)
+    return measure_steps(context, plan, window, None)

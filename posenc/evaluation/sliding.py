@@ -23,12 +23,20 @@ def plan(request: EvalRequest) -> Blocks:
 
 
 def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
-    """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
+    """Sum the loss of every target of every span, in windows of W tokens."""
     assert plan.stride is not None
-    before = np.arange(0, plan.block, plan.stride)  # targets of a span before each step
-    scored = np.minimum(plan.stride, plan.block - before)  # (steps,)
+    return measure_steps(context, plan, plan.stride, window)
+
+
+def measure_steps(context: EvalContext, plan: Blocks, stride: int, window: int | None) -> LossSums:
+    """Sum the loss of every target, `stride` at a time, each step's window ending at the last one of it.
+
+    The window has W tokens; None: as many as the step scores, so none before them.
+    """
+    before = np.arange(0, plan.block, stride)  # targets of a span before each step
+    scored = np.minimum(stride, plan.block - before)  # (steps,)
     ends = plan.ends[:, None] - plan.block + before + scored  # (spans, steps), exclusive, in the document
-    inputs_of = np.minimum(window, ends - 1)  # W, or all there is
+    inputs_of = np.minimum(scored if window is None else window, ends - 1)  # or all there is
     stops, nats = (context.starts[plan.documents][:, None] + ends).ravel(), np.zeros(ends.size)
     # Steps of one length together, or a batch would hold no more windows than there are spans.
     kinds = np.stack(np.broadcast_arrays(inputs_of, scored), axis=-1).reshape(-1, 2)

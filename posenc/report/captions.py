@@ -61,7 +61,12 @@ MARGINS |= {"break_": BREAK, "level": LEVEL, "kept": KEPT}
 
 def explain() -> str:
     """Return the rules of the tables, with the margins in force."""
-    return files("posenc.report").joinpath("explain.txt").read_text(encoding="utf-8").format(**MARGINS)
+    return own_text("explain.txt").format(**MARGINS)
+
+
+def own_text(name: str) -> str:
+    """Return the content of one of the files beside this one."""
+    return files("posenc.report").joinpath(name).read_text(encoding="utf-8")
 
 
 # --- small texts

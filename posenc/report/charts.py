@@ -6,14 +6,12 @@ of the page's style sheet, which become plain colours in a file; `paper` is what
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import vl_convert
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.captions import unit_of
+from posenc.report.captions import own_text, unit_of
 from posenc.report.series import (
     Names,
     Point,
@@ -132,19 +130,14 @@ def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
     return Chart(title, spec, titles, rows, " ".join(filter(None, words)))
 
 
-@functools.cache
-def _file() -> str:
-    return files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8")
-
-
-def stored(name: str) -> Spec:
+def stored(name: str) -> Any:
     """Return a part of chart.json; `shapes` are the markers by letter, paths in a square from -1 to 1."""
-    return dict(json.loads(_file())[name])
+    return json.loads(own_text("chart.json"))[name]
 
 
 def template(name: str) -> Spec:
     """Return one of the charts of chart.json, with the looks that all share."""
-    return {"$schema": json.loads(_file())["$schema"], "config": stored("config"), **stored(name)}
+    return {"$schema": stored("$schema"), "config": stored("config"), **stored(name)}
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:

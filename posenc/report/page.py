@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import vl_convert
 from posenc import __version__
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
-from posenc.report.captions import explain, label
+from posenc.report.captions import explain, label, own_text
 from posenc.report.charts import chart, stored
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
@@ -58,8 +56,10 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
     encodings = {row.encoding for one in comparisons for row in one.rows}
     what = f"{len(encodings)} positional encodings" if len(encodings) != 1 else "A positional encoding"
     colors = [f"--s{i}:light-dark({style.color},{style.dark})" for i, style in enumerate(styles)]
-    style = f":root{{{';'.join(colors)}}}\n" + _file("page.css")
-    scripts = [chart_library(), _file("page.js")]
+    style = f":root{{{';'.join(colors)}}}\n" + own_text("page.css")
+    # of 0.90 MB; Bokeh's has 1.27, draws no SVG that takes colours from a style sheet, and needs `eval`
+    library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
+    scripts = [library, own_text("page.js")]
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -68,7 +68,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.from_string(_file("page.html.j2")).render(
+    return environment.from_string(own_text("page.html.j2")).render(
         heading=f"{what}: trained short, tested long",
         policy=Markup(POLICY.format(scripts=" ".join(map(_hash, scripts)), styles=_hash(style))),
         style=Markup(style),
@@ -83,18 +83,6 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         means=MEANS,
         rules=escape(explain()),  # our own, in lines
     )
-
-
-@functools.cache
-def chart_library() -> str:
-    """Return a script that defines `vegaEmbed`.
-
-    Chosen over Bokeh (1.27 MB against 0.90 MB): it draws SVG, so that lines take their colours from the
-    page's style sheet in light, dark and print, and its interpreter of expressions needs no `eval`.
-    """
-    script: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
-    assert "</script" not in script.lower() and "<!--" not in script, "the library would end its element"
-    return script
 
 
 # --- the sections
@@ -124,10 +112,6 @@ def _table(table: Table, caption: str, numbers: Mapping[str, int]) -> dict[str, 
     rows = [{"name": row[0].text, "number": numbers[row[0].text], "cells": row[1:]} for row in table.rows]
     left = [i - 1 for i in table.left]
     return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
-
-
-def _file(name: str) -> str:
-    return files("posenc.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

@@ -137,12 +137,6 @@ def parse_object(text: bytes, name: str) -> dict[str, Any]:
     return data
 
 
-def read_config(run_dir: Path) -> dict[str, Any] | None:
-    """Return config.yaml as plain data; None where there is none. Raises ValueError, OSError."""
-    text = read_file(run_dir, "config.yaml", LARGEST_CONFIG)
-    return None if text is None else plain_yaml(text)
-
-
 def plain_yaml(text: bytes) -> dict[str, Any] | None:
     """Return the mapping that YAML text holds, None where it is something else. Raises ValueError."""
     import yaml
@@ -281,7 +275,8 @@ def load_run(path: Path) -> Run:
     """Return one run directory's content. Never raises for what its files hold."""
     run = Run(Path(path))
     try:
-        run.config = read_config(run.path)
+        config = read_file(run.path, "config.yaml", LARGEST_CONFIG)
+        run.config = None if config is None else plain_yaml(config)
         run.status = read_json(run.path, "status.json") or {}
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
         if text is not None:
