@@ -145,16 +145,15 @@ def _distances(end: int) -> Tensor:
     return torch.cat((torch.arange(half), far, torch.tensor([end]))).clamp_max(end).unique()
 
 
-def _heads(values: Numbers, x: Tensor | Numbers, most: int = MOST_LINES) -> list[Line]:
+def _heads(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line]:
     """Draw (heads, n) values over x: all heads or `most` of them from first to last."""
-    at = _array(x) if isinstance(x, Tensor) else x
-    return [Line(f"head {h + 1}", at, values[h]) for h in _steps(len(values) - 1, most).tolist()]
+    return [Line(f"head {h + 1}", _array(x), values[h]) for h in _steps(len(values) - 1, most).tolist()]
 
 
-def _marks(encoding: Encoding, *, far: bool = True) -> dict[str, float]:
+def _marks(encoding: Encoding) -> dict[str, float]:
     """Return where T and 8T are."""
     length = encoding.shape.train_length
-    return {"T": float(length), **({f"{FAR}T": float(FAR * length)} if far else {})}
+    return {"T": float(length), f"{FAR}T": float(FAR * length)}
 
 
 def _multiple(n: int, length: int) -> str:
@@ -174,8 +173,8 @@ def _drawn_panels(encoding: Encoding) -> list[Panel]:
     draws = [encoding.positions(length, True, generator)[at] for _ in range(DRAWN)]
     lines = [Line(f"draw {i + 1}", _array(at), _array(drawn)) for i, drawn in enumerate(draws)]
     lines.append(Line("contiguous", _array(at), _array(at), reference=True))
-    title, here = "Positions drawn in training", _marks(encoding, far=False)
-    return [Curves(title, "index in the window", POSITION, lines, y_marks=here)]
+    axes = "index in the window", POSITION
+    return [Curves("Positions drawn in training", *axes, lines, y_marks={"T": float(length)})]
 
 
 def _embed_panels(encoding: Encoding) -> list[Panel]:
@@ -265,20 +264,16 @@ def _self_score(encoding: Encoding, layer: int) -> Curves:
 
 def _bias_panels(encoding: Encoding, most: int) -> list[Panel]:
     """Draw curves of `most` heads in the first layer, of the farthest query."""
-    length, by_query = encoding.shape.train_length, "bias" in encoding.hooks
-    r, here = _distances(FAR * length), _marks(encoding)
-    table = _bias_of_query(encoding, FAR * length, r)
+    i = FAR * encoding.shape.train_length
+    r, title = _distances(i), "Bias"
+    if "bias" in encoding.hooks:  # of a query at position i
+        title += f" at i = {FAR}T"
+        table = _array(encoding.bias(torch.tensor([i]), (i - r).flip(0), 0)[:, 0].flip(-1))  # (H, R)
+    else:
+        table = _array(encoding.distance_bias(r, 0))  # (H, R)
     lines = _heads(table, r, most)
-    title = "Bias" + (f" at i = {FAR}T" if by_query else "")
     title += ", each head" if len(lines) == len(table) else f", {len(lines)} of {len(table)} heads"
-    return [Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here)]
-
-
-def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
-    """Return the bias in layer 1 of a query at position i at the increasing distances r: (H, R)."""
-    if "bias" not in encoding.hooks:
-        return _array(encoding.distance_bias(r, 0))
-    return _array(encoding.bias(torch.tensor([i]), (i - r).flip(0), 0)[:, 0].flip(-1))
+    return [Curves(title, DISTANCE, ADDED, lines, "symlog", marks=_marks(encoding))]
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:

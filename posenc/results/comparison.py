@@ -332,17 +332,13 @@ def _choose_columns(tables: Sequence[Comparison], asked: Sequence[float]) -> Non
     for table in tables:
         every = columns_of(table.selected)
         there |= {column.multiple for column in every}
-        chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
+        chosen = [c for c in every if any(math.isclose(one, c.multiple, rel_tol=1e-4) for one in asked)]
         table.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
     for multiple in asked:
-        if not any(_close(multiple, one) for one in there):
+        if not any(math.isclose(multiple, one, rel_tol=1e-4) for one in there):
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
             shown = ", ".join(f"{one:g}x" for one in sorted(there))
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
-
-
-def _close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-4)
 
 
 def _ordered(comparison: Comparison, order: str) -> list[Row]:

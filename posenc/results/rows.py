@@ -151,7 +151,10 @@ def measure(row: Row, columns: Sequence[Column], metric: Metric) -> None:
     row.notes += _notes(row)
     row.undertrained = _undertrained(row)
     row.cells = [make_cell(row, one.multiple, metric) for one in columns]
-    row.curve = _curves(row)
+    if found := [one.curve for one in row.members if one.curve is not None and "curve" in one.curve]:
+        breaks = [record["curve"]["breaks_at"] for record in found]
+        length = round(found[0]["window"] / found[0]["multiple"])
+        row.curve = CurveSummary(length, breaks, [_holds(record) for record in found])
 
 
 def _notes(row: Row) -> list[str]:
@@ -279,18 +282,6 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
         return None
 
 
-def _curves(row: Row) -> CurveSummary | None:
-    """Return the summary of the row's curves; None without one."""
-    found = [one.curve for one in row.members if one.curve is not None and "curve" in one.curve]
-    if not found:
-        return None
-    return CurveSummary(
-        train_length=round(found[0]["window"] / found[0]["multiple"]),
-        breaks_at=[record["curve"]["breaks_at"] for record in found],
-        holds=[_holds(record) for record in found],
-    )
-
-
 def _holds(record: Record) -> bool:
     """Return whether there are bins past T, and each has its whole interval below a break."""
     curve, length = record["curve"], record["window"] / record["multiple"]
@@ -407,7 +398,8 @@ def _add_without_numbers(rows: list[Row], run: Run, settings: dict[str, str]) ->
     """Add a run to its row; one that diverged to the rows of extensions too: they lack that seed as well."""
     alone = Row(encoding=_name(run), settings=settings, members=[Selected(run)])
     same = [row for row in rows if (row.encoding, row.settings) == (alone.encoding, settings)]
-    same = [row for row in same if _of_one_size([*row.members, *alone.members])]
+    size = size_of(run)  # where it is known
+    same = [row for row in same if size is None or all(size_of(m.run) in (None, size) for m in row.members)]
     trained = [row for row in same if row.extension is None]
     if len(trained) == 1:
         extended = [row for row in same if row.extension and row.mixed == trained[0].mixed]
@@ -417,12 +409,6 @@ def _add_without_numbers(rows: list[Row], run: Run, settings: dict[str, str]) ->
         unmeasured[0].members.append(Selected(run))
     else:
         rows.append(alone)
-
-
-def _of_one_size(members: Sequence[Selected]) -> bool:
-    """Return whether they have one model, corpus and length, as far as it is known."""
-    sizes = [size for member in members if (size := size_of(member.run)) is not None]
-    return all(size == sizes[0] for size in sizes)
 
 
 def _keep_one_a_seed(row: Row) -> None:
