@@ -47,7 +47,9 @@ LARGEST = 2**24  # positions to draw from: a draw makes all of them, 134 MB
 class Drawn(Encoding):
     """Positions drawn below a limit."""
 
-    times = 1  # the limit is this many times T unless it is set
+    acts_on = "positions"
+    relative = True
+    times = 8  # the limit is this many times T unless it is set
     gaps = False  # whether neighbours may lie more than 1 apart
 
     def __init__(self, shape: Shape, *, max: int | None) -> None:
@@ -64,8 +66,6 @@ class Randomized(Drawn):
     """A sorted random subset of [0, max)."""
 
     name = "randomized"
-    acts_on = "positions"
-    relative = True
     times = 16
     gaps = True
 
@@ -86,9 +86,6 @@ class Offset(Drawn):
     """Contiguous positions from a random start."""
 
     name = "offset"
-    acts_on = "positions"
-    relative = True
-    times = 8
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         if not training:
@@ -101,9 +98,6 @@ class PoSE(Drawn):
     """Chunks of a window with random gaps between them in training."""
 
     name = "pose"
-    acts_on = "positions"
-    relative = True
-    times = 8
     gaps = True
 
     def __init__(self, shape: Shape, *, max: int | None, chunks: int) -> None:
@@ -127,9 +121,6 @@ class CREAM(Drawn):
     """Head, middle and tail of a window in training, the middle mostly from the middle of the range."""
 
     name = "cream"
-    acts_on = "positions"
-    relative = True
-    times = 8
     gaps = True
 
     def __init__(self, shape: Shape, *, max: int | None, sigma: float) -> None:

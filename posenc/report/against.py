@@ -131,10 +131,10 @@ def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
         raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
     if format == "json":
         text = json.dumps({"schema_version": SCHEMA_VERSION, **found}, indent=2, allow_nan=False) + "\n"
+    elif format == "markdown":
+        text = markdown([_report(found)])
     else:
-        report = [_report(found)]
-        plain = format == "markdown"
-        text = markdown(report) if plain else terminal(report, terminal_width(), color_of(stream))
+        text = terminal([_report(found)], terminal_width(), color_of(stream))
     write(text, stream)
 
 

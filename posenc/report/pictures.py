@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, Shape, float64
+from posenc.encodings.base import Encoding, float64
 from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
 from posenc.report.charts import Spec, image, on_paper, stored, template
@@ -299,8 +299,8 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
 class _Recorder(Composed):
     """Watch an encoding in the attention: keep its weights, by block of queries, the last block first."""
 
-    def __init__(self, shape: Shape, encoding: Encoding | None) -> None:
-        super().__init__(shape, () if encoding is None else (encoding,))
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__(encoding.shape, (encoding,))
         self.kept: list[Tensor] = []
 
     @cached_property
@@ -312,21 +312,21 @@ class _Recorder(Composed):
         return p @ v
 
 
-def attention(encoding: Encoding | None, shape: Shape, keys: int, queries: int, draw: int) -> Tensor:
+def attention(encoding: Encoding, keys: int, queries: int, draw: int) -> Tensor:
     """Return the weights (H, T, S) of random inputs, numbers of unit variance.
 
-    The last T = `queries` of S = `keys` tokens ask. None: the same attention without encoding.
+    The last T = `queries` of S = `keys` tokens ask.
     """
-    generator = _chance("attention", draw)
+    generator, shape = _chance("attention", draw), encoding.shape
     x = torch.randn(1, keys, shape.d_model, generator=generator)
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)
-    recorder = _Recorder(shape, encoding)
+    recorder = _Recorder(encoding)
     attend(q[:, :, -queries:], k, torch.zeros_like(k), x, torch.arange(keys), recorder, layer=0)
     padded = [F.pad(one.expand(*one.shape[:3], -1), (0, keys - one.shape[-1])) for one in recorder.kept]
     return torch.cat(padded[::-1], dim=2)[0]
 
 
-def mean_weights(encoding: Encoding | None, shape: Shape, keys: int) -> Numbers:
+def mean_weights(encoding: Encoding, keys: int) -> Numbers:
     """Return the weight that a query gives to distance r, mean over random inputs: (H, R).
 
     Of several queries of a window, the middle one of which sees `keys` keys. Each is the mean of its
@@ -335,9 +335,9 @@ def mean_weights(encoding: Encoding | None, shape: Shape, keys: int) -> Numbers:
     queries = min(QUERIES, max(1, keys // 4))  # few beside the keys that they see
     window = keys + queries // 2
     r = window - queries + 1
-    total = torch.zeros(shape.n_heads, r, dtype=torch.float64)
+    total = torch.zeros(encoding.shape.n_heads, r, dtype=torch.float64)
     for draw in range(DRAWS):
-        weights = attention(encoding, shape, window, queries, draw).double()
+        weights = attention(encoding, window, queries, draw).double()
         total += sum(weights[:, i, : r + i].flip(-1)[:, :r] for i in range(queries))
     sums = np.pad(np.cumsum(_array(total / (DRAWS * queries)), axis=1), ((0, 0), (1, 0)))
     at = np.arange(r)
@@ -350,7 +350,7 @@ def _length_panel(encoding: Encoding) -> Curves:
     """Draw where attention goes on random inputs, mean over heads, for windows of up to 8T tokens."""
     length, lines = encoding.shape.train_length, []
     for keys in sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)}):
-        y = mean_weights(encoding, encoding.shape, keys).mean(0)
+        y = mean_weights(encoding, keys).mean(0)
         lines.append(Line(f"n = {_multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
     here, title = _marks(encoding), "Attention of random inputs to n keys"
     return Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", here, ordered=True)

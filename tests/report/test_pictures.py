@@ -10,6 +10,7 @@ import yaml
 
 from posenc.core.paths import conf_dir
 from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding
 from posenc.encodings.options import Randomized
 from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
@@ -103,11 +104,11 @@ def test_wavelengths():
 def test_weights_are_those_of_the_real_attention():
     """A penalty as large as ALiBi's first head's, by hand, in float64."""
     encoding = encoding_of("alibi", **ALIBI)
-    weights, plain = (attention(one, encoding.shape, T, T, draw=3) for one in (encoding, None))
+    weights, plain = (attention(one, T, T, draw=3) for one in (encoding, Encoding(encoding.shape)))
     r = (torch.arange(T)[:, None] - torch.arange(T)).clamp_min(0)
     biased = plain.double() * (-(2.0**-4) * r).exp()
     assert torch.allclose(weights[0].double(), (biased / biased.sum(-1, keepdim=True))[0], atol=1e-5)
-    mean = mean_weights(encoding, encoding.shape, 2)  # a query that sees two keys
+    mean = mean_weights(encoding, 2)  # a query that sees two keys
     assert mean.shape == (HEADS, 2) and np.allclose(mean.sum(1), 1)
 
 

@@ -104,12 +104,7 @@ class Drop(Extension):
             return []
         if not isinstance(part, Absolute):
             raise self.refusal(f"what {name} leaves of the embeddings without positions is not known")
-        emptied = copy.copy(part)
-        width = part.shape.d_model
-
-        def zeros(pos: Tensor, place: int) -> Tensor:
-            return torch.zeros(len(pos), width, device=pos.device)
-
-        emptied.rows = zeros  # type: ignore[method-assign]
+        emptied, width = copy.copy(part), part.shape.d_model
+        vars(emptied)["rows"] = lambda pos, place: torch.zeros(len(pos), width, device=pos.device)
         emptied.beyond = emptied.ends_at = None
         return [emptied]
