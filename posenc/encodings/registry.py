@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, conf_dir, expanded
+from posenc.core.paths import choice_file, expanded
 from posenc.core.signature import check_arguments, defaults_of, parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -144,12 +144,8 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
 
 def default_parameters(name: str) -> dict[str, Any]:
     """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package; {} without one."""
-    own = conf_dir() / "encoding" / f"{name}.yaml"
-    path = own if name in own_encodings() else choice_file("encoding", name)  # a search takes 15 ms
-    if path is None:
-        return {}
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return parameters(values)
+    path = choice_file("encoding", name)
+    return {} if path is None else parameters(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:

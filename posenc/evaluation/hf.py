@@ -230,10 +230,7 @@ def attention(
 
 def biased_instead(config: Any) -> bool:
     """Tell whether slope times distance takes the place of the rotation that it has (Falcon's setting)."""
-    try:
-        return bool(config.alibi)
-    except AttributeError:
-        return False
+    return bool(getattr(config, "alibi", False))
 
 
 def rope_settings(config: Any) -> list[dict[str, Any]]:

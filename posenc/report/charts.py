@@ -81,13 +81,8 @@ class Chart:
 def chart(kind: str, comparisons: Sequence[Comparison], names: Names) -> Chart | None:
     """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
     panels = list(zip(comparisons, panel_titles(comparisons), strict=True))
-    match kind:
-        case "heatmap":
-            return _heatmap(panels, names)
-        case "recall":
-            return _recall(panels, names)
-        case "use":
-            return _use(panels, names)
+    if make := {"heatmap": _heatmap, "recall": _recall, "use": _use}.get(kind):
+        return make(panels, names)
     return _context(panels, names, change=kind == "change")
 
 

@@ -17,14 +17,7 @@ from typing import Literal
 from posenc.results.load import Run
 from posenc.results.schema import HEADLINE, Record, multiple_of
 from posenc.results.settings import Selected, kind_of, pair_of
-from posenc.results.statistics import (
-    CONFIDENCE,
-    Ratio,
-    document_part,
-    mean_and_spread,
-    ratios_of,
-    welch,
-)
+from posenc.results.statistics import CONFIDENCE, Ratio, document_part, mean_and_spread, ratios_of, welch
 
 LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
 KEPT = 0.5  # of the accuracy within T, at the recall horizon
