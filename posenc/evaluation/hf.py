@@ -31,16 +31,6 @@ TABLES = ("wpe", "embed_positions", "position_embeddings")  # names of learned p
 ABLE = {"rotate", "scores", "visible"}  # hooks of an extension that transformers has a place for
 
 
-class Known(Encoding):
-    """What a model of transformers does by itself: nothing here, but named after its architecture."""
-
-    acts_on = "several"
-
-    def __init__(self, shape: Shape, name: str) -> None:
-        super().__init__(shape)
-        self.name = name  # type: ignore[misc]
-
-
 class KnownRotary(Rotary):
     """Its frequencies, as the checkpoint's configuration gives them."""
 
@@ -76,20 +66,20 @@ class HuggingFace(Foreign):
         return self.function
 
     def _encoding(self) -> Encoding:
-        """Describe its encoding, as far as extensions can change it."""
-        name = self.config.model_type
+        """Describe its encoding, as far as extensions can change it: named after the architecture."""
+        found, name = Encoding(self.shape), self.config.model_type
+        found.name = name  # type: ignore[misc]
         if biased_instead(self.config):  # Falcon: its rotation is there and not used
-            return Known(self.shape, name)
+            return found
         rotation: Any = next(iter(self.rotations.values()), None)
         if len(self.rotations) == 1 and hasattr(rotation, "inv_freq"):
             given = rope_settings(self.config)
             if rotation.rope_type != "default":
                 self.fixed = f"its rotation is scaled already ({rotation.rope_type})"
-                return Known(self.shape, name)
+                return found
             return KnownRotary(self.shape, name, rotation.inv_freq, float(given[0]["rope_theta"]))
         if self.rotations:
             self.fixed = "its layers have rotations of their own"
-        found = Known(self.shape, name)
         for place, module in self.model.named_modules():
             if isinstance(module, nn.Embedding) and place.rpartition(".")[2] in TABLES:
                 found.ends_at = module.num_embeddings - int(getattr(module, "offset", 0))

@@ -214,7 +214,12 @@ def _rotation_panels(encoding: Encoding) -> list[Panel]:
     panels: list[Panel] = []
     theta = _frequencies(encoding)
     if theta is not None and bool((theta > 0).any()):
-        panels.append(_wavelengths(encoding, theta))
+        pairs, still = torch.nonzero(theta > 0)[:, 0], int((theta <= 0).sum())
+        line = Line("", _array(pairs), _array(2 * math.pi / theta[pairs]))
+        title = "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else "")
+        axes = "pair of numbers", "wavelength in tokens"
+        here = _marks(encoding)
+        panels.append(Curves(title, *axes, [line], y_scale="log", y_marks=here, points=True))
     x, pos = torch.ones(1, encoding.shape.n_heads, 2, encoding.shape.head_dim), torch.tensor([1, 3])
     for layer in range(encoding.shape.n_layers):  # the first one in which something is turned
         q, _ = encoding.rotate(x, x, pos, pos, layer)
@@ -229,16 +234,6 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
         return next((theta for part in encoding.parts if (theta := _frequencies(part)) is not None), None)
     having = getattr(encoding, "frequencies", None) if "rotate" in encoding.hooks else None
     return float64(having(torch.device("cpu"))) if callable(having) else None
-
-
-def _wavelengths(encoding: Encoding, theta: Tensor) -> Curves:
-    """Draw 2 pi / theta of each pair against T."""
-    pairs = torch.nonzero(theta > 0)[:, 0]
-    line = Line("", _array(pairs), _array(2 * math.pi / theta[pairs]))
-    still = int((theta <= 0).sum())
-    title = "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else "")
-    axes = "pair of numbers", "wavelength in tokens"
-    return Curves(title, *axes, [line], y_scale="log", y_marks=_marks(encoding), points=True)
 
 
 def _self_score(encoding: Encoding, layer: int) -> Curves:
@@ -389,15 +384,13 @@ def picture_spec(picture: Picture) -> Spec:
 
 def _panel(panel: Curves | Map, width: float) -> Spec:
     title = {"text": panel.title, "anchor": "start", "frame": "group", "fontSize": 8, "offset": 14}
-    layers = [_map(panel)] if isinstance(panel, Map) else [*_mark_layers(panel, width), _lines(panel)]
+    if isinstance(panel, Map):  # a square for each query and key, bright where it is seen
+        places = zip(*np.nonzero(np.isfinite(panel.z)), strict=True)
+        values = [{"x": panel.at[j], "y": panel.at[i], "seen": panel.z[i, j]} for i, j in places]
+        layers = [{"data": {"values": values}} | stored("map")]
+    else:
+        layers = [*_mark_layers(panel, width), _lines(panel)]
     return {"title": title, "width": width, "height": HEIGHT, "layer": layers}
-
-
-def _map(panel: Map) -> Spec:
-    """Return a square for each query and key: bright where it is seen."""
-    places = zip(*np.nonzero(np.isfinite(panel.z)), strict=True)
-    values = [{"x": panel.at[j], "y": panel.at[i], "seen": panel.z[i, j]} for i, j in places]
-    return {"data": {"values": values}} | stored("map")
 
 
 def _lines(panel: Curves) -> Spec:
