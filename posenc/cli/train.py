@@ -61,13 +61,13 @@ def run_train_or_eval(
 
 def _answer(command: str, line: CommandLine) -> int:
     """Print what Hydra's own flags ask for."""
-    from posenc.config.compose import compose_jobs, with_file
+    from posenc.config.compose import compose_jobs, search_path, with_file
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*line.flags, *with_file(line.overrides)])
+    print_answer(command, [*search_path(), *line.flags, *with_file(line.overrides)])
     return 0
 
 

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from posenc.config.compose import initialized, of_the_sweep, plain_settings
-from posenc.config.hydra_adapter import launcher_of, register_schemas
+from posenc.config.hydra_adapter import launcher_of
 from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
@@ -31,7 +31,6 @@ from posenc.running.run_directory import FINISHED, run_state
 from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag, report_error
 from posenc.running.sweep import Job
 
-register_schemas()  # a job's process comes here first
 GO_ON = "what was submitted goes on (posenc runs); when it has ended, the same command continues"
 SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
