@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from posenc.config.overrides import CommandLine
 
 WIDEST = 100  # columns of the help
-COLUMN = 34  # where comments begin at the latest; those of longer settings go below
+COLUMN = 34  # where comments begin at the latest, but for those of longer settings
 
 
 def run_train_or_eval(
@@ -107,8 +107,8 @@ def help_text(command: str, arguments: list[str], width: int) -> str:
     words = [f"  {one.key}={one.value.replace(', ', ',').replace(': ', ':')}" for one in shown]
     column = min(max(map(len, words)) + 2, COLUMN)
     for word, one in zip(words, shown, strict=True):
-        comment = textwrap.wrap(one.comment, width - column)
-        beside = comment[:1] if len(word) + 2 <= column else []
-        lines.append(word.ljust(column) + beside[0] if beside else word)
-        lines += [" " * column + line for line in comment[len(beside) :]]
+        begin = f"{word}  ".ljust(column)
+        lines += textwrap.wrap(one.comment, width, initial_indent=begin, subsequent_indent=" " * column) or [
+            word
+        ]
     return "\n".join([*lines, "", *texts["footer"].splitlines()]) + "\n"

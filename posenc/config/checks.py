@@ -128,9 +128,6 @@ def check_evaluation(
     settings: dict[str, Any], context_length: int, extend: dict[str, Any] | None = None
 ) -> EvalPlan:
     """Return what the `eval` group and the `extend` group of `posenc eval` ask for."""
-    for key, value in settings.items():
-        if value is None and key not in ("stride", "base_length", "key_tokens"):
-            raise UserError(f"eval.{key}", "null", "must be given")
     protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
     if not protocols:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))

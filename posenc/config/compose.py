@@ -327,7 +327,7 @@ def _as_usual(value: Any, usual: Any, key: str, command: str) -> Any:
                 raise UserError(names[name], None, problem, hint=hint)
         found = {**dict.fromkeys(usual), **value}
         return {name: _as_usual(one, usual[name], names[name], command) for name, one in found.items()}
-    if value is None and usual is not None and not key.startswith("eval."):  # there it is "as trained"
+    if value is None and usual is not None and not (command == "eval" and key.startswith("eval.")):
         raise UserError(key, "null", "must be given")
     kind = KINDS.get(key, None if usual in (None, ...) else type(usual))
     if value is None or kind is None:

@@ -81,8 +81,7 @@ class Job:
     def end(self, code: int) -> None:
         """Note how it ended: by its exit code, its run and its last lines."""
         status = read_status(self.place)
-        finished = self.evaluation is None or run_state(self.place, self.evaluation) == FINISHED
-        if code == 0 and finished:
+        if code == 0 and self.is_finished:
             self.state = FINISHED
         elif code in CODES.values() or -code in CODES:  # the latter before it could take the signal over
             self.state, self.reason = INTERRUPTED, "saved as far as it was"
@@ -99,6 +98,11 @@ class Job:
         losses = losses_text(self.place) if self.evaluation is not None else ""
         text = f"finished, {losses}{seconds}" if self.state == FINISHED else self.ended
         say(f"{self.name}: {text}")
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether its run is; of an evaluation the exit code alone tells."""
+        return self.evaluation is None or run_state(self.place, self.evaluation) == FINISHED
 
     @property
     def ended(self) -> str:
