@@ -138,9 +138,8 @@ def check_evaluation(
         base = whole("eval.base_length", given, least=2, most=LONGEST_CONTEXT)
     # T itself is always measured: it is the crop line that every change is held against
     windows = sorted({*resolve_lengths(settings["lengths"], base), context_length})
-    for given in settings["lengths"]:
-        if resolve_length("eval.lengths", given, base) > LONGEST_CONTEXT:
-            raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
+    if windows[-1] > LONGEST_CONTEXT:
+        raise UserError("eval.lengths", windows[-1], "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
     tries = whole("extend.tries", chosen.pop("tries", 1), least=1)

@@ -247,7 +247,8 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     overrides = with_file(overrides)
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
-        if (value.strip().startswith("[") or value == "null") and _is_choice(override):
+        several = value.strip().startswith("[") or value == "null"
+        if several and os.path.isdir(conf_dir() / group):  # noqa: PTH112 (is_dir raises for names too long)
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
@@ -405,14 +406,6 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     if having := [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]:
         hint = f"{key} is a setting of {group}={', '.join(having)}"
     return UserError(key, value, "there is no such setting", allowed=", ".join(sorted(siblings)), hint=hint)
-
-
-def _is_choice(override: str) -> bool:
-    """Return whether it chooses a YAML of a group (`encoding=rope`); `encoding={base:5}` does not."""
-    group, _, value = override.partition("=")
-    if not re.fullmatch(r"\w[\w/]*", group) or value.lstrip().startswith("{"):
-        return False
-    return os.path.isdir(conf_dir() / group)  # noqa: PTH112  Path.is_dir raises for a name too long
 
 
 def _keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:

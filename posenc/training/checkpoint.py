@@ -217,10 +217,7 @@ def check_weights(path: Path, model: Decoder) -> None:
 def load_weights(path: Path, model: Decoder) -> None:
     """Copy a verified checkpoint's weights into the model. Raises RunError if they have another shape."""
     check_weights(path, model)
-    tensors = load_file(path / "model.safetensors")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
+    model.load_state_dict(load_file(path / "model.safetensors"), strict=False)  # buffers are not stored
 
 
 def made_by(model: Decoder) -> dict[str, Any]:
