@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from posenc.config.overrides import chosen_settings, command_tree, config_dir_of, groups
@@ -90,7 +91,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         ((one, job),) = checked
         return run_job(job, one.overrides)
     os.environ[SWEEP] = sweep_name(checked)
-    return run_sweep(command, line, checked, composed.launcher, launch)
+    elsewhere = None if composed.launcher is None else partial(launch, command, line, composed.launcher)
+    return run_sweep(command, line, checked, elsewhere)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:
