@@ -1,7 +1,4 @@
-"""A collection of runs from disk: as a pandas table, as the table of `posenc compare`, as a picture.
-
-Nothing of torch is imported here.
-"""
+"""A collection of runs from disk, without torch: a pandas table, the table of `posenc compare`, a picture."""
 
 from __future__ import annotations
 

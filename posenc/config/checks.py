@@ -146,11 +146,10 @@ def check_evaluation(
     tune = tries if chosen.pop("tune", False) else 0
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
-    given = settings["stride"]
-    stride = block if given is None else resolve_length("eval.stride", given, base)
+    stride = block if settings["stride"] is None else resolve_length("eval.stride", settings["stride"], base)
     if "sliding" in protocols and stride > windows[0]:
         problem = f"steps over tokens in the shortest window, {windows[0]} tokens"
-        raise UserError("eval.stride", given, problem, allowed=f"1 to {windows[0]} tokens")
+        raise UserError("eval.stride", settings["stride"], problem, allowed=f"1 to {windows[0]} tokens")
     if tune and split == "validation":
         hint = "report test documents: eval.split=test"
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)

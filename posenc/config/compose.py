@@ -306,7 +306,7 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
-            raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
+            raise _needed(key) from error
         raise UserError(key, None, first_line(error)) from error
     plain: dict[str, Any] = _as_usual(settings, usual_settings(command), "", command)
     return plain
@@ -315,19 +315,17 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
 def _as_usual(value: Any, usual: Any, key: str, command: str) -> Any:
     """Return a setting as what its default is: 3 as 3.0, 6e3 as 6000, 7 as "7". Raises UserError."""
     if isinstance(usual, dict):
-        names = {name: f"{key}.{name}".lstrip(".") for name in usual}
+        begin = f"{key}." if key else ""
         if not isinstance(value, dict):
-            problem = "is a group of settings: name one of them"
-            raise UserError(key, value, problem, allowed=list(names.values()))
+            allowed = [begin + name for name in usual]
+            raise UserError(key, value, "is a group of settings: name one of them", allowed=allowed)
         for name in value.keys() - usual.keys():
-            known = _keys(usual_settings(command))
-            raise _unknown_key(f"{key}.{name}".lstrip("."), None, known)
+            raise _unknown_key(begin + name, None, _keys(usual_settings(command)))
         for name in usual.keys() - value.keys():
             if usual[name] is not None:
-                problem, hint = "is needed and has no default", f"add {names[name]}=..."
-                raise UserError(names[name], None, problem, hint=hint)
+                raise _needed(begin + name)
         found = {**dict.fromkeys(usual), **value}
-        return {name: _as_usual(one, usual[name], names[name], command) for name, one in found.items()}
+        return {name: _as_usual(one, usual[name], begin + name, command) for name, one in found.items()}
     if value is None and usual is not None and not (command == "eval" and key.startswith("eval.")):
         raise UserError(key, "null", "must be given")
     kind = KINDS.get(key, None if usual in (None, ...) else type(usual))
@@ -366,6 +364,10 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
             hint = f"a list is written so: '{key}=[{value}]'" if is_list else "for a sweep add -m"
             return UserError(key, value, "several values", hint=hint)
     return UserError(wrong or "override", None, said)
+
+
+def _needed(key: str) -> UserError:
+    return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
 
 
 def _unreadable(override: str) -> UserError:

@@ -59,10 +59,7 @@ def print_answer(command: str, arguments: list[str]) -> None:
 def launcher_of(
     command: str, overrides: list[str], task: Callable[[DictConfig], int]
 ) -> tuple[Any, DictConfig]:
-    """Return the plug-in's launcher that these overrides choose, and its configuration.
-
-    Needs an initialized Hydra.
-    """
+    """Return the plug-in's launcher that these overrides choose, and its configuration; Hydra is set up."""
     own = GlobalHydra.instance().hydra
     assert own is not None
     config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)

@@ -1,7 +1,4 @@
-"""Validate the measurement of a model that posenc did not train: a given one, or one of transformers.
-
-Its records are kept in a run directory, as those of a trained one.
-"""
+"""Validate the measurement of a model that posenc did not train: a given one, or one of transformers."""
 
 from __future__ import annotations
 

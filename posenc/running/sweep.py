@@ -1,7 +1,6 @@
 """Run a sweep: its jobs as worker processes, then the comparison and a list of what did not finish.
 
-A run that another process works on (the same sweep, started twice) is left for later: by then it may be
-finished.
+A run that another process works on (the same sweep, started twice) is left for later.
 """
 
 from __future__ import annotations

@@ -106,10 +106,9 @@ def resume(
         shutil.rmtree(left, ignore_errors=True)
     found = newest_checkpoint(folder)
     if found is None or found.step < steps:
-        weights = sum(p.nbytes for p in model.parameters())
-        moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        state = 3 * sum(p.nbytes for p in model.parameters())  # weights and two moments
         there = sum(file.stat().st_size for path in checkpoint_paths(folder) for file in path.iterdir())
-        needed = (KEPT + 1) * (weights + moments) + RECORDS - there
+        needed = (KEPT + 1) * state + RECORDS - there
         check_room(folder, needed, f"{KEPT + 1} checkpoints and the results", hint=CONTINUES)
     if found is None:
         return 0, {"seconds": 0.0, "final_loss": None}

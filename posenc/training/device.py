@@ -111,8 +111,7 @@ class FreeThreads:
     """
 
     def __init__(self) -> None:
-        given = "OMP_NUM_THREADS" in os.environ  # by the user, a sweep or torchrun
-        self.most = 1 if given else torch.get_num_threads()
+        self.most = 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()  # a sweep's, torchrun's
 
     def fit(self, device: torch.device) -> None:
         """Change the number of torch's threads if others' load has changed."""

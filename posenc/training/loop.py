@@ -149,7 +149,7 @@ def train(
     loss_of = group.data_parallel(own_loss)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
-    batch_tokens = batch_windows * context_length
+    batch_tokens, clip = batch_windows * context_length, optimization.grad_clip
     started, logged_step = time.monotonic(), step
     saved = logged_at = started
     recent: list[float] = []
@@ -180,15 +180,7 @@ def train(
             # the first step may compile for a minute, and a stop loses nothing of this process yet
             begins = step == first_step and group.size == 1
             with stop.at_once() if begins else nullcontext():
-                found = gradients(
-                    loss_of,
-                    inputs,
-                    targets,
-                    pos,
-                    weights,
-                    precision=precision,
-                    grad_clip=optimization.grad_clip,
-                )
+                found = gradients(loss_of, inputs, targets, pos, weights, precision=precision, grad_clip=clip)
             loss, norm, stopping = group.agree(*found, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
