@@ -1,7 +1,4 @@
-"""A collection of runs from disk: as a pandas table, as the table of `posenc compare`, as a picture.
-
-Nothing of torch is imported here.
-"""
+"""A collection of runs from disk, without torch: a pandas table, the table of `posenc compare`, a picture."""
 
 from __future__ import annotations
 
@@ -77,7 +74,7 @@ class Runs(list[Run]):
 
         protocol, metric, rows, columns, sort, baseline, allow_mixed. Raises UserError.
         """
-        return Table(self, compare_runs(self, _request(request)))
+        return Table(compare_runs(self, _request(request)))
 
     def plot(self, kind: str = "context", **request: Any) -> Plot:
         """Return a picture: context, change, heatmap, recall or use; the request is that of `compare`.
@@ -109,7 +106,6 @@ def _request(given: dict[str, Any]) -> CompareRequest:
 class Table:
     """A comparison: `tables` as data, `str()` as `posenc compare` prints it; shows itself in a notebook."""
 
-    runs: Runs
     tables: list[Comparison]
 
     def text(self, format: str = "table") -> str:

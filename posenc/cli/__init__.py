@@ -152,14 +152,15 @@ def compare_command(
     html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    from posenc.cli.compare import Output, listed, multiples, run_compare
+    from posenc.cli.compare import Output, listed, run_compare
     from posenc.results.comparison import CompareRequest
+    from posenc.results.settings import parse_multiple
 
     request = CompareRequest(
         protocol=protocol,
         metric=cast("Any", metric),
         rows=listed("--rows", rows),
-        columns=multiples("--columns", columns),
+        columns=tuple(parse_multiple(one, "--columns") for one in listed("--columns", columns)),
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,

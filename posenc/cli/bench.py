@@ -282,14 +282,8 @@ def figures(makers: Sequence[Callable[[], Work]], repeats: int) -> dict[str, Any
     ratios = [a / b for a, b in zip(seconds["seconds"], seconds["base_seconds"], strict=True)]
     quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if repeats > 1 else ratios * 3
     rate = own.tokens / statistics.median(seconds["seconds"])
-    low, middle, high = quartiles
-    return found | {
-        **seconds,
-        "tokens_per_second": rate,
-        "ratio_low": low,
-        "ratio": middle,
-        "ratio_high": high,
-    }
+    middle = dict(zip(("ratio_low", "ratio", "ratio_high"), quartiles, strict=True))
+    return found | seconds | {"tokens_per_second": rate} | middle
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from posenc.report.writers import show, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import RECALL
-from posenc.results.settings import parse_multiple, where
+from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 
@@ -115,8 +115,3 @@ def listed(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     if "" in found:
         raise UserError(option, ",".join(texts or []), "a name is empty")
     return found
-
-
-def multiples(option: str, texts: Sequence[str] | None) -> tuple[float, ...]:
-    """Return `1x,8x` as numbers."""
-    return tuple(parse_multiple(text, option) for text in listed(option, texts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.captions import MOST_NAMED
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
-from posenc.report.writers import color_of, terminal_width
+from posenc.report.writers import terminal_width
 from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_places
 from posenc.results.settings import where as fitting
 
@@ -35,13 +34,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
     if format == "json":
         print(document(runs))
         return
-    console = Console(
-        width=terminal_width(),
-        highlight=False,
-        markup=False,
-        emoji=False,
-        color_system="auto" if color_of(sys.stdout) else None,
-    )
+    console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
     now = time.time()
     lines = [*table(runs, console.width, now), Text("")] if runs else []
     lines += [Text(line) for line in notes(runs, now)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import textwrap
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from posenc.api.jobs import LoadedRun, load
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, visible
 from posenc.data import prepare
 from posenc.report.writers import write
 
@@ -27,11 +28,7 @@ def run_sample(words: Sequence[str]) -> None:
     for word in words:
         key, has_value, value = word.partition("=")
         if key not in KEYS:
-            close = nearest(key, KEYS)
-            hint = f"did you mean: {close}" if close else ""
-            raise UserError(
-                key, value or None, "there is no such setting", allowed=", ".join(KEYS), hint=hint
-            )
+            raise UserError("KEY", key, "there is no such setting", allowed=KEYS)
         if not value:
             raise UserError(key, None, "is empty" if has_value else "has no value", hint=f"{key}=...")
         given[key] = value if key in ("run", "prompt") else _value(key, value)
@@ -72,8 +69,7 @@ def _page(run: LoadedRun, prompt: str, tokens: int, sides: Sequence[str]) -> lis
         f"all {tokens} tokens, and what follows",
     ]
     columns = [[head, "-" * column, *_wrapped(side, column)] for head, side in zip(heads, sides, strict=True)]
-    most = max(map(len, columns))
-    rows = zip(*(one + [""] * (most - len(one)) for one in columns), strict=True)
+    rows = itertools.zip_longest(*columns, fillvalue="")
     ending = _wrapped(prompt, WIDTH - 2)[-SHOWN:]
     told = textwrap.wrap(f"{visible(run.name)}, given the end of a text of {tokens} tokens:", WIDTH)
     beside = [f"{left:<{column}}{GAP}{right}".rstrip() for left, right in rows]

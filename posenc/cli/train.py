@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from posenc.config.overrides import chosen_settings, command_tree, config_dir_of, groups
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from posenc.config.overrides import CommandLine
 
 WIDEST = 100  # columns of the help
-COLUMN = 34  # where comments begin at the latest; those of longer settings go below
+COLUMN = 34  # where comments begin at the latest, but for those of longer settings
 
 
 def run_train_or_eval(
@@ -61,13 +62,13 @@ def run_train_or_eval(
 
 def _answer(command: str, line: CommandLine) -> int:
     """Print what Hydra's own flags ask for."""
-    from posenc.config.compose import compose_jobs, with_file
+    from posenc.config.compose import compose_jobs, search_path, with_file
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*line.flags, *with_file(line.overrides)])
+    print_answer(command, [*search_path(), *line.flags, *with_file(line.overrides)])
     return 0
 
 
@@ -90,7 +91,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         ((one, job),) = checked
         return run_job(job, one.overrides)
     os.environ[SWEEP] = sweep_name(checked)
-    return run_sweep(command, line, checked, composed.launcher, launch)
+    elsewhere = None if composed.launcher is None else partial(launch, command, line, composed.launcher)
+    return run_sweep(command, line, checked, elsewhere)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:
@@ -107,8 +109,8 @@ def help_text(command: str, arguments: list[str], width: int) -> str:
     words = [f"  {one.key}={one.value.replace(', ', ',').replace(': ', ':')}" for one in shown]
     column = min(max(map(len, words)) + 2, COLUMN)
     for word, one in zip(words, shown, strict=True):
-        comment = textwrap.wrap(one.comment, width - column)
-        beside = comment[:1] if len(word) + 2 <= column else []
-        lines.append(word.ljust(column) + beside[0] if beside else word)
-        lines += [" " * column + line for line in comment[len(beside) :]]
+        begin = f"{word}  ".ljust(column)
+        lines += textwrap.wrap(one.comment, width, initial_indent=begin, subsequent_indent=" " * column) or [
+            word
+        ]
     return "\n".join([*lines, "", *texts["footer"].splitlines()]) + "\n"

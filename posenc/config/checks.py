@@ -128,9 +128,6 @@ def check_evaluation(
     settings: dict[str, Any], context_length: int, extend: dict[str, Any] | None = None
 ) -> EvalPlan:
     """Return what the `eval` group and the `extend` group of `posenc eval` ask for."""
-    for key, value in settings.items():
-        if value is None and key not in ("stride", "base_length", "key_tokens"):
-            raise UserError(f"eval.{key}", "null", "must be given")
     protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
     if not protocols:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
@@ -141,20 +138,18 @@ def check_evaluation(
         base = whole("eval.base_length", given, least=2, most=LONGEST_CONTEXT)
     # T itself is always measured: it is the crop line that every change is held against
     windows = sorted({*resolve_lengths(settings["lengths"], base), context_length})
-    for given in settings["lengths"]:
-        if resolve_length("eval.lengths", given, base) > LONGEST_CONTEXT:
-            raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
+    if windows[-1] > LONGEST_CONTEXT:
+        raise UserError("eval.lengths", windows[-1], "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
     tries = whole("extend.tries", chosen.pop("tries", 1), least=1)
     tune = tries if chosen.pop("tune", False) else 0
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
-    given = settings["stride"]
-    stride = block if given is None else resolve_length("eval.stride", given, base)
+    stride = block if settings["stride"] is None else resolve_length("eval.stride", settings["stride"], base)
     if "sliding" in protocols and stride > windows[0]:
         problem = f"steps over tokens in the shortest window, {windows[0]} tokens"
-        raise UserError("eval.stride", given, problem, allowed=f"1 to {windows[0]} tokens")
+        raise UserError("eval.stride", settings["stride"], problem, allowed=f"1 to {windows[0]} tokens")
     if tune and split == "validation":
         hint = "report test documents: eval.split=test"
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,37 +20,36 @@ from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.config.checks import LARGEST, LONGEST_CONTEXT
+from posenc.config.checks import default_evaluation
 from posenc.config.hydra_adapter import (
     BASIC_LAUNCHER,
     BASIC_SWEEPER,
-    EvalConfig,
-    TrainConfig,
     combinations,
     override_parser,
-    register_schemas,
 )
 from posenc.config.overrides import CommandLine, groups, is_hydras, key_of, quoted
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, nearest, visible
-from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
+from posenc.core.paths import choice_files, conf_dir, conf_dirs, expanded, is_folder, refuse_taken_names
+from posenc.core.signature import typed
 from posenc.encodings.registry import file_encoding
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
-SCHEMAS = {"train": OmegaConf.structured(TrainConfig), "eval": OmegaConf.structured(EvalConfig)}
 # Hydra's own choices of a folder: posenc makes the run directory.
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.output_subdir")
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
 SWEEPER = "hydra/sweeper"
 MAKES_JOBS = "lists a,b, glob() and range() make the jobs of a sweep; a W&B sweep searches (docs/recipes.md)"
-WANTED = {  # in the words of OmegaConf, and in ours
-    "Integer": "a whole number",
-    "Float": "a number",
-    "Boolean": "true or false",
-    "not a ListConfig": "a list, written [a,b]",
+SIZES = ("model", "optim")  # groups whose choices have the same keys; who takes the others checks theirs
+# Types that a default does not say; other settings that are null by default are checked where they are read.
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("name", "run", "train.init", "eval.key_tokens"), str),
+    "sweep.jobs": int,
+    "train.length_schedule": list,
+    "train.lr": None,  # a number, or `tuned`
 }
 
 
@@ -90,7 +90,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     if not composed.sweep:
         return composed
     every = list(composed.jobs)
-    for experiment in every[0].settings["sweep"]["also"]:
+    for experiment in every[0].settings["sweep"].get("also", []):
         kept = [o for o in line.overrides if key_of(o) != "experiment"]
         another = replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
         every += _jobs_of(command, another).jobs
@@ -167,6 +167,13 @@ def own_overrides(job: ComposedJob, jobs: Sequence[ComposedJob]) -> list[str]:
     return [o for o in job.overrides if o not in shared and key_of(o) != "encoding"]
 
 
+def search_path(config_dir: str | None = None) -> list[str]:
+    """Return the override that adds the YAML of installed packages, and the user's; none without either."""
+    folders = [*conf_dirs()[1:], *([] if config_dir is None else [Path(config_dir).resolve()])]
+    places = ",".join(quoted(f"file://{folder}") for folder in folders)
+    return [f"hydra.searchpath=[{places}]"] if folders else []
+
+
 @contextmanager
 def initialized(config_dir: str | None) -> Iterator[list[str]]:
     """Initialize Hydra's compose API on posenc's YAML; yields the overrides that add the user's folder."""
@@ -174,10 +181,8 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
         if not is_folder(config_dir):
             raise UserError("--config-dir", config_dir, "there is no such folder")
         refuse_taken_names(Path(config_dir))
-    register_schemas()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        found = None if config_dir is None else quoted(f"file://{Path(config_dir).resolve()}")
-        yield [] if found is None else [f"hydra.searchpath=[{found}]"]
+        yield search_path(config_dir)
 
 
 def is_sweep(override: str) -> bool:
@@ -242,7 +247,8 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     overrides = with_file(overrides)
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
-        if (value.strip().startswith("[") or value == "null") and _is_choice(override):
+        several = value.strip().startswith("[") or value == "null"
+        if several and os.path.isdir(conf_dir() / group):  # noqa: PTH112 (is_dir raises for names too long)
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
@@ -270,34 +276,66 @@ def with_file(overrides: list[str]) -> list[str]:
     ]
 
 
+@functools.cache
+def usual_settings(command: str) -> dict[str, Any]:
+    """Return the settings of a command with their defaults, which say their types; `...` may be anything."""
+    tree: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{command}.yaml"))
+    for group, choice in groups(command).items():
+        if group in SIZES:
+            own: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / group / f"{choice}.yaml"))
+            tree[group] = {**tree.get(group, {}), **own}
+        else:
+            tree[group] = None if choice is None else ...
+    tree["eval"] = default_evaluation()
+    return {key: value for key, value in tree.items() if key not in ("defaults", "hydra", "experiment")}
+
+
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain data, without Hydra's own part.
 
-    Raises UserError for unknown keys (`+foo=1`) and missing ones (`~seed`).
+    Raises UserError for unknown keys (`+foo=1`), missing ones (`~seed`) and values of another type.
     """
+    if "experiment" in config:
+        hint = "begin it with the line\n# @package _global_      and choose others by a defaults list: "
+        hint += "- override /encoding: rope"
+        name = f"experiment/{config.hydra.runtime.choices.experiment}.yaml"
+        raise UserError(name, None, "its settings stand for those of a group `experiment`", hint=hint)
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        settings = OmegaConf.to_container(kept, resolve=True)
-        OmegaConf.to_container(OmegaConf.merge(SCHEMAS[command], settings), throw_on_missing=True)
+        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
-            raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
-        if isinstance(error, ConfigKeyError):
-            raise _unknown_key(key, None, _keys(SCHEMAS[command])) from error
+            raise _needed(key) from error
         raise UserError(key, None, first_line(error)) from error
-    assert isinstance(settings, dict)
-    _check_sizes(settings)
-    return {str(key): value for key, value in settings.items()}
+    plain: dict[str, Any] = _as_usual(settings, usual_settings(command), "", command)
+    return plain
 
 
-def _check_sizes(settings: dict[Any, Any], prefix: str = "") -> None:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            _check_sizes(value, f"{prefix}{key}.")
-        elif isinstance(value, int) and abs(value) > LARGEST:
-            most = LONGEST_CONTEXT if key == "context_length" else LARGEST
-            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {most}")
+def _as_usual(value: Any, usual: Any, key: str, command: str) -> Any:
+    """Return a setting as what its default is: 3 as 3.0, 6e3 as 6000, 7 as "7". Raises UserError."""
+    if isinstance(usual, dict):
+        begin = f"{key}." if key else ""
+        if not isinstance(value, dict):
+            allowed = [begin + name for name in usual]
+            raise UserError(key, value, "is a group of settings: name one of them", allowed=allowed)
+        for name in value.keys() - usual.keys():
+            raise _unknown_key(begin + name, None, _keys(usual_settings(command)))
+        for name in usual.keys() - value.keys():
+            if usual[name] is not None:
+                raise _needed(begin + name)
+        found = {**dict.fromkeys(usual), **value}
+        return {name: _as_usual(one, usual[name], begin + name, command) for name, one in found.items()}
+    if value is None and usual is not None and not (command == "eval" and key.startswith("eval.")):
+        raise UserError(key, "null", "must be given")
+    kind = KINDS.get(key, None if usual in (None, ...) else type(usual))
+    if value is None or kind is None:
+        return value
+    if kind is str and isinstance(value, bool | int | float):
+        return str(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return typed(value, kind, key)
 
 
 def _explained(command: str, overrides: list[str], error: Exception) -> UserError:
@@ -311,15 +349,13 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
         where, line = ("--config-dir", "") if mark is None else (str(mark.name), f" in line {mark.line + 1}")
         return UserError(where, None, f"cannot be read as YAML{line}: {problem}")
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
-        hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
-        hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
-        return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else "")
+        return UserError(f"{in_file[1]}.yaml", None, in_file[2])
     cause = error.__cause__ or error
     said, wrong = first_line(cause), getattr(cause, "full_key", None)
     choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
     choices = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
     config = compose(command, choices, return_hydra_config=True)
-    known = _keys(config)
+    known = _keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
     for key, value in {key_of(o): o.partition("=")[2] for o in overrides}.items():  # the last one counts
         if key not in known and key not in choosing:
             return _unknown_key(key, value or None, known, command)
@@ -327,12 +363,11 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
             is_list = OmegaConf.is_list(OmegaConf.select(config, key))
             hint = f"a list is written so: '{key}=[{value}]'" if is_list else "for a sweep add -m"
             return UserError(key, value, "several values", hint=hint)
-        if key == wrong:
-            if inside := [name for name in known if name.startswith(f"{key}.")]:
-                return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
-            allowed = next((words for kind, words in WANTED.items() if kind in said), "")
-            return UserError(key, value, said, allowed=allowed)
     return UserError(wrong or "override", None, said)
+
+
+def _needed(key: str) -> UserError:
+    return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
 
 
 def _unreadable(override: str) -> UserError:
@@ -358,7 +393,7 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
 def _unknown_key(key: str, value: object, known: list[str], command: str = "train") -> UserError:
     """Return the error for a key that does not exist, with the nearest dotted key, or whose it is."""
     group, _, name = key.partition(".")
-    if command == "eval" and group in set(SCHEMAS["train"]) - set(known):
+    if command == "eval" and group in set(usual_settings("train")) - set(known):
         own = "a run is measured as it was trained; what eval takes: posenc eval --help"
         return UserError(key, value, "is the run's own", hint=own)
     parent = key.rpartition(".")[0]
@@ -375,19 +410,10 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     return UserError(key, value, "there is no such setting", allowed=", ".join(sorted(siblings)), hint=hint)
 
 
-def _is_choice(override: str) -> bool:
-    """Return whether it chooses a YAML of a group (`encoding=rope`); `encoding={base:5}` does not."""
-    group, _, value = override.partition("=")
-    if not re.fullmatch(r"\w[\w/]*", group) or value.lstrip().startswith("{"):
-        return False
-    return os.path.isdir(conf_dir() / group)  # noqa: PTH112  Path.is_dir raises for a name too long
-
-
-def _keys(config: Any, prefix: str = "") -> list[str]:
+def _keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:
     keys: list[str] = []
-    for key in config:
+    for key, value in config.items():
         keys.append(f"{prefix}{key}")
-        child = OmegaConf.select(config, str(key), throw_on_missing=False)
-        if isinstance(child, DictConfig):
-            keys += _keys(child, f"{prefix}{key}.")
+        if isinstance(value, dict):
+            keys += _keys(value, f"{prefix}{key}.")
     return keys

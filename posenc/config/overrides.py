@@ -211,11 +211,9 @@ def groups(command: str) -> dict[str, str | None]:
 def chosen_settings(
     command: str, overrides: Iterable[str] = (), config_dir: str | None = None
 ) -> list[Setting]:
-    """Return every setting of a command: its own, then those of the groups as the overrides choose them.
-
-    What is null in `posenc eval` has the comment of the default evaluation.
-    """
+    """Return every setting of a command: its own, then those of the groups as the overrides choose them."""
     picked = {key_of(override): override.partition("=")[2] for override in overrides}
+    # for what is null in `posenc eval`
     usual = settings_of(conf_dir() / "eval" / "default.yaml", "eval.")
     comments = {setting.key: setting.comment for setting in usual}
     own = settings_of(conf_dir() / f"{command}.yaml")

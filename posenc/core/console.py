@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TypeVar
 
 CLEAR = "\r\x1b[K"  # back to the beginning of the line, which goes
@@ -27,9 +28,7 @@ def say(text: str, end: str = "\n") -> None:
 
 def clock(seconds: float) -> str:
     """Return `2:05` or `1:02:05`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
 
 
 class Progress:

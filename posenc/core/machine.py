@@ -127,7 +127,7 @@ class Load:
 
 
 class LoadMeter:
-    """Watch the machine from the beginning of a command on, which costs nothing: two readings of counters."""
+    """Watch the machine between two readings of counters, which cost nothing."""
 
     def __init__(self) -> None:
         self._began = self._counters()
@@ -142,10 +142,11 @@ class LoadMeter:
         return time.monotonic(), busy - sum(os.times()[:4]), len(mine)
 
     def load(self, least: float = SHORTEST) -> Load | None:
-        """Return the others' load since the beginning; None before `least` seconds."""
+        """Return the others' load since it was read last; None before `least` seconds."""
         if time.monotonic() - self._began[0] < least:
             return None
-        (began, before, _), (now, after, cores) = self._began, self._counters()
+        (began, before, _), self._began = self._began, self._counters()
+        now, after, cores = self._began
         return Load(cores, min(max(0.0, (after - before) / (now - began)), float(cores)))
 
 

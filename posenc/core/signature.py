@@ -15,7 +15,8 @@ from typing import Any, Literal, Union
 
 from posenc.core.errors import UserError, nearest
 
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list [a,b]"}
+WORDS[type(None)] = "null"
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
         if key not in given and signature[key].default is inspect.Parameter.empty:
             problem = "missing; every default lives in the YAML of its group, or say it here"
             raise UserError(f"{prefix}.{key}", None, problem)
-    return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
+    return {key: typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
 
 
 def parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,8 @@ def check_choice(
     return {"name": name, **check_arguments(choices[name], parameters(settings), group)}
 
 
-def _typed(value: Any, kind: Any, key: str) -> Any:
+def typed(value: Any, kind: Any, key: str) -> Any:
+    """Return a value as one of a type (3 as 3.0), the items of a list too. Raises UserError."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         if not any(type(value) is type(option) and value == option for option in options):
@@ -81,12 +83,12 @@ def _typed(value: Any, kind: Any, key: str) -> Any:
     elif origin in (Union, types.UnionType):
         for option in options:
             with suppress(UserError):
-                return _typed(value, option, key)
+                return typed(value, option, key)
         raise UserError(key, value, "wrong type", allowed=_words(kind))
     elif origin is list or kind is list:
         if not isinstance(value, list):
             raise UserError(key, value, "wrong type", allowed=_words(kind))
-        return [_typed(item, options[0] if options else Any, f"{key}[{i}]") for i, item in enumerate(value)]
+        return [typed(item, options[0] if options else Any, f"{key}[{i}]") for i, item in enumerate(value)]
     elif origin is dict or kind is dict:
         if not isinstance(value, dict):
             raise UserError(key, value, "wrong type", allowed="a mapping")

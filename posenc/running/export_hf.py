@@ -133,11 +133,10 @@ def bytes_definition() -> str:
     """Return the tokenizer.json of one token a byte, whose id is the byte."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves
-    others = [byte for byte in range(256) if byte not in seen]
-    signs = {byte: chr(byte) for byte in seen} | {byte: chr(256 + n) for n, byte in enumerate(others)}
-    library = Library(models.BPE(vocab={signs[byte]: byte for byte in range(256)}, merges=[]))
+    vocabulary = {sign: byte for byte, sign in bytes_to_unicode().items()}
+    library = Library(models.BPE(vocab=vocabulary, merges=[]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
     return str(library.to_str())

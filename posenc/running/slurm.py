@@ -22,16 +22,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from posenc.config.compose import initialized, of_the_sweep, plain_settings
-from posenc.config.hydra_adapter import launcher_of, register_schemas
+from posenc.config.hydra_adapter import launcher_of
 from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.running.jobs import new_job, run_job
-from posenc.running.run_directory import FINISHED, run_state
 from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag, report_error
 from posenc.running.sweep import Job
 
-register_schemas()  # a job's process comes here first
 GO_ON = "what was submitted goes on (posenc runs); when it has ended, the same command continues"
 SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
@@ -60,16 +58,12 @@ def launch(command: str, line: CommandLine, chosen: str, jobs: Sequence[Job]) ->
             for job, one in zip(jobs, submitted, strict=True):
                 job.began = began
                 code, end = _code(one), time.monotonic() + SEEN_WITHIN
-                while code == 0 and not _is_finished(job) and time.monotonic() < end:
+                while code == 0 and not job.is_finished and time.monotonic() < end:
                     time.sleep(0.5)
                 job.end(code)
         except InterruptedRunError:
             say(f"{stop.name}: {GO_ON}")
         return stop.exit_code
-
-
-def _is_finished(job: Job) -> bool:
-    return job.evaluation is None or run_state(job.place, job.evaluation) == FINISHED
 
 
 def _ask_slurm(chosen: str) -> None:

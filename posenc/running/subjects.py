@@ -1,7 +1,4 @@
-"""Validate the measurement of a model that posenc did not train: a given one, or one of transformers.
-
-Its records are kept in a run directory, as those of a trained one.
-"""
+"""Validate the measurement of a model that posenc did not train: a given one, or one of transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from safetensors import SafetensorError
 
 from posenc.config.checks import (
@@ -26,7 +22,7 @@ from posenc.config.checks import (
 from posenc.config.overrides import groups
 from posenc.core.atomic_files import sha256_of_file, write_text_atomic
 from posenc.core.errors import UserError, first_line, safe_name
-from posenc.core.paths import cache_dir, choice_file, expanded
+from posenc.core.paths import cache_dir, conf_dir, expanded
 from posenc.core.seeds import generator_for
 from posenc.core.signature import check_choice
 from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
@@ -35,6 +31,7 @@ from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.evaluation.hf import HuggingFace, biased_instead, trained_length
 from posenc.model.decoder import ModelShape
+from posenc.results.settings import own_yaml
 from posenc.running.build import Job
 from posenc.running.eval_job import filled
 from posenc.training.device import is_out_of_memory, resolve_device
@@ -180,7 +177,7 @@ def hf_job(settings: dict[str, Any]) -> Job:
         subject,
         check_name("subject.path", safe_name(Path(chosen["path"]).name)),
         {
-            "data": settings["data"] or _default_data(),
+            "data": settings["data"] or own_yaml(conf_dir() / "data" / f"{groups('train')['data']}.yaml"),
             "eval": evaluation,
             "seed": 0,
             "experiment_name": "subjects",
@@ -281,12 +278,3 @@ def _identity(path: str, config: Any) -> str:
     for file in sorted(one for kind in WEIGHTS for one in local.glob(kind)):
         found.update(bytes.fromhex(sha256_of_file(file)))
     return found.hexdigest()
-
-
-def _default_data() -> dict[str, Any]:
-    """Return the corpus that `posenc train` has by default."""
-    name = groups("train")["data"]
-    path = choice_file("data", name)
-    assert path is not None
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found

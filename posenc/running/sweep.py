@@ -1,8 +1,6 @@
 """Run a sweep: its jobs as worker processes, then the comparison and a list of what did not finish.
 
-A job is WAITING, RUNNING, or has ended: FINISHED, DIVERGED, INTERRUPTED, NOT_STARTED, FAILED, or `killed by
-SIGKILL`. A run that another process works on (the same sweep, started twice) is left for later: by then it
-may be finished.
+A run that another process works on (the same sweep, started twice) is left for later.
 """
 
 from __future__ import annotations
@@ -64,8 +62,8 @@ class Job:
     overrides: Sequence[str] = ()
     gpu: str | None = None
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))  # its last lines
-    process: subprocess.Popen[str] | None = None
-    reader: threading.Thread | None = None
+    process: Any = None  # a Popen while it runs
+    reader: Any = None  # the thread that reads its output
 
     def settle(self, finished: str) -> bool:
         """Tell whether it needs no process, as its run is finished or has diverged; note and show it."""
@@ -81,8 +79,7 @@ class Job:
     def end(self, code: int) -> None:
         """Note how it ended: by its exit code, its run and its last lines."""
         status = read_status(self.place)
-        finished = self.evaluation is None or run_state(self.place, self.evaluation) == FINISHED
-        if code == 0 and finished:
+        if code == 0 and self.is_finished:
             self.state = FINISHED
         elif code in CODES.values() or -code in CODES:  # the latter before it could take the signal over
             self.state, self.reason = INTERRUPTED, "saved as far as it was"
@@ -99,6 +96,11 @@ class Job:
         losses = losses_text(self.place) if self.evaluation is not None else ""
         text = f"finished, {losses}{seconds}" if self.state == FINISHED else self.ended
         say(f"{self.name}: {text}")
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether its run is; of an evaluation the exit code alone tells."""
+        return self.evaluation is None or run_state(self.place, self.evaluation) == FINISHED
 
     @property
     def ended(self) -> str:
@@ -125,16 +127,13 @@ class WorkerPool:
                         self._stop(stop.received)
                     self._step()
             finally:
-                for process in self._processes():  # only after an error of our own
-                    process.terminate()
-                    process.wait()
+                for job in self._in(RUNNING):  # only after an error of our own
+                    job.process.terminate()
+                    job.process.wait()
         return stop.exit_code
 
     def _in(self, state: str) -> list[Job]:
         return [job for job in self.jobs if job.state == state]
-
-    def _processes(self) -> list[subprocess.Popen[str]]:
-        return [job.process for job in self._in(RUNNING) if job.process is not None]
 
     def _step(self) -> None:
         """Begin what can begin, note what has ended, and pause."""
@@ -145,8 +144,8 @@ class WorkerPool:
         elif len(self._in(RUNNING)) < self.at_once and (job := self._next()) is not None:
             self._start(job)
         for one in self._in(RUNNING):
-            if one.process is not None and one.process.poll() is not None:
-                self._ended(one, one.process.returncode)
+            if (code := one.process.poll()) is not None:
+                self._ended(one, code)
         if job is None:
             held = self._in(WAITING) and not self._in(RUNNING)
             time.sleep(BETWEEN if held else PAUSE)
@@ -172,7 +171,7 @@ class WorkerPool:
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
         seconds = str(STATUS_SECONDS * self.at_once)
         own = {WAIT: "0", PROGRESS: seconds, PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
-        job.process = process = subprocess.Popen(
+        job.process = subprocess.Popen(
             list(job.words),
             env={**os.environ, **given, **own},
             stdout=subprocess.PIPE,
@@ -182,8 +181,7 @@ class WorkerPool:
         )
 
         def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in job.process.stdout:
                 if line.strip():
                     job.said.append(line.rstrip())
                     say(f"{job.name}: {visible(line.rstrip())}")
@@ -202,7 +200,6 @@ class WorkerPool:
         return given
 
     def _ended(self, job: Job, code: int) -> None:
-        assert job.reader is not None
         job.reader.join(LAST_LINES)
         if code == HELD:
             job.state = WAITING
@@ -215,9 +212,8 @@ class WorkerPool:
     def _stop(self, number: int) -> None:
         """Begin no more jobs, and pass a signal on to those that run."""
         self.stopping = True
-        for process in self._processes():
-            if process.poll() is None:
-                process.send_signal(number)
+        for job in self._in(RUNNING):
+            job.process.send_signal(number)
 
 
 def visible_gpus() -> list[str]:
@@ -244,24 +240,24 @@ def sweep_name(checked: Sequence[CheckedJob]) -> str:
     return f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
 
 
-Launch = Callable[[str, CommandLine, str, Sequence[Job]], int]
-
-
 def run_sweep(
-    command: str, line: CommandLine, checked: list[CheckedJob], launcher: str | None, launch: Launch
+    command: str,
+    line: CommandLine,
+    checked: list[CheckedJob],
+    launch: Callable[[Sequence[Job]], int] | None = None,
 ) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
-    What is finished or diverged is settled and starts no process. Where a launcher is named, `launch` runs
-    what is left elsewhere, and returns the exit code of a signal, or 0.
+    What is finished or diverged is settled and starts no process. `launch` runs what is left elsewhere, and
+    returns the exit code of a signal, or 0.
     """
     checked = seed_by_seed(checked)
     jobs = jobs_of(command, line, checked)
     left = [job for job in jobs if not job.settle("already finished")]
     received = 0
-    if left and launcher is not None:
-        received = launch(command, line, launcher, left)
+    if left and launch is not None:
+        received = launch(left)
     elif left:
         how = checked[0][0].settings["sweep"]
         pool = WorkerPool(jobs, lock=LOCKS[command], fail_fast=how["fail_fast"])

@@ -199,12 +199,9 @@ def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
 
 def validation_loss(run: Run) -> float | None:
     """Return the loss at T on validation documents, None if it was not measured."""
-    found = (
-        one["nats"]
-        for one in run.records
-        if one["protocol"] == HEADLINE and one["split"] == "validation" and one["multiple"] == 1
-    )
-    return next((one for one in found if one is not None), None)
+    wanted = HEADLINE, "validation", 1
+    there = [r["nats"] for r in run.records if (r["protocol"], r["split"], r["multiple"]) == wanted]
+    return next((nats for nats in there if nats is not None), None)
 
 
 def _directory(place: Path, readable: str, digest: str) -> Path:
@@ -266,8 +263,9 @@ def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
         try:
             return _locked(job, overrides, stop)
         except InterruptedRunError:
-            if not stop.guarded:
-                say(f"{stop.name}: stopped before the first step; the same command begins again")
+            saved = "everything finished so far is saved; the same command continues"
+            fresh = "stopped before the first step; the same command begins again"
+            say(f"{stop.name}: {saved if stop.guarded else fresh}")
             return Outcome(stop.exit_code)
 
 
@@ -281,17 +279,13 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
             return Outcome(0)
         # what was finished and is to be measured further stays so, with its settings, until that is done
         more = group.first(lambda: folder.was_finished(directory))
-        try:
-            stop.guard()
-            folder.forget_diverged(directory)
-            noted = nullcontext() if more else folder.status_kept(directory, stop, overrides=overrides)
-            with noted, group.watched():
-                if not more:
-                    folder.write_config(directory, settings)
-                return _run(job, corpus, stop)
-        except InterruptedRunError:
-            say(f"{stop.name}: everything finished so far is saved; the same command continues")
-            raise
+        stop.guard()
+        folder.forget_diverged(directory)
+        noted = nullcontext() if more else folder.status_kept(directory, stop, overrides=overrides)
+        with noted, group.watched():
+            if not more:
+                folder.write_config(directory, settings)
+            return _run(job, corpus, stop)
 
 
 def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Outcome:

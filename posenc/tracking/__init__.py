@@ -229,17 +229,27 @@ def _finite(figures: Mapping[str, Any]) -> Row:
 # --- The choice of a tracker
 
 
-def check_tracking(tracking: Mapping[str, Any]) -> None:
-    """Raise UserError if the config group cannot work: name, keys, types, values, a missing package."""
-    tracker, arguments = _resolve(tracking)
-    if tracker is not None:
-        tracker.check(arguments)
+def check_tracking(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the class that the config group names (None: no tracker) and its arguments, typed.
+
+    Raises UserError if it cannot work: name, keys, types, values, a missing package.
+    """
+    name = tracking.get("name")
+    if name not in TRACKERS:
+        raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
+    if (place := TRACKERS[str(name)]) is None:
+        return None, check_arguments(Tracker, parameters(tracking), "tracking")
+    refuse_without(str(name), "tracking", name, str(name))
+    module, kind = place
+    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{module}"), kind)
+    arguments = check_arguments(tracker, parameters(tracking), "tracking")
+    tracker.check(arguments)
+    return tracker, arguments
 
 
 def build_tracker(tracking: Mapping[str, Any], run: TrackedRun) -> Tracker:
     """Start the tracker of the config group; where that fails, warn once and return one that does nothing."""
-    check_tracking(tracking)
-    tracker, arguments = _resolve(tracking)
+    tracker, arguments = check_tracking(tracking)
     if tracker is None:
         return Tracker()
     try:
@@ -255,16 +265,3 @@ def refuse_without(package: str, key: str, value: str | None, extra: str) -> Non
     if importlib.util.find_spec(package) is None:
         hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
         raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)
-
-
-def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a tracker (None: no tracker) and its arguments, typed: the keys of its YAML."""
-    name = tracking.get("name")
-    if name not in TRACKERS:
-        raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
-    if (place := TRACKERS[str(name)]) is None:
-        return None, check_arguments(Tracker, parameters(tracking), "tracking")
-    refuse_without(str(name), "tracking", name, str(name))
-    module, kind = place
-    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{module}"), kind)
-    return tracker, check_arguments(tracker, parameters(tracking), "tracking")

@@ -27,7 +27,6 @@ class TensorboardTracker(BaseTracker):
 
     def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams  # `add_hparams` makes a run of its own of them
 
         super().__init__(run, "tensorboard")
         folder = run.directory / FOLDER
@@ -36,9 +35,7 @@ class TensorboardTracker(BaseTracker):
         self._training: Any = SummaryWriter(str(folder))
         self._measured: Any = SummaryWriter(str(folder / "eval"))
         if not self.resumed:
-            writer: Any = self._training.file_writer
-            writer.add_summary(hparams(settings_of(run), {})[1])
-            self._training.flush()
+            self._training.add_hparams(settings_of(run), {}, run_name=".")  # else a run of its own
         self.save()
 
     def send(self, row: Row, axis: str, at: int) -> None:

@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
-
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
-from posenc.results.settings import parse_multiple
+from posenc.results.settings import own_yaml, parse_multiple
 from posenc.tracking import (
     POSITION,
     STEP,
@@ -200,8 +198,7 @@ def make_dashboard(
     if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
     if (project := project or settings().project) is None:
-        text = (conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8")
-        project = str(yaml.safe_load(text)["project"])
+        project = str(own_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
     view, owner = (project, protocol, multiple), entity or settings().entity
     if out is not None:
         place = output_file("--out", out)

@@ -22,13 +22,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
+from torch.optim import Optimizer
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError, first_line
 from posenc.model.decoder import Decoder
 from posenc.results.settings import flatten
 from posenc.training.distributed import current
-from posenc.training.optimizer import AdamW
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def save_checkpoint(
     folder: Path,
     step: int,
     model: Decoder,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
@@ -99,17 +99,16 @@ def save_checkpoint(
 
 
 def resume(
-    folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
+    folder: Path, model: Decoder, optimizer: Optimizer, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     """Load the newest intact checkpoint of `run` and return its step and state; step 0 for a fresh run."""
     for left in folder.glob(".tmp-step-*"):  # of a killed save
         shutil.rmtree(left, ignore_errors=True)
     found = newest_checkpoint(folder)
     if found is None or found.step < steps:
-        weights = sum(p.nbytes for p in model.parameters())
-        moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        state = 3 * sum(p.nbytes for p in model.parameters())  # weights and two moments
         there = sum(file.stat().st_size for path in checkpoint_paths(folder) for file in path.iterdir())
-        needed = (KEPT + 1) * (weights + moments) + RECORDS - there
+        needed = (KEPT + 1) * state + RECORDS - there
         check_room(folder, needed, f"{KEPT + 1} checkpoints and the results", hint=CONTINUES)
     if found is None:
         return 0, {"seconds": 0.0, "final_loss": None}
@@ -217,10 +216,7 @@ def check_weights(path: Path, model: Decoder) -> None:
 def load_weights(path: Path, model: Decoder) -> None:
     """Copy a verified checkpoint's weights into the model. Raises RunError if they have another shape."""
     check_weights(path, model)
-    tensors = load_file(path / "model.safetensors")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
+    model.load_state_dict(load_file(path / "model.safetensors"), strict=False)  # buffers are not stored
 
 
 def made_by(model: Decoder) -> dict[str, Any]:

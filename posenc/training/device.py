@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from posenc.core.errors import UserError
-from posenc.core.machine import LoadMeter, load_meter
+from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -111,15 +111,12 @@ class FreeThreads:
     """
 
     def __init__(self) -> None:
-        given = "OMP_NUM_THREADS" in os.environ  # by the user, a sweep or torchrun
-        self.most = 1 if given else torch.get_num_threads()
-        self.meter = load_meter()
+        self.most = 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()  # a sweep's, torchrun's
 
     def fit(self, device: torch.device) -> None:
         """Change the number of torch's threads if others' load has changed."""
-        if device.type == "cpu" and self.most > 1 and (load := self.meter.load(least=1.0)) is not None:
+        if device.type == "cpu" and self.most > 1 and (load := load_meter().load(least=1.0)) is not None:
             torch.set_num_threads(min(self.most, load.free))
-            self.meter = LoadMeter()
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
@@ -27,7 +28,7 @@ from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
-from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
+from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
 
 
 class NextTokenLoss(nn.Module):
@@ -72,7 +73,7 @@ def gradients(
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
-def update(optimizer: AdamW, lr: float) -> None:
+def update(optimizer: Optimizer, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -148,7 +149,7 @@ def train(
     loss_of = group.data_parallel(own_loss)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
-    batch_tokens = batch_windows * context_length
+    batch_tokens, clip = batch_windows * context_length, optimization.grad_clip
     started, logged_step = time.monotonic(), step
     saved = logged_at = started
     recent: list[float] = []
@@ -179,15 +180,7 @@ def train(
             # the first step may compile for a minute, and a stop loses nothing of this process yet
             begins = step == first_step and group.size == 1
             with stop.at_once() if begins else nullcontext():
-                found = gradients(
-                    loss_of,
-                    inputs,
-                    targets,
-                    pos,
-                    weights,
-                    precision=precision,
-                    grad_clip=optimization.grad_clip,
-                )
+                found = gradients(loss_of, inputs, targets, pos, weights, precision=precision, grad_clip=clip)
             loss, norm, stopping = group.agree(*found, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"

@@ -27,7 +27,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train rope", "did you mean: encoding=rope"),
     ("train encoding.bse=3", "encoding.bse=3", "did you mean: encoding.base"),
     ("train train.tokns=3", "train.tokns=3", "did you mean: train.tokens"),
-    ("train batch_size=32", "did you mean: train.batch_tokens or eval.batch_tokens"),
+    ("train batch_size=32", "did you mean: eval.batch_tokens or train.batch_tokens"),
     ("train hydra.sweper=1", "did you mean: hydra.sweeper"),
     ("train ~seed", "seed", "is needed"),
     # values
@@ -99,7 +99,7 @@ WRONG: list[tuple[str, ...]] = [
     ("check encoding=rope --al", "--al", "--config-dir"),
     ("check encoding=rope context_length=8", "context_length=8", "from 16"),
     ("check --cfg job", "posenc train --cfg job"),
-    ("show encoding=rope context_length=999999999999999999999", "too large", "up to 16777216"),
+    ("show encoding=rope context_length=999999999999999999999", "too large", "to 16777216"),
     ("show encoding=rope --out here.gif", ".png, .svg, .pdf"),
     ("show encoding=rope --out nowhere/here.png", "there is no folder nowhere"),
     ("show encoding=alibi,rope", "one encoding at a time"),
