@@ -1,4 +1,4 @@
-"""Settings of corpora, and stories to stream."""
+"""Settings of corpora, files and stories."""
 
 import yaml
 
@@ -20,6 +20,14 @@ def files(paths, **changes):
     """Settings of data=files over one path or a list."""
     given = [str(p) for p in paths] if isinstance(paths, list) else str(paths)
     return conf("files", paths=given, split={"validation": 0.2, "test": 0.2}, **changes)
+
+
+def write(root, contents):
+    """Files of a folder by name, of text or of bytes."""
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
 
 
 def documents_of(data):

@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from corpora import conf, documents_of, files
+from corpora import conf, documents_of, files, write
 
 from posenc.core.errors import UserError
 from posenc.data import read_facts
@@ -14,13 +14,6 @@ from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, groups_of, sectio
 
 def read(paths, **changes):
     return {d.id: d.text for d in documents_of(files(paths, **changes))}
-
-
-def write(root, contents):
-    for name, content in contents.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return root
 
 
 def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
@@ -126,9 +119,8 @@ def test_chunks_are_about_equal_and_end_where_lines_do():
 
 
 def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path):
-    write(
-        tmp_path, {"a.txt": "\n<|end|>\n".join(PARTS[:3]) + "\n<|end|>\n", "b.txt": "one", "c.txt": "x\ty\n"}
-    )
+    three = "".join(f"{part}\n<|end|>\n" for part in PARTS[:3])
+    write(tmp_path, {"a.txt": three, "b.txt": "one", "c.txt": "x\ty\n"})
     found = read(tmp_path, separator="<|end|>")
     assert list(found) == [f"a.txt/0000000{i}" for i in (1, 2, 3)] + ["b.txt", "c.txt"]
     assert read_facts(files(tmp_path, separator="<|end|>")).notes == ["cut at data.separator: 5 documents"]

@@ -4,7 +4,7 @@ import socket
 import time
 
 import pytest
-from corpora import BYTES, conf, documents_of
+from corpora import BYTES, conf, documents_of, write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import absolute_data, hub, prepare, read_facts
@@ -27,12 +27,9 @@ def test_sympy_is_the_corpus_it_is_said_to_be():
 
 
 def test_a_package_is_read_as_bytes_and_never_run(tmp_path, monkeypatch):
-    written = {"__init__": b"raise SystemExit('imported')\n", "inner/crlf": "# é\r\n".encode(),
-               "inner/latin": b"# \xe9\n", "inner/blank": b"\n \n", "inner/tests/test_a": b"1\n"}  # fmt: skip
-    for name, text in written.items():
-        path = tmp_path / "trap" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+    texts = {"__init__.py": "raise SystemExit('imported')\n", "inner/crlf.py": "# é\r\n"}
+    texts |= {"inner/latin.py": b"# \xe9\n", "inner/blank.py": "\n \n", "inner/tests/test_a.py": "1\n"}
+    write(tmp_path / "trap", texts)
     monkeypatch.syspath_prepend(str(tmp_path))
     data = conf("sympy", package="trap", exclude=["*/tests/*"])
     documents = documents_of(data)
@@ -47,10 +44,8 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path, monkeypatch):
 
 
 def test_python_packages_keep_one_of_each_text(tmp_path, monkeypatch):
-    written = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n", "thing/tests/t.py": "y\n", "d.txt": "no"}
-    for name, text in written.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    copy = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n"}
+    write(tmp_path, {**copy, "thing/tests/t.py": "y\n", "d.txt": "no"})
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"purelib": str(tmp_path)})
     found = read_python_packages(Notes(), exclude=["*/tests/*"])
     assert [(d.id, d.text) for d in found] == [("thing/a.py", b"x = 1\n")]
