@@ -56,12 +56,17 @@ def tokens_of(folder, tokenizer=None):
     return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
 
 
+def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **params):
+    """With the parameters of its YAML, unless they are given; not initialised."""
+    sizes = {"d_model": n_heads * head_dim, "n_heads": n_heads, "head_dim": head_dim, "n_layers": n_layers}
+    return build_encoding(name, train_length=train_length, **sizes, **params)
+
+
 def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
     """With its initial values."""
     drawn = positions or {"name": "contiguous"}
     limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))
-    shape = {"d_model": 32, "n_heads": 2, "head_dim": 16, "n_layers": 2, "train_length": T}
-    own = build_encoding(encoding, **shape, **limits, **params)
+    own = encoding_of(encoding, head_dim=16, **limits, **params)
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
     model = Decoder(SHAPE, store.vocab_size, own, options, attention)
     initialize(model, seed)

@@ -1,6 +1,7 @@
 """Every encoding equals its paper's formula in float64, computed by another route, with its gradients."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -105,11 +106,10 @@ def test_gradients(name, params):
     example = Example(name, NEAR[:10], heads=2, **params)
     for tensor in example.tensors.values():
         tensor.requires_grad_()
-    made, naive = (
-        (lambda: example.embedding(1 if params.get("per_layer") else 0), lambda: naive_rows(example, params))
-        if name in ROWS
-        else (example.attention, example.naive_attention)
-    )
+    made, naive = example.attention, example.naive_attention
+    if name in ROWS:
+        layer = 1 if params.get("per_layer") else 0
+        made, naive = partial(example.embedding, layer), partial(example.naive_embedding, layer)
     weights = torch.randn(made().shape, generator=torch.Generator().manual_seed(3))
     (made() * weights).sum().backward()
     for key, tensor in example.tensors.items():
@@ -125,7 +125,3 @@ def test_gradients(name, params):
         want = (sums[0] - sums[1]) / 2e-5
         got = (tensor.grad.double() * direction).sum().item()
         assert got == pytest.approx(want, rel=1e-3, abs=1e-3 * weights.norm().item() ** 0.5), key
-
-
-def naive_rows(example, params):
-    return example.naive_embedding(1 if params.get("per_layer") else 0)

@@ -5,8 +5,8 @@ Most libraries compute angles in float32, which drift with the position, so wind
 
 import pytest
 import torch
+from tiny_model import encoding_of
 
-from posenc.encodings import build_encoding
 from posenc.encodings.t5 import bucket
 from posenc.model.attention import LatentAttention
 
@@ -28,8 +28,7 @@ def normal(*sizes, seed=0):
 
 def filled(name, heads=HEADS, **params):
     """Every parameter normal, so that none is zero."""
-    sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": 1}
-    made = build_encoding(name, train_length=128, **sizes, **params)
+    made = encoding_of(name, 128, heads, WIDTH, 1, **params)
     for seed, parameter in enumerate(made.parameters()):
         parameter.data.copy_(normal(*parameter.shape, seed=seed) * made.shape.d_model**-0.5)
     return made

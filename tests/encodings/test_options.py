@@ -8,10 +8,11 @@ import statistics
 
 import pytest
 import torch
+from tiny_model import encoding_of
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding, list_encodings
+from posenc.encodings import list_encodings
 from posenc.encodings.base import Shape
 from posenc.encodings.options import (
     CREAM,
@@ -32,11 +33,6 @@ RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
 POSE = {"name": "pose", "max": None, "chunks": 2}
 CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
-
-
-def encoding(name, train_length=T, **params):
-    sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2}
-    return build_encoding(name, train_length=train_length, **sizes, **params)
 
 
 def options(own, positions=CONTIGUOUS, window=None, scale="none"):
@@ -124,7 +120,7 @@ def test_limits_of_positions_and_distances(positions, limit, distances):
     assert check_positions(positions) == positions
     assert position_limits(positions, T) == (limit, distances)
     if limit:
-        [option] = options(encoding("rope"), positions)
+        [option] = options(encoding_of("rope", T), positions)
         assert option.derived == {"max": limit} and position_limits({**positions, "max": 99}, T)[0] == 99
 
 
@@ -153,7 +149,7 @@ WAYS = [
 )
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
-        own = encoding(name)
+        own = encoding_of(name, T)
         if name not in refusing:
             assert len(options(own, **chosen)) == 1
             continue
