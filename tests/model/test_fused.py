@@ -110,16 +110,6 @@ def plain(q, k, v, additive):
     return torch.softmax(s, -1).to(v.dtype) @ v
 
 
-def in_blocks(blocks, learned):
-    def attention(q, k, v, additive):
-        def of(block):
-            return additive[:, block.start : block.stop, : block.keys]
-
-        return softmax_attention(q, k, v, blocks, of, SCALE, learned)
-
-    return attention
-
-
 def additives(dtype):
     wide = torch.promote_types(dtype, torch.float32)
     return {
@@ -136,9 +126,14 @@ def additives(dtype):
 @pytest.mark.parametrize("kind", additives(torch.float32))
 def test_attention_in_blocks(kind, key_heads, blocks, dtype):
     additive = additives(dtype)[kind]
-    hidden = mask(additive.dtype)
-    learned = additive.requires_grad
-    made = (*qkv(dtype, key_heads), additive)
-    got = gradients(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
+    hidden, learned, made = mask(additive.dtype), additive.requires_grad, (*qkv(dtype, key_heads), additive)
+
+    def in_blocks(q, k, v, a):
+        masked = a + hidden
+        return softmax_attention(
+            q, k, v, blocks, lambda b: masked[:, b.start : b.stop, : b.keys], SCALE, learned
+        )
+
+    got = gradients(in_blocks, *made)
     check_same(got, gradients(lambda q, k, v, a: plain(q, k, v, a + hidden), *made), dtype)
     assert len(got) == (5 if learned else 4)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tiny_decoder import norm
 
 from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
@@ -45,10 +46,6 @@ def turn(encoding, x, t):
     half = len(x) // 2
     pairs = [complex(x[k], x[k + half]) * cmath.exp(1j * t * 100.0 ** (-k / half)) for k in range(half)]
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
-
-
-def norm(x, weight):
-    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight.double()
 
 
 def exactly(a, encoding, x, pos, window, slopes):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from decoding import SHAPE, VOCABULARY, BothPositions, Double, LayerWindow, OneKeyHead, Widened
+from tiny_decoder import SHAPE, VOCABULARY, BothPositions, Double, LayerWindow, OneKeyHead, Widened, norm
+from tiny_model import encoding_of
 
-from posenc.encodings import build_encoding
 from posenc.encodings.base import HOOKS, Shape
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, initialize
@@ -19,8 +19,7 @@ POS = torch.tensor([0, 1, 5, 6, 7, 20, 21, 30, 31, 40, 63])
 
 
 def built(which, short_conv=None):
-    sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": WINDOW}
-    own = build_encoding(which, **sizes) if isinstance(which, str) else which(Shape(**sizes))
+    own = encoding_of(which, WINDOW) if isinstance(which, str) else which(Shape(16, 2, 8, 2, WINDOW))
     model = Decoder(replace(SHAPE, short_conv=short_conv), VOCABULARY, own)
     initialize(model, 3)
     return model
@@ -28,10 +27,6 @@ def built(which, short_conv=None):
 
 def tokens(batch=2):
     return torch.randint(VOCABULARY, (batch, WINDOW), generator=torch.Generator().manual_seed(4))
-
-
-def norm(x):
-    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
 
 
 def exactly(model, tokens, pos):
@@ -45,8 +40,7 @@ def exactly(model, tokens, pos):
         if block.short_conv is not None:
             past = block.short_conv.weight[:, 0].unbind(-1)[::-1]  # of the token itself, the one before, ...
             seen = [
-                x + sum(w * seen[i - back] for back, w in enumerate(past) if back <= i)
-                for i, x in enumerate(seen)
+                x + sum(w * y for w, y in zip(past, seen[i::-1], strict=False)) for i, x in enumerate(seen)
             ]
         # [token][head] (D,)
         q, k, v = ([(w @ x).split(width) for x in seen] for w in block.attention.qkv.weight.chunk(3))
