@@ -90,27 +90,17 @@ def environment(**more):
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def python(*arguments, cwd=ROOT, **env):
-    """Run a script, `-c CODE` or `-m MODULE`, and wait."""
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment(**env), capture_output=True, text=True
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+def start_python(*arguments, cwd=ROOT, **env):
+    """A script, `-c CODE` or `-m MODULE`, as a process of its own."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=environment(**env), text=True, **streams)
 
 
 def start(*arguments, cwd, script=None, module="posenc", **env):
-    """posenc, or a script of the clone, or a module, as a process of its own."""
-    command = [sys.executable, *(["-m", module] if script is None else [str(ROOT / script)]), *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-    )
+    """posenc, or a script of the clone, or a module."""
+    first = ["-m", module] if script is None else [str(ROOT / script)]
+    return start_python(*first, *arguments, cwd=cwd, **env)
 
 
 def finished(process, seconds=600):
@@ -124,6 +114,9 @@ def finished(process, seconds=600):
     return Result(process.returncode, out, err)
 
 
-def spawn(*arguments, cwd, script=None, **env):
-    """Start it and wait."""
-    return finished(start(*arguments, cwd=cwd, script=script, **env))
+def python(*arguments, **how):
+    return finished(start_python(*arguments, **how))
+
+
+def spawn(*arguments, **how):
+    return finished(start(*arguments, **how))

@@ -73,48 +73,25 @@ def build(encoding, store, seed=0, positions=None, attention=Attention, **params
     return model
 
 
-def run(
-    model,
-    store,
-    folder,
-    *,
-    seed=0,
-    stop_after=None,
-    on_log=lambda _: None,
-    on_resume=lambda _: None,
-    sampler=None,
-    checkpoint_seconds=1e9,
-    precision="fp32",
-    files=None,
-    steps=STEPS,
-    windows=4,
-    log_every=5,
-    settings_hash="12345678",
-    **optimization,
-):
-    """Train: `steps` updates of `windows` windows; checkpoints in `folder`."""
+USUAL = {"steps": STEPS, "batch_windows": 4, "log_every": 5, "precision": "fp32", "checkpoint_seconds": 1e9}
+NOTHING = {"on_log": lambda _: None, "on_resume": lambda _: None, "files": {}}
+
+
+def run(model, store, folder, *, seed=0, stop_after=None, sampler=None, settings_hash="12345678", **how):
+    """Train, with checkpoints in `folder`; `how` has what differs from USUAL and from OPTIMIZATION."""
+    optimization = {key: how.pop(key) for key in ("name", "grad_clip") if key in how}
+    of_run = {"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash}
     return train(
         model,
         sampler or WindowSampler(store, T, seed),
         replace(OPTIMIZATION, **optimization),
-        steps=steps,
-        batch_windows=windows,
         context_length=T,
         seed=seed,
-        precision=precision,
         device=torch.device("cpu"),
         checkpoints=folder,
-        checkpoint_seconds=checkpoint_seconds,
-        log_every=log_every,
-        provenance={
-            "fingerprint": store.fingerprint,
-            "tokenizer": store.tokenizer,
-            "run": {"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
-        },
-        files=files or {},
-        on_resume=on_resume,
-        on_log=on_log,
+        provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer, "run": of_run},
         stop=StopAt(stop_after),
+        **{**USUAL, **NOTHING, **how},
     )
 
 

@@ -42,7 +42,7 @@ def trained(store, folder, seed=0):
 
     NextTokenLoss.forward = watched
     try:
-        shares = {"steps": STEPS, "windows": WINDOWS, "log_every": 1}
+        shares = {"steps": STEPS, "batch_windows": WINDOWS, "log_every": 1}
         run(model, store, folder / "checkpoints", on_log=logged.append, **shares)
     finally:
         NextTokenLoss.forward = forward
