@@ -1,6 +1,5 @@
 """One run by several processes of torchrun: the same batches and numbers, one that writes and speaks."""
 
-import hashlib
 import json
 import subprocess
 
@@ -29,16 +28,12 @@ def worked(count, what, folder, corpus):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
 
-def sha256(*arrays):
-    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
-
-
 def check_same_training(folder, reports, one):
     """The batches of one process bit for bit, cut by rank; the same weights for all; losses within NATS."""
     said, seen = one
     parts = [np.load(folder / f"{rank}.npz") for rank in range(len(reports))]
-    whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in ("inputs", "targets")}
-    assert sha256(whole["inputs"], whole["targets"]) == sha256(seen["inputs"], seen["targets"])
+    for name in ("inputs", "targets"):
+        assert np.array_equal(np.concatenate([part[name] for part in parts], axis=1), seen[name])
     assert all(np.array_equal(part["pos"], seen["pos"]) for part in parts)
     assert {report["weights"] for report in reports} == {reports[0]["weights"]}
     for report in reports:
