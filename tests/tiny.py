@@ -69,19 +69,24 @@ class Result:
     err: str
 
 
+def write(folder, contents):
+    """Files by their names below the folder, of text or of bytes."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
 def write_corpus(folder, documents=60):
     """Files of 2 to 4 kB of words, the same on every machine."""
     chance = random.Random(0)
     letters = "etaoinshrdlu"
     words = ["".join(chance.choice(letters) for _ in range(chance.randint(2, 8))) for _ in range(150)]
-    folder.mkdir(parents=True)
-    for i in range(documents):
-        size = 2000 + 2000 * i // documents
-        text = ""
-        while len(text) < size:
-            text += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
-        (folder / f"{i:03d}.txt").write_text(text)
-    return folder
+    texts = dict.fromkeys((f"{i:03d}.txt" for i in range(documents)), "")
+    for i, name in enumerate(texts):
+        while len(texts[name]) < 2000 + 2000 * i // documents:
+            texts[name] += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
+    return write(folder, texts)
 
 
 def environment(**more):

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import files, story, write
+from corpora import files, story
+from tiny import write
 
 from posenc.data import hub, sources
 

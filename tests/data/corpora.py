@@ -22,14 +22,6 @@ def files(paths, **changes):
     return conf("files", paths=given, split={"validation": 0.2, "test": 0.2}, **changes)
 
 
-def write(root, contents):
-    """Files of a folder by name, of text or of bytes."""
-    for name, content in contents.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return root
-
-
 def documents_of(data):
     return list(read_documents(data, Notes()))
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import tiny
-from corpora import conf, documents_of, write
+from corpora import conf, documents_of
+from tiny import TINY, write
 
 from posenc.core.paths import conf_dir
 from posenc.data import hub
@@ -42,7 +42,7 @@ def test_info_counts_what_fits(posenc, tmp_path, cache):
 def test_groups_are_in_the_records(posenc, place):
     texts = {f"author{i % 6}/{i:02d}.txt": f"{i} of a text with words in it.\n" * (i + 30) for i in range(60)}
     write(place / "texts", texts)
-    done = posenc("train", "encoding=nope", *tiny.TINY, "data.paths=texts")
+    done = posenc("train", "encoding=nope", *TINY, "data.paths=texts")
     assert done.code == 0, done.err
     (results,) = place.glob("runs/*/*/results.json")
     test = [d.id for d in documents_of(conf("files", paths=str(place / "texts"))) if d.split == "test"]

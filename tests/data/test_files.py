@@ -5,7 +5,8 @@ import json
 import shutil
 
 import pytest
-from corpora import conf, documents_of, files, write
+from corpora import conf, documents_of, files
+from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import read_facts

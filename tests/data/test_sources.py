@@ -4,7 +4,8 @@ import socket
 import time
 
 import pytest
-from corpora import BYTES, conf, documents_of, write
+from corpora import BYTES, conf, documents_of
+from tiny import write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import absolute_data, hub, prepare, read_facts

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from corpora import files, write
+from corpora import files
+from tiny import write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import build_tokenizer, prepare, read_facts

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tiny_model
+from tiny import write
 from tiny_model import T
 from token_stores import ask, store_of
 
@@ -131,10 +132,8 @@ class Slow:
 def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokenizer):
     """Each target is its stretch of text, scored byte by byte, with documents counted in small pieces."""
     monkeypatch.setattr(fixed_target, "CHUNK", 7)
-    folder = place / "texts"
-    folder.mkdir()
-    for i in range(30):
-        (folder / f"{i}.txt").write_text(f"naïve 🙂 thing {i}, the thing of things\r\n" * 20, newline="")
+    texts = {f"{i}.txt": f"naïve 🙂 thing {i}, the thing of things\r\n" * 20 for i in range(30)}
+    folder = write(place / "texts", texts)
     by_bytes, store = tiny_model.tokens_of(folder), tiny_model.tokens_of(folder, tokenizer)
     plan = fixed_target.plan(asked_of([T, 2 * T], store=store))
     sums = fixed_target.trigram_sums(by_bytes, store, "test", plan)

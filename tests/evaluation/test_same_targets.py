@@ -4,6 +4,7 @@ import math
 
 import pytest
 import tiny_model
+from tiny import write
 from tiny_model import T
 
 from posenc.config.checks import check_evaluation, default_evaluation
@@ -59,12 +60,9 @@ def test_truncate_is_the_crop_line_exactly(subject_of, measured):
 
 @pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall", "key-tokens"}))
 def test_bytes_are_those_of_the_scored_text(subject_of, measured, asked_of, place, protocol):
-    folder = place / "texts"
-    folder.mkdir()
     things = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
-    for i in range(40):
-        text = "".join(f"{things[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60))
-        (folder / f"{i}.txt").write_text(text, newline="")
+    lines = [[f"{things[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60)] for i in range(40)]
+    folder = write(place / "texts", {f"{i}.txt": "".join(text) for i, text in enumerate(lines)})
     store = tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
     subject = subject_of("nope", tokens=store)
     record = measured(subject, [T, 2 * T], protocols=[protocol], max_targets=2000)[protocol, 2 * T]
