@@ -5,7 +5,7 @@ import torch
 from tiny_model import T
 from token_stores import ask
 
-from posenc.evaluation import PROTOCOLS, induction
+from posenc.evaluation import PROTOCOLS, forward_cache, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import RecallGrid
@@ -15,6 +15,20 @@ from posenc.evaluation.plans import RecallGrid
 def few_sequences(monkeypatch):
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)
+
+
+@pytest.fixture
+def windows_passed(monkeypatch):
+    """Tokens of every window that went through the model, a number for each."""
+    made = []
+    forward = forward_cache._forward
+
+    def counted(subject, batch, *others):
+        made.extend([batch.shape[1] - 1] * len(batch))
+        return forward(subject, batch, *others)
+
+    monkeypatch.setattr(forward_cache, "_forward", counted)
+    return made
 
 
 def every_third(blocks):

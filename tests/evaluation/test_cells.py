@@ -13,20 +13,6 @@ from posenc.evaluation.extensions import build_extension
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
-@pytest.fixture
-def windows_passed(monkeypatch):
-    """Tokens of every window that went through the model, a number for each."""
-    made = []
-    forward = forward_cache._forward
-
-    def counted(subject, batch, *others):
-        made.extend([batch.shape[1] - 1] * len(batch))
-        return forward(subject, batch, *others)
-
-    monkeypatch.setattr(forward_cache, "_forward", counted)
-    return made
-
-
 def test_finished_cells_are_not_computed_again(subject_of, measured, tmp_path, windows_passed):
     subject, folder, told = subject_of("rope"), tmp_path / "run", []
     first = measured(subject, [T, 4 * T], folder=folder)

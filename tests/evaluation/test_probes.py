@@ -20,13 +20,11 @@ def far_copies_by_hand(text, cue, near, longest):
     """From the definition: walk back from each place to the last time that its cue came."""
     found = []
     for place in range(longest, len(text)):
-        back = 1
-        while (
-            place - back - cue >= 0 and text[place - back - cue : place - back] != text[place - cue : place]
-        ):
-            back += 1
-        there = place - back - cue >= 0
-        if there and near < back <= longest - cue and text[place - back] == text[place]:
+        cued = (
+            at for at in range(place - 1, cue - 1, -1) if text[at - cue : at] == text[place - cue : place]
+        )
+        last = next(cued, place)
+        if near < place - last <= longest - cue and text[last] == text[place]:
             found.append(place)
     return found
 
@@ -41,9 +39,8 @@ def test_far_copies_equal_the_definition(letters, cue):
         text = [token for _ in range(30) for token in chance.choice(phrases)][: chance.choice([9, 40, 300])]
         for near, longest in ((4, 32), (16, 128), (16, 17)):
             by_hand = far_copies_by_hand(text, cue, near, longest)
-            assert (
-                far_copy.far_copies(np.array(text, dtype=np.uint32), cue, near, longest).tolist() == by_hand
-            )
+            copies = far_copy.far_copies(np.array(text, dtype=np.uint32), cue, near, longest)
+            assert copies.tolist() == by_hand
             found += len(by_hand)
     assert found > 20
 
