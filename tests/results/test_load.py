@@ -16,21 +16,8 @@ from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, writ
 
 from posenc.core.errors import RunError, UserError
 from posenc.report.runs_table import headline_losses, run_summary
-from posenc.results import load_runs
-from posenc.results.load import (
-    CELL,
-    SUFFIX,
-    assemble_results,
-    bundled,
-    find_record,
-    is_dead,
-    load_run,
-    packed,
-    plain_yaml,
-    read_records,
-    resume_command,
-    write_record,
-)
+from posenc.results import load, load_runs
+from posenc.results.load import SUFFIX, bundled, load_run, packed
 from posenc.results.schema import check_record, make_record, printed, printed_change
 from posenc.results.settings import where
 
@@ -85,8 +72,8 @@ def test_damage_is_a_problem_never_an_exception(tmp_path, how):
 )
 def test_settings_that_are_no_plain_data_are_refused(text):
     with pytest.raises(ValueError, match=r"config\.yaml: "):
-        plain_yaml(text.encode())
-    assert plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
+        load.plain_yaml(text.encode())
+    assert load.plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
         "a": [1, 2.5, True, None, "${oc.env:HOME}"]
     }
 
@@ -96,17 +83,17 @@ def test_a_killed_process_is_dead_and_a_reused_number_too():
     now = datetime.now().astimezone().isoformat()
     status = {"pid": process.pid, "host": socket.gethostname(), "updated": now}
     try:
-        assert not is_dead(status)
-        assert is_dead({**status, "updated": "2020-01-01T00:00:00+00:00"})  # it began after that
+        assert not load.is_dead(status)
+        assert load.is_dead({**status, "updated": "2020-01-01T00:00:00+00:00"})  # it began after that
         for other in ({"host": "elsewhere"}, *({"pid": pid} for pid in (-1, 0, None, "7", 2**70, True))):
-            assert not is_dead({**status, "updated": "2020-01-01T00:00:00+00:00", **other})
+            assert not load.is_dead({**status, "updated": "2020-01-01T00:00:00+00:00", **other})
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-        assert is_dead(status)
+        assert load.is_dead(status)
     finally:
         process.kill()
         process.communicate()
-    assert is_dead(status)
+    assert load.is_dead(status)
 
 
 def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
@@ -130,9 +117,9 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
         edit_json(stopped / "status.json", status=state)
         assert run_summary(load_run(stopped))["continue"] == f"posenc train encoding=alibi seed=0{more}"
     edit_json(stopped / "status.json", overrides=["data.paths=a b"])
-    assert resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
+    assert load.resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)
-    assert resume_command(load_run(stopped)) is None
+    assert load.resume_command(load_run(stopped)) is None
 
 
 @pytest.fixture
@@ -287,27 +274,27 @@ def test_one_file_a_cell_and_its_name(tmp_path):
     changes += [{"extend": {"name": "../y|arn", "factor": factor}} for factor in (2, 4)]
     cells = [*(record(128, 1.0, **one) for one in changes), record(64, 1.0)]
     cells.append(record(128, 1.0, protocol="sliding", stride=8))
-    paths = {write_record(tmp_path, one) for one in cells}
+    paths = {load.write_record(tmp_path, one) for one in cells}
     assert len(paths) == len(cells)
     assert all(p.parent == tmp_path / "records" and re.fullmatch(r"[A-Za-z0-9._+-]+", p.name) for p in paths)
     # pinned: the finished cells of older runs are found by it
-    assert write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
+    assert load.write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
     assert set((tmp_path / "records").iterdir()) == paths  # no temporary is left
-    assert len(read_records(tmp_path)) == len(cells)
+    assert len(load.read_records(tmp_path)) == len(cells)
 
 
 def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path):
     one = record(128, 1.0)
-    cell = {key: one[key] for key in CELL}
-    assert find_record(tmp_path, **cell) is None
-    path = write_record(tmp_path, one)
-    assert find_record(tmp_path, **cell) == one
+    cell = {key: one[key] for key in load.CELL}
+    assert load.find_record(tmp_path, **cell) is None
+    path = load.write_record(tmp_path, one)
+    assert load.find_record(tmp_path, **cell) == one
     for key, other in {"window": 256, "split": "validation", "stride": 8, "targets_hash": "b"}.items():
-        assert find_record(tmp_path, **{**cell, key: other}) is None
+        assert load.find_record(tmp_path, **{**cell, key: other}) is None
     path.write_text(path.read_text()[:50])
-    assert find_record(tmp_path, **cell) is None
+    assert load.find_record(tmp_path, **cell) is None
     with pytest.raises(RunError, match=re.escape(path.name)):
-        read_records(tmp_path)
+        load.read_records(tmp_path)
 
 
 def test_results_are_sorted_and_whole(tmp_path):
@@ -320,9 +307,9 @@ def test_results_are_sorted_and_whole(tmp_path):
     (curve,) = json.loads((run / "positions.json").read_text())["curves"]
     assert curve["protocol"] == "positions" and curve["level"] == 1.2 and curve["documents"] == 40
     before = (run / "results.json").read_bytes()
-    assemble_results(run, data["run"])
+    load.assemble_results(run, data["run"])
     assert (run / "results.json").read_bytes() == before
-    assemble_results(tmp_path, {"name": "x"})
+    load.assemble_results(tmp_path, {"name": "x"})
     assert json.loads((tmp_path / "results.json").read_text())["records"] == []
 
 

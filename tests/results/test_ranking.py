@@ -7,21 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posenc.results.load import load_runs
+from posenc.results import load_runs, statistics
 from posenc.results.rows import group_runs, samples_of
 from posenc.results.settings import mixed_values, select
-from posenc.results.statistics import (
-    COLLAPSED,
-    MORE_DOCUMENTS,
-    MORE_SEEDS,
-    SAME,
-    Estimate,
-    Sample,
-    compare_with,
-    shared_variances,
-    verdict,
-)
+from posenc.results.statistics import COLLAPSED, SAME, Estimate, Sample, compare_with, verdict
 
+MORE_DOCUMENTS, MORE_SEEDS = statistics.MORE_DOCUMENTS, statistics.MORE_SEEDS
 BIT = math.log(2)
 NEAR = 1e-6
 DOCUMENTS = 60
@@ -136,13 +127,13 @@ def column(rng, rows, seeds, spread, means=None):
 def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     rng = np.random.default_rng(0)
     rows = [*column(rng, 19, 3, 0.01), (0.0, 1e-5, -1e-5)]
-    shared = shared_variances(tuple(rows))
+    shared = statistics.shared_variances(tuple(rows))
     own = [np.var(row, ddof=1) for row in rows]
     assert shared[19][0] > 1000 * own[19] and all(2 < freedom <= 3.5 for _, freedom in shared)
     largest = int(np.argmax(own))
     assert 0.3 * own[largest] < shared[largest][0] < own[largest]
     means = np.linspace(0, 3, 20)
-    grown = shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
+    grown = statistics.shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
     assert grown[19][0] > 20 * grown[0][0]
 
 
@@ -152,7 +143,7 @@ def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     ids=["few rows", "two seeds", "equal seeds", "no common variance"],
 )
 def test_variances_are_not_shared(rows, seeds, spread):
-    assert shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
+    assert statistics.shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
 def test_rows_that_are_added_change_no_word():

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from posenc.results import statistics
 from posenc.results.schema import make_record
-from posenc.results.statistics import (
-    Estimate,
-    Sample,
-    difference,
-    mean_and_spread,
-    on_shared_documents,
-    p_beyond,
-    ratio_interval,
-)
+from posenc.results.statistics import Estimate, Sample, difference, p_beyond, ratio_interval
 
 
 def sample(nats, targets=None, sizes=None, start=0):
@@ -66,10 +59,10 @@ def test_pairing_removes_what_both_share():
     estimate = difference([(sample(noise + 2), sample(noise))], "targets")
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
-    ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
+    ours, theirs = statistics.on_shared_documents([sample(noise), sample(noise[5:], start=5)])
     assert ours.columns["document"] == theirs.columns["document"] == list(range(5, 40))
     assert ours.columns["nats"] == theirs.columns["nats"]
-    assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
+    assert statistics.on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
 def test_two_tokenizers_are_compared_over_the_same_documents():
@@ -148,6 +141,6 @@ def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_i
 
 
 def test_mean_and_spread():
-    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert mean_and_spread([1.5]) == (1.5, None)
-    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
+    assert statistics.mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert statistics.mean_and_spread([1.5]) == (1.5, None)
+    assert statistics.mean_and_spread([1.0, math.inf]) == (math.inf, None)

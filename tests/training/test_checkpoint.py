@@ -13,13 +13,7 @@ from tiny_model import OPTIMIZATION, STEPS, build, run
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
 from posenc.training import checkpoint
-from posenc.training.checkpoint import (
-    NonFiniteWeightsError,
-    checkpoint_paths,
-    newest_checkpoint,
-    resume,
-    save_checkpoint,
-)
+from posenc.training.checkpoint import checkpoint_paths, newest_checkpoint, resume, save_checkpoint
 from posenc.training.optimizer import build_optimizer
 
 RUN = {"encoding": {"name": "rope"}, "settings_hash": "12345678"}
@@ -60,7 +54,9 @@ def test_weights_that_are_not_finite_are_never_written(store, tmp_path):
     model = build("rope", store)
     with torch.no_grad():
         model.blocks[1].mlp.up.weight[3, 3] = float("inf")
-    with pytest.raises(NonFiniteWeightsError, match=r"after step 5 \(blocks\.1\.mlp\.up\.weight\)"):
+    with pytest.raises(
+        checkpoint.NonFiniteWeightsError, match=r"after step 5 \(blocks\.1\.mlp\.up\.weight\)"
+    ):
         save_checkpoint(tmp_path / "new", 5, model, build_optimizer(model, OPTIMIZATION), STATE, {})
     assert not (tmp_path / "new").exists()
 
