@@ -88,30 +88,19 @@ def test_cream_draws_the_middle_from_the_middle_in_training_alone():
     assert float(found.std()) < limit / 12**0.5  # narrower than uniform
 
     wide = options.CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
-    tails = {
-        tuple((wide.positions(48, True, generator_for(i, "test")).diff() > 1).nonzero()[-1].tolist())
-        for i in range(40)
-    }
-    assert {(31,), (39,)} <= tails  # n/3 = 16, or 4 max/n = 8
+    drawn = [wide.positions(48, True, generator_for(i, "test")) for i in range(40)]
+    assert {31, 39} <= {int((pos.diff() > 1).nonzero()[-1]) for pos in drawn}  # n/3 = 16, or 4 max/n = 8
 
 
-@pytest.mark.parametrize(
-    "positions, limit, distances",
-    [
-        (CONTIGUOUS, None, None),
-        (RANDOMIZED, 16 * T, 16 * T),
-        (OFFSET, 8 * T, None),
-        (POSE, 8 * T, 8 * T),
-        (CREAMY, 8 * T, 8 * T),
-    ],
-)
-def test_limits_of_positions_and_distances(positions, limit, distances):
-    assert options.check_positions(positions) == positions
-    assert options.position_limits(positions, T) == (limit, distances)
-    if limit:
-        [option] = built(encoding_of("rope", T), positions)
-        assert option.derived == {"max": limit}
-        assert options.position_limits({**positions, "max": 99}, T)[0] == 99
+def test_limits_of_positions_and_distances():
+    assert options.position_limits(CONTIGUOUS, T) == (None, None)
+    far, both = 8 * T, (8 * T, 8 * T)
+    for drawn, limits in (RANDOMIZED, (16 * T, 16 * T)), (OFFSET, (far, None)), (POSE, both), (CREAMY, both):
+        assert options.check_positions(drawn) == drawn
+        assert options.position_limits(drawn, T) == limits
+        [option] = built(encoding_of("rope", T), drawn)
+        assert option.derived == {"max": limits[0]}
+        assert options.position_limits({**drawn, "max": 99}, T)[0] == 99
 
 
 def test_ssmax_starts_as_logn():
@@ -134,9 +123,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "cream", "window", "scale"]
-)
+@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=str)
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
         own = encoding_of(name, T)
@@ -145,5 +132,5 @@ def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
             continue
         with pytest.raises(UserError) as caught:
             built(own, **chosen)
-        for words in (key, f"encoding={name}", own.refuses.get(key, "it reads no position")):
-            assert words in caught.value.text()
+        said = (key, f"encoding={name}", own.refuses.get(key, "it reads no position"))
+        assert all(words in caught.value.text() for words in said)

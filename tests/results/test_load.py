@@ -63,30 +63,24 @@ def test_damage_is_a_problem_never_an_exception(tmp_path, how):
     assert run_summary(run)["status"] == "damaged"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("a: !!python/object/apply:os.getcwd []", "a: [", "x: !!int ''", "x: 2001-01-01", "x: !!set {a}"),
-        *("x: !!binary aGk=", "3: x", "\x00"),
-    ],
-)
-def test_settings_that_are_no_plain_data_are_refused(text):
-    with pytest.raises(ValueError, match=r"config\.yaml: "):
-        load.plain_yaml(text.encode())
-    assert load.plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
-        "a": [1, 2.5, True, None, "${oc.env:HOME}"]
-    }
+def test_settings_that_are_no_plain_data_are_refused():
+    odd = ["a: !!python/object/apply:os.getcwd []", "a: [", "x: !!int ''", "x: 2001-01-01", "x: !!set {a}"]
+    for text in (*odd, "x: !!binary aGk=", "3: x", "\x00"):
+        with pytest.raises(ValueError, match=r"config\.yaml: "):
+            load.plain_yaml(text.encode())
+    plain = {"a": [1, 2.5, True, None, "${oc.env:HOME}"]}
+    assert load.plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == plain
 
 
 def test_a_killed_process_is_dead_and_a_reused_number_too():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     now = datetime.now().astimezone().isoformat()
     status = {"pid": process.pid, "host": socket.gethostname(), "updated": now}
+    old = {**status, "updated": "2020-01-01T00:00:00+00:00"}
     try:
-        assert not load.is_dead(status)
-        assert load.is_dead({**status, "updated": "2020-01-01T00:00:00+00:00"})  # it began after that
+        assert not load.is_dead(status) and load.is_dead(old)  # it began after that
         for other in ({"host": "elsewhere"}, *({"pid": pid} for pid in (-1, 0, None, "7", 2**70, True))):
-            assert not load.is_dead({**status, "updated": "2020-01-01T00:00:00+00:00", **other})
+            assert not load.is_dead({**old, **other})
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
         assert load.is_dead(status)
@@ -150,33 +144,30 @@ def test_conditions_keep_what_fulfils_all(runs):
     assert {conditions: len(where(runs, conditions)) for conditions in counts} == counts
 
 
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        (["encoding"], ["not a condition", "key=value"]),
-        (["encodng=rope"], ["--where=encodng", "no run has this key", "did you mean: encoding"]),
-        (["encoding=ropee"], ["no run fulfils it", "alibi, rope, t5", "did you mean: rope"]),
-        (["encoding=rope", "seed=\x1b[31m7"], ["no run fulfils it", "\\x1b", "allowed: 0, 1"]),
-    ],
-)
-def test_wrong_conditions_name_what_there_is(runs, conditions, words):
-    with pytest.raises(UserError) as caught:
-        where(runs, conditions)
-    text = caught.value.text()
-    assert all(word in text for word in words) and "\x1b" not in text, text
+def test_wrong_conditions_name_what_there_is(runs):
+    said = {
+        ("encoding",): ["not a condition", "key=value"],
+        ("encodng=rope",): ["--where=encodng", "no run has this key", "did you mean: encoding"],
+        ("encoding=ropee",): ["no run fulfils it", "alibi, rope, t5", "did you mean: rope"],
+        ("encoding=rope", "seed=\x1b[31m7"): ["no run fulfils it", "\\x1b", "allowed: 0, 1"],
+    }
+    for conditions, words in said.items():
+        with pytest.raises(UserError) as caught:
+            where(runs, conditions)
+        text = caught.value.text()
+        assert all(word in text for word in words) and "\x1b" not in text, text
 
 
 @pytest.fixture
-def folder(tmp_path):
+def two(tmp_path):
+    """Runs of two seeds, below runs/."""
     for seed in range(2):
-        write_run(tmp_path, seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
-    return tmp_path
+        write_run(tmp_path / "runs", seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
+    return load_runs([tmp_path / "runs"])
 
 
-def test_a_bundle_holds_the_results(folder):
-    bundle = folder / "out" / f"two{SUFFIX}"
-    bundle.parent.mkdir()
-    runs = load_runs([folder])
+def test_a_bundle_holds_the_results(two, tmp_path):
+    runs, bundle = two, tmp_path / f"two{SUFFIX}"
     runs[0].status |= {"host": "mine", "pid": 77}
     runs[0].config["runs_dir"] = "/home/me/runs"
     lines = [bundled(run) for run in runs]
@@ -185,16 +176,15 @@ def test_a_bundle_holds_the_results(folder):
     again = load_runs([bundle])
     assert packed([bundled(run) for run in again]) == bundle.read_bytes()  # a bundle of a bundle
     assert [run.path for run in again] == [bundle / run.name for run in runs]
-    here, there = compared(folder), compared(bundle)
+    here, there = compared(tmp_path / "runs"), compared(bundle)
     assert [cell.mean for cell in there.rows[0].cells] == [cell.mean for cell in here.rows[0].cells]
     earlier = [json.loads(line) | {"losses": {"tokens": [1], "loss": [3.0]}} for line in lines]
     bundle.write_bytes(packed([json.dumps(one).encode() + b"\n" for one in earlier]))  # with training losses
     assert [run.records for run in load_runs([bundle])] == [run.records for run in again]
 
 
-def test_a_damaged_bundle_is_a_problem(folder):
-    bundle = folder / f"bad{SUFFIX}"
-    data = packed([bundled(run) for run in load_runs([folder])])
+def test_a_damaged_bundle_is_a_problem(two, tmp_path):
+    bundle, data = tmp_path / f"bad{SUFFIX}", packed([bundled(run) for run in two])
     broken = [gzip.compress(b"x" * 100)[:10] + b"\x07" + b"\xff" * 40, gzip.compress(b'{"posenc_bundle": 2}')]
     for share in (0.1, 0.5, 0.99):
         at = int(share * len(data))
@@ -245,28 +235,29 @@ def test_overflow_note_and_divergence_have_no_numbers():
     assert (bad["nats"], bad["note"], bad["targets"]) == (None, "diverged", 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"window": "64"}, "window"),
-        ({"window": 0}, "window"),
-        ({"nats": None}, "null without a note"),
-        ({"nats": 1e200}, "nats"),
-        ({"targets": -1}, "targets"),
-        ({"checkpoint_step": True}, "checkpoint_step"),
-        ({"ci95": [1.0]}, "ci95"),
-        ({"extend": {}}, "must have a name"),
-        ({"extend": {"name": "yarn", "tuned": [1]}}, "tuned"),
-        ({"per_document": {"document": [0], "nats": [1.0], "targets": [0], "bytes": [1]}}, "targets"),
-        ({"per_document": {"document": [0], "nats": [], "targets": [1], "bytes": [1]}}, "different lengths"),
-        ({"per_document": {"document": [0, 0], "nats": [1, 1], "targets": [1, 1], "bytes": [1, 1]}}, "twice"),
-        ({"curve": positions()["curve"] | {"nats": [1.0]}}, "different lengths"),
-        ({"curve": positions()["curve"] | {"edges": list(range(10, 0, -1))}}, "must rise"),
-    ],
-)
-def test_a_wrong_record_is_refused_by_name(change, words):
+SUMS, CURVE = {"document": [0], "nats": [1.0], "targets": [1], "bytes": [1]}, positions()["curve"]
+WRONG = [  # key, value, what is said
+    ("window", "64", "window"),
+    ("window", 0, "window"),
+    ("nats", None, "null without a note"),
+    ("nats", 1e200, "nats"),
+    ("targets", -1, "targets"),
+    ("checkpoint_step", True, "checkpoint_step"),
+    ("ci95", [1.0], "ci95"),
+    ("extend", {}, "must have a name"),
+    ("extend", {"name": "yarn", "tuned": [1]}, "tuned"),
+    ("per_document", {**SUMS, "targets": [0]}, "targets"),
+    ("per_document", {**SUMS, "nats": []}, "different lengths"),
+    ("per_document", {key: 2 * values for key, values in SUMS.items()}, "twice"),
+    ("curve", {**CURVE, "nats": [1.0]}, "different lengths"),
+    ("curve", {**CURVE, "edges": list(range(10, 0, -1))}, "must rise"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=str)
+def test_a_wrong_record_is_refused_by_name(key, value, words):
     with pytest.raises(ValueError, match=words):
-        check_record(json.dumps({**record(64, 1.0), **change}).encode())
+        check_record(json.dumps({**record(64, 1.0), key: value}).encode())
 
 
 def test_one_file_a_cell_and_its_name(tmp_path):
@@ -301,9 +292,8 @@ def test_results_are_sorted_and_whole(tmp_path):
     run = write_run(tmp_path, records=[positions(), *(record(w, 1.0) for w in (512, 64, 32))])
     data = json.loads((run / "results.json").read_text())
     assert (data["schema_version"], data["run"]["encoding"]) == (1, {"name": "rope"})
-    assert [(r["protocol"], r["window"]) for r in data["records"][:3]] == [
-        ("fixed-target", window) for window in (32, 64, 512)
-    ]
+    order = [(r["protocol"], r["window"]) for r in data["records"]]
+    assert order == [*(("fixed-target", window) for window in (32, 64, 512)), ("positions", 512)]
     (curve,) = json.loads((run / "positions.json").read_text())["curves"]
     assert curve["protocol"] == "positions" and curve["level"] == 1.2 and curve["documents"] == 40
     before = (run / "results.json").read_bytes()
