@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -102,27 +102,21 @@ def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval():
 # --- The trigram reference against dictionaries, one byte at a time.
 
 
-class Slow:
-    """Counts of every context in a dictionary; P by recursion over shorter contexts."""
+def counted(documents):
+    """What comes after every context of up to two bytes, how often."""
+    after = defaultdict(Counter)
+    for text in documents:
+        for place, byte in enumerate(text):
+            for size in range(min(place, 2) + 1):
+                after[text[place - size : place]][byte] += 1
+    return after
 
-    def __init__(self, documents):
-        self.after = {}
-        for text in documents:
-            for place, byte in enumerate(text):
-                for size in range(min(place, 2) + 1):
-                    self.after.setdefault(text[place - size : place], Counter())[byte] += 1
 
-    def p(self, context, byte):
-        lower = self.p(context[1:], byte) if context else 1 / 256
-        counts = self.after.get(context)
-        if counts is None:
-            return lower
-        return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts))
-
-    def nats(self, text, begin, end):
-        return -math.fsum(
-            math.log(self.p(text[max(0, place - 2) : place], text[place])) for place in range(begin, end)
-        )
+def chance_of(byte, context, after):
+    """By recursion over shorter contexts."""
+    lower = chance_of(byte, context[1:], after) if context else 1 / 256
+    counts = after[context]
+    return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts)) if counts else lower
 
 
 @pytest.mark.parametrize("tokenizer", [{"name": "bytes"}, {"name": "bpe", "vocab_size": 300}])
@@ -135,15 +129,17 @@ def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokeni
     plan = fixed_target.plan(asked_of([T, 2 * T], store=store))
     sums = fixed_target.trigram_sums(by_bytes, store, "test", plan)
     train = by_bytes.splits["train"]
-    slow = Slow([by_bytes.document("train", i).tobytes() for i in range(len(train.ids))])
-    nats, sizes = dict.fromkeys(plan.documents.tolist(), 0.0), dict.fromkeys(plan.documents.tolist(), 0)
+    after = counted(by_bytes.document("train", i).tobytes() for i in range(len(train.ids)))
+    nats, sizes = Counter(), Counter()
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         start = int(store.splits["test"].starts[document])
         begin, stop = (
             int(store.bytes_between(np.array([start]), np.array([start + to]))[0])
             for to in (end - plan.block, end)
         )
-        nats[document] += slow.nats(by_bytes.document("test", document).tobytes(), begin, stop)
+        text = by_bytes.document("test", document).tobytes()
+        chances = [chance_of(text[at], text[max(0, at - 2) : at], after) for at in range(begin, stop)]
+        nats[document] -= math.fsum(map(math.log, chances))
         sizes[document] += stop - begin
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block

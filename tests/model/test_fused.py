@@ -32,27 +32,18 @@ def plain_loss(hidden, weight, targets):
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
 
 
-CASES = {
-    "norm": (
-        fused.rms_norm,
-        lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight),
-        lambda dtype: (drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
-    ),
-    "square": (fused.squared_relu, lambda x: F.relu(x).square(), lambda dtype: (drawn(3, 9, dtype=dtype),)),
-    "loss": (
-        fused.next_token_loss,
-        plain_loss,
-        lambda dtype: (drawn(9, 8, dtype=dtype), drawn(11, 8, dtype=dtype), torch.arange(9)),
-    ),
-}
+def plain_norm(x, weight):
+    return F.rms_norm(x, (x.shape[-1],), weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", CASES)
-def test_numbers_and_gradients_are_those_of_the_plain_formula(name, dtype):
-    f, plain, make = CASES[name]
-    made = make(dtype)
-    check_same(gradients(f, *made), gradients(plain, *made), dtype)
+def test_numbers_and_gradients_are_those_of_the_plain_formula(dtype):
+    for f, plain, *given in (
+        (fused.rms_norm, plain_norm, drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
+        (fused.squared_relu, lambda x: F.relu(x).square(), drawn(3, 9, dtype=dtype)),
+        (fused.next_token_loss, plain_loss, *(drawn(n, 8, dtype=dtype) for n in (9, 11)), torch.arange(9)),
+    ):
+        check_same(gradients(f, *given), gradients(plain, *given), dtype)
 
 
 def test_a_norm_for_a_product_is_rounded_once():
@@ -67,7 +58,7 @@ def test_a_norm_for_a_product_is_rounded_once():
 
 @pytest.mark.parametrize("most", [1, 3 * 11, 1 << 20])
 def test_blocks_of_logits(most, monkeypatch):
-    hidden, weight, targets = CASES["loss"][2](torch.float32)
+    hidden, weight, targets = *(drawn(n, 8, dtype=torch.float32) for n in (9, 11)), torch.arange(9)
     wanted = gradients(plain_loss, hidden, weight, targets)
     monkeypatch.setattr(fused, "MAX_LOGITS", most)
     sizes = []

@@ -1,13 +1,13 @@
-"""Means, intervals and paired differences against closed forms, and how often intervals contain the truth."""
+"""Means, intervals and paired differences against closed forms."""
 
 import math
 
 import numpy as np
 import pytest
+from fake_runs import record
 from scipy import stats
 
 from posenc.results import statistics
-from posenc.results.schema import make_record
 from posenc.results.statistics import Estimate, Sample, difference, p_beyond, ratio_interval
 
 
@@ -46,8 +46,8 @@ def test_an_interval_from_ten_documents_on():
 
 
 def test_difference_divides_once_and_aligns_documents():
-    a, straight = sample([12.0, 40.0], [10, 30], [20, 60]), sample([10.0, 30.0], [10, 30], [20, 60])
-    b = Sample({key: values[::-1] for key, values in straight.columns.items()})
+    a, b = (sample(nats, [10, 30], [20, 60]) for nats in ([12.0, 40.0], [10.0, 30.0]))
+    b = Sample({key: values[::-1] for key, values in b.columns.items()})
     assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
     assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
     with pytest.raises(ValueError, match="no bytes"):
@@ -94,12 +94,8 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty():
     assert half({**alike, **few}, {**zero, **few}) == half(alike, zero)
     low, high = ratio_interval(alike["nats"], zero["targets"], group["group"])
     assert (high - low) / 2 == pytest.approx(by_group)
-    facts = dict.fromkeys(("checkpoint_step", "window", "train_length", "seconds"), 1) | {
-        "bytes": zero["document"]
-    }
-    facts |= dict.fromkeys(("protocol", "corpus", "fingerprint", "split", "targets_hash"), "x")
     sums = {"documents": zero["document"], "nats": alike["nats"], "targets": zero["targets"]}
-    made = make_record(**sums, groups=group["group"], **facts)
+    made = record(64, 0, **sums, bytes=zero["document"], groups=group["group"])
     assert made["ci95"] == pytest.approx([low, high])
 
 
