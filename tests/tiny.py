@@ -62,8 +62,6 @@ class Mine(Encoding):
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
-
     code: int
     out: str
     err: str
@@ -103,13 +101,11 @@ def start_python(*arguments, cwd=ROOT, **env):
 
 
 def start(*arguments, cwd, script=None, module="posenc", **env):
-    """posenc, or a script of the clone, or a module."""
     first = ["-m", module] if script is None else [str(ROOT / script)]
     return start_python(*first, *arguments, cwd=cwd, **env)
 
 
 def finished(process, seconds=600):
-    """Wait for it; killed when it takes too long."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

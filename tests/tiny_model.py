@@ -100,6 +100,5 @@ def sha256(path):
 
 
 def on_disk(folder, step=STEPS):
-    """sha256 of weights and optimizer in the checkpoint of a step."""
     checkpoint = folder / f"step-{step:08d}"
     return sha256(checkpoint / "model.safetensors"), sha256(checkpoint / "optimizer.safetensors")

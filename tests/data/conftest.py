@@ -60,7 +60,6 @@ def pinned(monkeypatch):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The name of every corpus whose source is read."""
     seen = []
     whole = sources.read_documents
 

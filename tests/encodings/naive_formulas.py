@@ -131,7 +131,6 @@ class Example:
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
     def once(self, key, make):
-        """Keep what many pairs of tokens need."""
         if key not in self.cache:
             self.cache[key] = make()
         return self.cache[key]
@@ -184,7 +183,6 @@ class Example:
         return self.window is None or self.r(i, j) < self.window
 
     def of_layer(self, key):
-        """What a pattern's part of this layer has."""
         kind = self.s["period"][self.layer % len(self.s["period"])]
         return self.s[key][kind] if self.s.get(key) else None
 
@@ -476,7 +474,6 @@ def path(c, h, i, j):
     """The maps applied to the key one token after another."""
 
     def token(s):
-        """The direction and the strength of a token's map."""
         u = [0.0] * WIDTH
         for t in range(max(s - 2, 0), s + 1):
             low = [dot(line, c.p["x"][t]) for line in c.place("down")]

@@ -28,7 +28,6 @@ def named(name):
 
 @functools.cache
 def verdict_of(name, law):
-    """Of a shipped encoding; judged once."""
     return judge(law, named(name))
 
 

@@ -14,7 +14,6 @@ def drawn(*shape, dtype=torch.float64):
 
 
 def gradients(f, *inputs):
-    """The output and every gradient."""
     out = f(*inputs)
     weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return [out, *torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights.to(out.dtype))]

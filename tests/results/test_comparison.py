@@ -202,7 +202,6 @@ def test_groups_of_runs(tmp_path):
 
 
 def words(comparison, i=0):
-    """Return each row's word against the best in one column."""
     cells = {row.label: row.cells[i].versus_best for row in comparison.rows}
     return {label: versus and versus.word for label, versus in cells.items()}
 

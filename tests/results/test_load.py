@@ -160,7 +160,6 @@ def test_wrong_conditions_name_what_there_is(runs):
 
 @pytest.fixture
 def two(tmp_path):
-    """Runs of two seeds, below runs/."""
     for seed in range(2):
         write_run(tmp_path / "runs", seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
     return load_runs([tmp_path / "runs"])

@@ -158,7 +158,6 @@ def test_equal_rows_are_rarely_ranked(rows):
     columns = {"document": list(range(size)), "bytes": [100.0] * size}
 
     def drawn():
-        """Three seeds."""
         bits = rng.normal(0, 0.1, size) + rng.normal(0, 0.05, (3, 1))
         return {s: Sample({**columns, "nats": list(row * 100 * BIT)}) for s, row in enumerate(bits)}
 

@@ -89,7 +89,6 @@ def test_intervals_are_over_windows_and_seeds(tmp_path):
 
 
 def ranks(root, **request):
-    """The rank of each row in the longest window."""
     rows = compared(root, **request).rows
     return {row.label: row.recall.beyond[-1].rank for row in rows if row.recall}
 

@@ -22,7 +22,6 @@ STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
 
 @pytest.fixture
 def two(store, tmp_path):
-    """Checkpoints of steps 6 and 9."""
     folder = tmp_path / "checkpoints"
     run(build("rope", store), store, folder, stop_after=6)
     run(build("rope", store), store, folder, stop_after=3)

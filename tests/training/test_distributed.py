@@ -14,7 +14,6 @@ LIMIT = 300  # seconds, against hangs
 
 
 def worked(count, what, folder, corpus):
-    """What every process of torchrun_worker.py reports."""
     folder.mkdir()
     launcher = ("--standalone", f"--nproc-per-node={count}", torchrun_worker.__file__)
     words = (*launcher, what, str(folder), str(corpus))
