@@ -39,9 +39,8 @@ def test_the_fingerprint_is_pinned_and_sees_every_part():
 def store_of(lengths):
     """Training documents whose tokens number their places; 500 tokens of the test split come before."""
     ends = 500 + np.cumsum(lengths)
-    return token_stores.store_of(
-        [range(500)], [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
-    )
+    documents = [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
+    return token_stores.store_of([range(500)], documents)
 
 
 def test_windows_lie_inside_training_documents_and_every_place_comes_equally_often():
@@ -78,8 +77,7 @@ def bytes_store():
     store = store_of([400, 300])
     tokens = (97 + np.arange(len(store.tokens)) % 20).astype(np.uint8)
     tokens[507] = 128
-    changed = {"tokens": tokens, "vocab_size": 256, "tokenizer": {"name": "bytes"}}
-    return replace(store, **changed)
+    return replace(store, tokens=tokens, vocab_size=256)
 
 
 @pytest.mark.parametrize("cue, pairs", [(1, 4), (1, 1), (1, 8), (2, 4), (2, 5), (2, 1)])

@@ -29,12 +29,11 @@ def test_info_counts_what_fits(posenc, tmp_path, cache):
     assert result.code == 0 and max(map(len, result.out.splitlines())) <= 80 and not result.err
     assert facts["fingerprint"] in result.out and not (cache / "tokens").exists()
     documents = documents_of(conf("files", paths=str(folder)))
+    sizes = {name: [len(d.text) for d in documents if d.split == name] for name in facts["splits"]}
     for name, split in facts["splits"].items():
-        sizes = [len(d.text) for d in documents if d.split == name]
-        assert (split["documents"], split["bytes"]) == (len(sizes), sum(sizes))
-    test = [len(d.text) for d in documents if d.split == "test"]
+        assert (split["documents"], split["bytes"]) == (len(sizes[name]), sum(sizes[name]))
     for row in facts["lengths"]:
-        fits = (sum(size > times * row["context_length"] for size in test) for times in (1, 8))
+        fits = (sum(size > times * row["context_length"] for size in sizes["test"]) for times in (1, 8))
         assert (row["test_documents"], row["test_documents_8x"]) == tuple(fits)
     assert facts["notes"][0] == "not read: 1 .pdf" and all(note in result.out for note in facts["notes"])
 

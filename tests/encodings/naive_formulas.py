@@ -280,11 +280,7 @@ def turned(c, h, i, j, angle, **how):
 def rope(c, h, i, j):
     width, base = round(WIDTH * c.s.get("fraction", 1.0)), c.s.get("base", 10000.0)
     turning = width // 2 - round(width // 2 * c.s.get("drop_low", 0.0))
-
-    def angle(n):
-        return c.r(i, j) * theta(n, width, base) if n < turning else 0.0
-
-    return turned(c, h, i, j, angle, width=width)
+    return turned(c, h, i, j, lambda n: (n < turning) * c.r(i, j) * theta(n, width, base), width=width)
 
 
 def xpos(c, h, i, j):
@@ -395,11 +391,9 @@ def tape_positions(c, layer):
 
 
 def hope(c, h, i, j):
-    def angle(n):
-        turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
-        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) if turns >= c.s["turns"] else 0.0
-
-    return turned(c, h, i, j, angle)
+    slowest = 2 * math.pi * c.s["turns"] / TRAINED  # so often within the training length
+    angles = [w if w >= slowest else 0.0 for w in (theta(n, WIDTH, c.s["base"]) for n in range(WIDTH // 2))]
+    return turned(c, h, i, j, lambda n: c.r(i, j) * angles[n])
 
 
 def pope(c, h, i, j):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny import write
 from tiny_model import T
 
 from posenc.core import machine as machine_module
@@ -53,17 +54,14 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
     assert again["fixed-target", 12 * T]["nats"] is not None
 
 
-@pytest.mark.parametrize(
-    ("group", "free"),
-    [({}, 20_480_000_000),
-     ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
-     ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999)],
-)  # fmt: skip
-def test_free_memory_is_the_least_of_machine_and_group(tmp_path, group, free, monkeypatch):
+def test_free_memory_is_the_least_of_machine_and_group(tmp_path, monkeypatch):
     machine = SimpleNamespace(available=20_480_000_000)
     monkeypatch.setattr(machine_module.psutil, "virtual_memory", lambda: machine)
-    for name, text in {"proc/self/cgroup": "0::/a\n", **group}.items():
-        path = tmp_path / (name if "cgroup" in name else f"sys/fs/cgroup/{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert free_memory(tmp_path) == free
+    root = write(tmp_path, {"proc/self/cgroup": "0::/a\n"})
+    assert free_memory(root) == machine.available
+    own = {"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}
+    write(root / "sys/fs/cgroup", own)
+    assert free_memory(root) == 1007
+    below = {"a/memory.max": "9000\n", "a/memory.current": "1\n"}
+    write(root / "sys/fs/cgroup", {**below, "memory.max": "max\n"})
+    assert free_memory(root) == 8999

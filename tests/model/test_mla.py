@@ -20,14 +20,9 @@ DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 def model_of(encoding="rope", *, window=None, scale="none", **ranks):
     """Of the settings that a run has; weights of norms and scales are drawn, since ones would hide them."""
     rope = {"base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
-    settings = {
-        "attention": {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale},
-        "encoding": {"name": encoding, **(rope if encoding == "rope" else {})},
-        "positions": {"name": "contiguous"},
-        "context_length": T,
-        "plugins": [],
-        "seed": 1,
-    }
+    settings = {"positions": {"name": "contiguous"}, "context_length": T, "plugins": [], "seed": 1}
+    settings["attention"] = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
+    settings["encoding"] = {"name": encoding, **(rope if encoding == "rope" else {})}
     model = build_model(settings, SHAPE, VOCABULARY)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

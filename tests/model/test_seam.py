@@ -108,10 +108,7 @@ def test_scores_are_scaled_in_float32_under_bf16():
 
 
 def test_a_hook_left_alone_is_never_called(monkeypatch):
-    def called(*arguments):
-        raise AssertionError("a hook that does nothing was called")
-
     model = built(Double)
     for hook in set(HOOKS) - {"positions"}:
-        monkeypatch.setattr(model.encoding, hook, called)
+        monkeypatch.setattr(model.encoding, hook, None)  # whoever calls it fails
     model(tokens(), torch.arange(WINDOW))

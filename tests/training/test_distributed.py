@@ -69,12 +69,10 @@ def test_commands_of_two_processes_are_those_of_one(train, place, corpus):
     assert facts["final_loss"] == pytest.approx(facts_of_one["final_loss"], abs=NATS)
 
     # what is wrong is said by each, before anything is written
-    for what, code, words in (
-        ("sweep", 2, "one torchrun for each run"),
-        ("many", 2, "2 processes share batches of 1 windows"),
-    ):
+    wrong = {"sweep": "one torchrun for each run", "many": "2 processes share batches of 1 windows"}
+    for what, words in wrong.items():
         for said in (first[what], second[what]):
-            assert (said["code"], said["out"]) == (code, "") and words in said["err"], said
+            assert (said["code"], said["out"]) == (2, "") and words in said["err"], said
         assert all(line.startswith("process 1: ") for line in second[what]["err"].splitlines())
     assert len(list((place / "two/runs/default").iterdir())) == 1
     assert "another process of this run has failed or was killed" in first["failing"][0]

@@ -17,8 +17,7 @@ from posenc.training.optimizer import build_optimizer, learning_rate
 
 def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
     """The same steps, written out again without the loop."""
-    logged = []
-    model = build("rope", store)
+    model, logged = build("rope", store), []
     run(model, store, tmp_path / "kept", on_log=logged.append, grad_clip=0.5)
     again = build("rope", store)
     optimizer = build_optimizer(again, OPTIMIZATION)
@@ -48,8 +47,7 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tm
 
 def test_every_step_draws_positions_of_its_own(store, tmp_path):
     """By (seed, step), so that a run that stopped draws the same ones again."""
-    seen = []
-    model = build("rope", store, positions={"name": "offset", "max": None})
+    model, seen = build("rope", store, positions={"name": "offset", "max": None}), []
     model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
     run(model, store, tmp_path, seed=3)
     assert len({pos.sum().item() for pos in seen}) > STEPS // 2
@@ -63,8 +61,7 @@ def growing(store, seed=3):
 
 
 def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
-    seen, logged = [], []
-    model = build("rope", store)
+    model, seen, logged = build("rope", store), [], []
     model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append((args[0].shape[:2], args[1])))
     trained = run(model, store, tmp_path / "kept", sampler=growing(store), on_log=logged.append)
     assert [tuple(shape) for shape, _ in seen] == [(16, T // 4)] * 4 + [(8, T // 2)] * 4 + [(4, T)] * 4
@@ -76,8 +73,7 @@ def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
 def test_what_is_not_finite_stops_before_the_update(store, tmp_path, kind):
-    model = build("rope", store)
-    seen = []
+    model, seen = build("rope", store), []
 
     def poisoned(module, given, value):
         seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
