@@ -2,7 +2,9 @@
 
 import contextlib
 import hashlib
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 
@@ -17,43 +19,21 @@ from posenc.training.optimizer import Optimization
 T = 16
 STEPS = 12
 SHAPE = ModelShape("nano", d_model=32, n_layers=2, n_heads=2, mlp_ratio=4)
-OPTIMIZATION = Optimization(
-    lr=2e-3,
-    betas=(0.9, 0.95),
-    eps=1e-8,
-    weight_decay=0.1,
-    grad_clip=1.0,
-    warmup_fraction=0.25,
-    final_lr_fraction=0.0,
-)
+RATES = {"lr": 2e-3, "warmup_fraction": 0.25, "final_lr_fraction": 0.0}
+OPTIMIZATION = Optimization(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, grad_clip=1.0, **RATES)
 
 
-class StopAt:
-    """Asks for a stop once it was asked `after` times; never for None."""
-
-    def __init__(self, after=None):
-        self.after, self.asked = after, 0
-
-    def requested(self):
-        self.asked += 1
-        return self.after is not None and self.asked >= self.after
-
-    def at_once(self):
-        return contextlib.nullcontext()
-
-
-def data_settings(folder):
-    return {
-        "name": "files",
-        "source": "files",
-        "paths": str(folder),
-        "text_field": "text",
-        "split": {"validation": 0.1, "test": 0.2},
-    }
+def stop_at(after):
+    """Asks for a stop from the time on that it is asked for the `after`th time; never for None."""
+    asked = itertools.count(1)
+    requested = (lambda: next(asked) >= after) if after else (lambda: False)
+    return SimpleNamespace(requested=requested, at_once=contextlib.nullcontext)
 
 
 def tokens_of(folder, tokenizer=None):
-    return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
+    data = {"name": "files", "source": "files", "paths": str(folder), "text_field": "text"}
+    data["split"] = {"validation": 0.1, "test": 0.2}
+    return prepare(data, tokenizer or {"name": "bytes"})
 
 
 def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **params):
@@ -90,7 +70,7 @@ def run(model, store, folder, *, seed=0, stop_after=None, sampler=None, settings
         device=torch.device("cpu"),
         checkpoints=folder,
         provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer, "run": of_run},
-        stop=StopAt(stop_after),
+        stop=stop_at(stop_after),
         **{**USUAL, **NOTHING, **how},
     )
 

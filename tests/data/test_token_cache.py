@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -88,13 +89,10 @@ def test_damage_is_noticed_and_repaired(texts, cache, caplog, name, damage):
 
 @pytest.mark.parametrize("step", ["sync", "write_sealed"])
 def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(texts, cache, monkeypatch, step):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left") as caught:
         patch.setattr(token_cache, step, full)
-        with pytest.raises(RunError, match="No space left") as caught:
-            prepare(texts, BYTES)
+        prepare(texts, BYTES)
     assert all(part in str(caught.value) for part in (str(cache), "needed: ", "free: ", "POSENC_CACHE"))
     assert not entries(cache)
     assert len(prepare(texts, BYTES).tokens)

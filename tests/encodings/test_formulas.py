@@ -25,8 +25,7 @@ ROW_CASES = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Cut `dape`'s network over heads into chunks of few pairs."""
-    monkeypatch.setattr(families, "PAIRS", 7)
+    monkeypatch.setattr(families, "PAIRS", 7)  # of the network over heads in `dape`
 
 
 def apart(a, b):

@@ -102,11 +102,10 @@ def test_each_part_of_a_law_can_fail(law, says, hooks):
 
 
 def test_an_exception_is_a_failure_that_says_where():
-    class Raising(Encoding):
-        def embed(self, x, pos, layer):
-            raise KeyError("no [red]such thing\nand more")
+    def embed(self, x, pos, layer):
+        raise KeyError("no [red]such thing\nand more")
 
-    subject = of_class(Raising)
+    subject = of_class(type("Raising", (Encoding,), {"embed": embed}))
     verdict = judge("causal", subject)
     assert verdict.status == "fail" and verdict.reason.startswith("KeyError:")
     assert "no [red]such thing" in verdict.reason and "test_broken.py:" in verdict.reason

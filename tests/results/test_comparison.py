@@ -285,8 +285,8 @@ def test_a_probe_without_bytes_has_no_verdict_and_no_rank(tmp_path):
         write_run(tmp_path, name, records=[record(64, 1.0), *(record(w, w / 100, **copied) for w in windows)])
     alone = compared(tmp_path, protocol="induction")
     assert alone.header["unit"] == copied["unit"]
-    cells = rows_of(alone)["rope"].cells
-    assert (cells[1].mean, cells[1].change) == (pytest.approx(2.56), pytest.approx(1.92))
+    cell = rows_of(alone)["rope"].cells[1]
+    assert (cell.mean, cell.change) == (pytest.approx(2.56), pytest.approx(1.92))
     assert not any(cell.versus_best or cell.verdict for row in alone.rows for cell in row.cells)
     bits = compared(tmp_path, "bpb", protocol="induction", rows=["rope"])
     assert {cell.note for cell in bits.rows[0].cells} == {"no bytes"}

@@ -5,6 +5,7 @@ import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -67,13 +68,12 @@ def test_a_checkpoint_of_another_run_is_refused(two, store):
         run(build("alibi", store), store, two, settings_hash="8765")
 
 
-def full(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
+FULL = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
 
 
 @pytest.mark.parametrize("target, name", [(Path, "write_bytes"), (checkpoint, "sync")])
 def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(two, store, monkeypatch, target, name):
-    monkeypatch.setattr(target, name, full)
+    monkeypatch.setattr(target, name, FULL)
     with pytest.raises(RunError) as caught:
         save(store, two, 12)
     text = caught.value.text()
@@ -140,9 +140,7 @@ def test_damage_is_noticed_and_the_one_before_is_used(two, store, name, damage, 
 
 
 def test_what_cannot_be_read_now_is_no_damage(two, monkeypatch):
-    def failing(path):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(checkpoint, "sha256_of_file", failing)
+    open_files = mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    monkeypatch.setattr(checkpoint, "sha256_of_file", open_files)
     with pytest.raises(RunError, match="Too many open files"):
         newest_checkpoint(two)
