@@ -67,9 +67,7 @@ def test_wikitext_articles_are_put_together_at_titles():
     assert articles(["before\n", *ROWS])[0] == "before\n\n"
 
 
-def test_lines_of_a_data_set_become_articles_and_a_folder_is_known_by_its_text(
-    tmp_path, monkeypatch, repository
-):
+def test_lines_become_articles_and_a_folder_is_known_by_its_text(tmp_path, monkeypatch, repository):
     folder = repository(rows=dict.fromkeys(("train", "validation", "test"), ROWS))
     monkeypatch.chdir(tmp_path)
     data = conf("wikitext2", repository=folder.name, config=None)

@@ -468,11 +468,10 @@ def path(c, h, i, j):
     """The maps applied to the key one token after another."""
 
     def token(s):
-        u = [0.0] * WIDTH
-        for t in range(max(s - 2, 0), s + 1):
-            low = [dot(line, c.p["x"][t]) for line in c.place("down")]
-            for n in range(WIDTH):
-                u[n] += c.place("taps")[h * WIDTH + n][2 - (s - t)] * dot(c.place("up")[h * WIDTH + n], low)
+        low = [[dot(line, x) for line in c.place("down")] for x in c.p["x"][max(s - 2, 0) : s + 1]]
+        mine = slice(h * WIDTH, (h + 1) * WIDTH)
+        own = zip(c.place("taps")[mine], c.place("up")[mine], strict=True)
+        u = [dot(taps[-len(low) :], [dot(up, one) for one in low]) for taps, up in own]
         return u, 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
 
     k = c.p["k"][h][j]

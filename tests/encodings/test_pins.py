@@ -36,13 +36,10 @@ def uniform(fan_in):
 
 
 INITIAL = {
-    "learned": {"table": NORMAL},
-    "hybrid": {"table": NORMAL},
-    "binary": {"table": NORMAL},
+    **{name: {"table": NORMAL} for name in ("learned", "hybrid", "binary")},
     "normalized": {"direction": NORMAL},
     "integer": {"step": (-1.0, 1.0, 128**-0.5 / 64)},
-    "t5": {"table": ZERO},
-    "cope": {"table": ZERO},
+    **{name: {"table": ZERO} for name in ("t5", "cope")},
     "pope": {"delta": ZERO},
     "headscale": {"scale": (1.0, 1.0, 0.0)},
     "carope": {"frequency": NORMAL},

@@ -72,9 +72,7 @@ def test_where_memory_runs_out_batches_are_smaller_or_it_is_noted(subject_of, me
         assert record["nats"] == (pytest.approx(before["nats"], abs=1e-5) if fits else None)
 
 
-def test_with_an_extension_the_model_as_trained_comes_first(
-    subject_of, asked_of, tmp_path, windows_passed, monkeypatch
-):
+def test_the_model_as_trained_comes_first(subject_of, asked_of, tmp_path, windows_passed, monkeypatch):
     """dynamic_ntk up to T is the model as trained: stored under both names, passed once."""
     subject = subject_of("rope")
     extension = build_extension({"name": "dynamic_ntk"}, subject.model)

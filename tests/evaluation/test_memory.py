@@ -37,9 +37,7 @@ class Quadratic(Encoding):
         return x + pairs.sum((0, 2))[:, None].to(x.dtype)
 
 
-def test_a_window_that_would_not_fit_is_noted_and_never_tried(
-    subject_of, measured, windows_passed, monkeypatch
-):
+def test_what_would_not_fit_is_noted_and_never_tried(subject_of, measured, windows_passed, monkeypatch):
     subject = subject_of("nope")
     subject.model._effective = (Quadratic(subject.model.encoding.shape),)
     monkeypatch.setattr(forward_cache, "free_memory", lambda: 2_000_000)

@@ -1,5 +1,6 @@
 """Probes: the targets are what they are said to be."""
 
+import itertools
 import math
 import random
 from collections import Counter, defaultdict
@@ -74,10 +75,9 @@ def test_a_planted_slope_and_rise_are_found():
     assert found["level"] == pytest.approx(2) and found["slope"] == pytest.approx(0.003)
     assert found["slope_ci95"] == pytest.approx([0.003, 0.003])  # documents differ by a constant alone
     edges = found["edges"]
-    for a, b, rise, interval in zip(edges, edges[1:], found["rise"], found["rise_ci95"], strict=False):
-        want = 0.003 * np.mean([max(0, p - T) for p in range(a, b)])
-        assert rise == pytest.approx(want, abs=1e-12)
-        assert interval == pytest.approx([want, want], abs=1e-9)
+    want = [0.003 * np.mean([max(0, p - T) for p in range(a, b)]) for a, b in itertools.pairwise(edges)]
+    assert found["rise"] == pytest.approx(want, abs=1e-12)
+    assert np.array(found["rise_ci95"]) == pytest.approx(np.array([want, want]).T, abs=1e-9)
     index = edges.index(found["breaks_at"] or 0)
     assert found["rise"][index] > 0.1 >= found["rise"][index - 1] and edges[index] > T
 

@@ -69,11 +69,6 @@ def eager(q, k, v, *, score_mod, block_mask, scale):
     return torch.softmax(scores, -1).to(v.dtype) @ v
 
 
-@pytest.fixture
-def stand_in(monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
-
-
 def test_which_encodings_flex_serves(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
     q, k, v = qkv(64, 64)
@@ -99,7 +94,8 @@ CHOICES = [
 @pytest.mark.parametrize("queries", [KEYS, 40, 1])
 @pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
-def test_equals_the_blocks(which, kernel, queries, stand_in):
+def test_equals_the_blocks(which, kernel, queries, monkeypatch):
+    monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
     if isinstance(which, str):
         name, _, option = which.partition("+")
         e = encoding(name, *OPTIONS[option or "none"])

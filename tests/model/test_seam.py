@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -77,17 +78,10 @@ def test_blocks_of_queries_equal_one_block(which, wanted, monkeypatch):
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    starts = []
-    bias = kernels.Masked.bias
-
-    def recording(self, start, stop, seen):
-        starts.append(start)
-        return bias(self, start, stop, seen)
-
     monkeypatch.setattr(kernels, "MAX_SCORES", 2 * 2 * WINDOW * 4)
-    monkeypatch.setattr(kernels.Masked, "bias", recording)
-    blocks = model(ids, POS, wanted)
-    assert starts[:3] == [8, 4, 0]
+    with mock.patch.object(kernels.Masked, "bias", autospec=True, side_effect=kernels.Masked.bias) as bias:
+        blocks = model(ids, POS, wanted)
+    assert [call.args[1] for call in bias.call_args_list][:3] == [8, 4, 0]
     blocks.square().sum().backward()
     assert (blocks - whole).abs().max() < 3e-6
     for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):

@@ -162,6 +162,7 @@ def test_wrong_conditions_name_what_there_is(runs):
 def two(tmp_path):
     for seed in range(2):
         write_run(tmp_path / "runs", seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
+    write_run(tmp_path / "runs", seed=2, status="diverged", reason="nan", results=False)
     return load_runs([tmp_path / "runs"])
 
 
@@ -175,6 +176,7 @@ def test_a_bundle_holds_the_results(two, tmp_path):
     again = load_runs([bundle])
     assert packed([bundled(run) for run in again]) == bundle.read_bytes()  # a bundle of a bundle
     assert [run.path for run in again] == [bundle / run.name for run in runs]
+    assert (again[2].state, again[2].reason, again[2].problem) == ("diverged", "nan", None)
     here, there = compared(tmp_path / "runs"), compared(bundle)
     assert [cell.mean for cell in there.rows[0].cells] == [cell.mean for cell in here.rows[0].cells]
     earlier = [json.loads(line) | {"losses": {"tokens": [1], "loss": [3.0]}} for line in lines]
@@ -195,13 +197,6 @@ def test_a_damaged_bundle_is_a_problem(two, tmp_path):
     bundle.write_bytes(packed([f"{line}\n".encode() for line in lines]))
     runs = load_runs([bundle])
     assert len(runs) == 3 and all(run.problem and run.path.parent == bundle for run in runs)
-
-
-def test_a_run_that_diverged_unmeasured_stays_a_run_of_a_bundle(tmp_path):
-    write_run(tmp_path, status="diverged", reason="nan", results=False)
-    (tmp_path / f"x{SUFFIX}").write_bytes(packed([bundled(run) for run in load_runs([tmp_path])]))
-    (run,) = load_runs([tmp_path / f"x{SUFFIX}"])
-    assert (run.state, run.reason, run.problem) == ("diverged", "nan", None)
 
 
 # --- Records on disk: what one says, its file, results.json; and settings as a command

@@ -95,8 +95,8 @@ def test_documents_are_paired_and_one_seed_says_so():
     assert found[0].ci95 == pytest.approx([0.5, 0.5], abs=1e-9)  # what both share cancels
     mixed = compare_with([hard, sample(1.0, wiggle=-0.4, noise=0.01)], None, "bpb")
     assert mixed[0].method == "documents" and mixed[0].ci95[1] - mixed[0].ci95[0] > 0.2
-    few = {0: Sample({key: values[:8] for key, values in easy[1].columns.items()})}
-    other = {0: Sample({key: values[:8] for key, values in hard[0].columns.items()})}
+    first = ({key: values[:8] for key, values in one.columns.items()} for one in (easy[1], hard[0]))
+    few, other = ({0: Sample(columns)} for columns in first)
     assert compare_with([few, other], None, "bpb")[1].ci95 is None
     assert words(few, other) == {0: "best", 1: "tied"}
     far = {0: Sample({**easy[1].columns, "document": list(range(100, 100 + DOCUMENTS))})}

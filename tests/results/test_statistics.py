@@ -121,9 +121,7 @@ def test_documents_are_judged_after_averaging_over_seeds():
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
-def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_interval_clears_the_margin(
-    margin,
-):
+def test_both_parts_add_up_as_squares_and_p_agrees_with_the_interval_of_its_level(margin):
     for value in (0.03, -0.06, 0.09, -0.2):
         estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):

@@ -27,9 +27,12 @@ def worked(count, what, folder, corpus):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
 
-def check_same_training(folder, reports, one):
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])  # four have unequal shares
+def test_several_processes_train_as_one(store, place, corpus, count):
     """The batches of one process bit for bit, cut by rank; the same weights for all; losses within NATS."""
-    said, seen = one
+    folder = place / "several"
+    reports = worked(count, "training", folder, corpus)
+    said, seen = torchrun_worker.trained(store, place / "one")
     parts = [np.load(folder / f"{rank}.npz") for rank in range(len(reports))]
     for name in ("inputs", "targets"):
         assert np.array_equal(np.concatenate([part[name] for part in parts], axis=1), seen[name])
@@ -39,12 +42,6 @@ def check_same_training(folder, reports, one):
         assert report["losses"] == pytest.approx(said["losses"], abs=NATS, rel=0)
         assert report["norms"] == pytest.approx(said["norms"], rel=1e-4)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000030"]
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])  # four have unequal shares
-def test_several_processes_train_as_one(store, place, corpus, count):
-    reports = worked(count, "training", place / "several", corpus)
-    check_same_training(place / "several", reports, torchrun_worker.trained(store, place / "one"))
 
 
 @pytest.mark.slow
