@@ -66,8 +66,6 @@ def test_a_batch_is_pinned_and_no_window_longer_than_a_document():
 
 
 # --- Planted pairs: both places inside the window, an exact mask of what can be known, the same for all.
-
-
 T, SEED = 33, 5
 SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "alphabet": 64, "weight": 2.0}
 

@@ -57,8 +57,6 @@ def test_without_a_far_copy_there_is_a_note(subject_of):
 
 
 # --- The curve over positions of losses that are known.
-
-
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
 DOCUMENTS = 40
@@ -100,8 +98,6 @@ def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval():
 
 
 # --- The trigram reference against dictionaries, one byte at a time.
-
-
 def counted(documents):
     """What comes after every context of up to two bytes, how often."""
     after = defaultdict(Counter)

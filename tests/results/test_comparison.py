@@ -351,8 +351,6 @@ def test_no_runs_are_the_users_mistake():
 
 
 # --- Tidy tables: a line for each cell or seed, a unit a column
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two encodings of two seeds, one extended, and a run of another length; a token has two bytes."""

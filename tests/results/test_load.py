@@ -200,8 +200,6 @@ def test_a_damaged_bundle_is_a_problem(two, tmp_path):
 
 
 # --- Records on disk: what one says, its file, results.json; and settings as a command
-
-
 PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h", "seconds": 0.5}
 PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}
 

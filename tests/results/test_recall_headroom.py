@@ -146,8 +146,6 @@ def test_an_extension_learned_what_its_model_did(tmp_path):
 
 
 # --- The share of the room past T that a short-trained model recovers, by losses that are known by hand
-
-
 LONG = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
 
 
