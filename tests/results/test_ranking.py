@@ -134,13 +134,11 @@ def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     assert grown[19][0] > 20 * grown[0][0]
 
 
-@pytest.mark.parametrize(
-    ("rows", "seeds", "spread"),
-    [(7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, np.where(np.arange(20) % 7, 0.01, 0.1))],
-    ids=["few rows", "two seeds", "equal seeds", "no common variance"],
-)
-def test_variances_are_not_shared(rows, seeds, spread):
-    assert statistics.shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
+def test_variances_are_not_shared():
+    """Of few rows, two seeds, equal seeds, or without a common variance."""
+    apart = np.where(np.arange(20) % 7, 0.01, 0.1)
+    for rows, seeds, spread in ((7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, apart)):
+        assert statistics.shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
 def test_rows_that_are_added_change_no_word():

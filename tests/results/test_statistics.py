@@ -99,16 +99,14 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty():
     assert made["ci95"] == pytest.approx([low, high])
 
 
-@pytest.mark.parametrize("what", ["seeds", "documents", "documents of equal seeds"])
-def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what):
-    values = [0.31, 0.27, 0.36] if what == "seeds" else list(np.random.default_rng(3).normal(0.3, 1.0, 50))
-    if what == "seeds":
-        pairs = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in values]
-    else:
-        pairs = [(bits(values), bits([0.0] * 50))] * (1 if what == "documents" else 3)
-    expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
-    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
+def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary():
+    seeds, documents = [0.31, 0.27, 0.36], list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+    of_seeds = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in seeds]
+    of_documents = [(bits(documents), bits([0.0] * 50))]
+    for values, pairs in (seeds, of_seeds), (documents, of_documents), (documents, of_documents * 3):
+        expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
+        assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
 def test_documents_are_judged_after_averaging_over_seeds():

@@ -117,14 +117,11 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-5])
 
 
-@pytest.mark.parametrize(
-    "name, damage",
-    [
-        *((name, flip) for name in ("model.safetensors", "state.json", "manifest.json")),
-        ("optimizer.safetensors", Path.unlink),
-        ("model.safetensors", cut),
-    ],
-)
+DAMAGE = [(name, flip) for name in ("model.safetensors", "state.json", "manifest.json")]
+DAMAGE += [("optimizer.safetensors", Path.unlink), ("model.safetensors", cut)]
+
+
+@pytest.mark.parametrize("name, damage", DAMAGE)
 def test_damage_is_noticed_and_the_one_before_is_used(two, store, name, damage, caplog):
     damage(two / "step-00000009" / name)
     with caplog.at_level(logging.WARNING):
