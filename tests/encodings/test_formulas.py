@@ -12,6 +12,9 @@ from posenc.model import kernels
 
 CLOSE = 2e-5  # of float32 outputs around 1
 FARTHEST = torch.tensor([0, 1, 2, 63, 64, 255, 256, 257, 1000, 4096, 8191, 65536])
+PLACES = [*((where, 3, 1) for where in POSITIONS), ("contiguous", 1, 0), ("contiguous", 4, 1)]
+LIMITED = ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
+LIMITS = [(5, "none"), (1, "none"), (None, "logn"), (None, "ssmax"), (5, "logn")]
 ROW_CASES = [
     (name, {"per_layer": per_layer, "combine": combine})
     for name, per_layer, combine in itertools.product(ROWS, (False, True), ("add", "concat"))
@@ -37,10 +40,7 @@ def test_every_encoding_has_a_formula_here():
     assert set(SCORES) | set(ROWS) == set(list_encodings())
 
 
-@pytest.mark.parametrize(
-    "where, heads, layer",
-    [*((where, 3, 1) for where in POSITIONS), ("contiguous", 1, 0), ("contiguous", 4, 1)],
-)
+@pytest.mark.parametrize("where, heads, layer", PLACES)
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
 def test_attention(name, params, where, heads, layer, monkeypatch):
@@ -54,13 +54,9 @@ def test_attention(name, params, where, heads, layer, monkeypatch):
     assert apart(example.attention(), want) < close
 
 
-@pytest.mark.parametrize(
-    "window, scale", [(5, "none"), (1, "none"), (None, "logn"), (None, "ssmax"), (5, "logn")]
-)
+@pytest.mark.parametrize("window, scale", LIMITS)
 @pytest.mark.parametrize("where", ["contiguous", "gaps"])
-@pytest.mark.parametrize(
-    "name", ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
-)
+@pytest.mark.parametrize("name", LIMITED)
 @torch.no_grad()
 def test_attention_with_a_window_or_a_scale(name, where, window, scale):
     """A window is a distance between positions; log n counts the keys that are visible, by layer."""

@@ -1,7 +1,4 @@
-"""Encodings equal those of other libraries (RoPE that of Llama: tests/running/test_hf.py).
-
-Most libraries compute angles in float32, which drift with the position, so windows have 512 tokens.
-"""
+"""Encodings equal those of other libraries (RoPE that of Llama: tests/running/test_hf.py)."""
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ xt = pytest.importorskip("x_transformers.x_transformers")
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
 
-HEADS, WIDTH, N = 8, 64, 512
+HEADS, WIDTH, N = 8, 64, 512  # x-transformers' angles are float32, which drift with the position
 POS = torch.arange(N)
 
 

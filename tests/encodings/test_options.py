@@ -114,10 +114,7 @@ def test_ssmax_starts_as_logn():
 READS_NONE = {"nope", "selective_rope", "path", "carope", "headscale", "hard_alibi", "fox", "cable", "cope"}
 READS_NONE |= {"stick_breaking"}
 WAYS = [
-    ("positions", {"positions": RANDOMIZED}, READS_NONE),
-    ("positions", {"positions": OFFSET}, READS_NONE),
-    ("positions", {"positions": POSE}, READS_NONE),
-    ("positions", {"positions": CREAMY}, READS_NONE),
+    *(("positions", {"positions": one}, READS_NONE) for one in (RANDOMIZED, OFFSET, POSE, CREAMY)),
     ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
     ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
 ]

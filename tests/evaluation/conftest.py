@@ -71,11 +71,11 @@ def measured(tmp_path, asked_of, few_sequences):
 
     def go(subject, windows, **changes):
         on_cell = changes.pop("on_cell", lambda record, was_there: None)
-        step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
+        protocols = changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
         asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
         cells = plan_cells(subject, asked, protocols)
-        records = evaluate(cells, folder, corpus="files", checkpoint_step=step, on_cell=on_cell)
+        records = evaluate(cells, folder, corpus="files", checkpoint_step=1, on_cell=on_cell)
         return {(r["protocol"], r["window"]): r for r in records}
 
     return go

@@ -45,17 +45,6 @@ def test_a_pass_that_two_protocols_need_is_made_once(subject_of, measured, windo
     assert windows_passed.count(4 * T) == 2 * together > 0
 
 
-def run_out_of_memory(monkeypatch, most, error):
-    forward = forward_cache._forward
-
-    def limited(subject, batch, *others):
-        if batch.numel() > most:
-            raise error
-        return forward(subject, batch, *others)
-
-    monkeypatch.setattr(forward_cache, "_forward", limited)
-
-
 CPU_ERROR = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: x")
 GPU_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore lines")
 
@@ -63,7 +52,14 @@ GPU_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 
 @pytest.mark.parametrize("error", [CPU_ERROR, GPU_ERROR])
 def test_where_memory_runs_out_batches_are_smaller_or_it_is_noted(subject_of, measured, monkeypatch, error):
     whole = measured(subject_of("rope"), [T, 2 * T, 8 * T])
-    run_out_of_memory(monkeypatch, 3 * (2 * T + 1), error)
+    forward = forward_cache._forward
+
+    def limited(subject, batch, *others):
+        if batch.numel() > 3 * (2 * T + 1):
+            raise error
+        return forward(subject, batch, *others)
+
+    monkeypatch.setattr(forward_cache, "_forward", limited)
     note = f"oom at {8 * T} tokens, batch 1: {str(error).splitlines()[0]}"
     for (protocol, window), record in measured(subject_of("rope"), [T, 2 * T, 8 * T]).items():
         fits, before = window < 8 * T, whole[protocol, window]

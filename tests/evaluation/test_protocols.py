@@ -22,9 +22,7 @@ CASES = [
     ("fixed-target", {"max_targets": 24}),
     ("nonoverlapping", {"max_targets": 48}),
     ("nonoverlapping", {"max_targets": 48, "windows": [T // 2, 20, 3 * T]}),  # 20 leaves a rest of 8
-    ("sliding", {"max_targets": 48, "stride": 1}),
-    ("sliding", {"max_targets": 48, "stride": T // 4}),
-    ("sliding", {"max_targets": 48, "stride": 7}),  # leaves a rest of 6
+    *(("sliding", {"max_targets": 48, "stride": n}) for n in (1, T // 4, 7)),  # 7 leaves a rest of 6
     ("positions", {"max_targets": 96}),
     ("induction", {}),
     ("far-copy", {"max_targets": 80 * 12}),

@@ -196,8 +196,7 @@ def test_groups_of_runs(tmp_path):
 
 
 def words(comparison, i=0):
-    cells = {row.label: row.cells[i].versus_best for row in comparison.rows}
-    return {label: versus and versus.word for label, versus in cells.items()}
+    return {row.label: (best := row.cells[i].versus_best) and best.word for row in comparison.rows}
 
 
 def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path):

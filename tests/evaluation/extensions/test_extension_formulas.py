@@ -70,6 +70,7 @@ def chunked(s):
 
 # name, and a word where there are several -> knobs, and what it is; T = 8, W = 32, s = 4
 SLOW = {"beta_slow": 0.1, "beta_fast": 1.0}
+V2 = {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4}
 PAPER = {"ramp": "turns", "beta_slow": 0.1, "beta_fast": 2.0, "mscale_all_dim": 1.0}
 LLAMA = {"low_freq_factor": 0.1, "high_freq_factor": 2.0, "original_context": "0.5x"}
 DIVIDED = [theta / divisor for theta, divisor in zip(THETA, FACTORS, strict=True)]
@@ -81,33 +82,26 @@ ROTARY = {
     "ntk_by_parts all": ({**SLOW, "beta_slow": 1e-4}, Way(by_index(1e-4, 1.0))),
     "ntk_by_parts turns": ({**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
     "yarn paper": (PAPER, Way(by_parts(0.1, 2.0), times=lambda n: temperature(1) ** 2)),
-    "yarn v2": (
-        {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4},
-        Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2),
-    ),
+    "yarn v2": (V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2)),
     "llama3": (LLAMA, Way(by_parts(0.1, 2.0, T // 2))),
     "longrope": ({"factors": FACTORS}, Way(DIVIDED, times=lambda n: 1 + math.log(S) / math.log(T))),
     "logn": ({}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
     "scale": ({"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),
     "drop": ({}, Way([0.0] * 4)),
 }
+LEAKY = Way(distance=lambda i, j: min(i - j, 3 + (i - j - 3) / 2.5))
+INFINITE = Way(distance=lambda i, j: min(i - j, T - 1), seen=lambda i, j: j < 3 or i - j < T - 1)
 SINKS = Way(distance=in_cache(1, 5), seen=lambda i, j: j < 1 or i - j < 4)
 DISTANCE = {
     "rerope": ({"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
-    "rerope leaky": (
-        {"window": 3, "leak": 2.5},
-        Way(distance=lambda i, j: min(i - j, 3 + (i - j - 3) / 2.5)),
-    ),
+    "rerope leaky": ({"window": 3, "leak": 2.5}, LEAKY),
     "self_extend": ({"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
     "dca": ({}, Way(distance=chunked(6))),
     "dca short": ({"chunk": 3}, Way(distance=chunked(3))),
     "string": ({"shift": 4, "near": 2}, Way(distance=lambda i, j: i - j if i - j < 4 else i - j - 4 + 2)),
     "window": ({"window": 5}, Way(seen=lambda i, j: i - j < 5)),
     "sinks": ({"sinks": 1, "window": 4}, SINKS),
-    "lm_infinite": (
-        {"sinks": 3},
-        Way(distance=lambda i, j: min(i - j, T - 1), seen=lambda i, j: j < 3 or i - j < T - 1),
-    ),
+    "lm_infinite": ({"sinks": 3}, INFINITE),
 }
 
 
@@ -139,13 +133,12 @@ def test_a_bias_is_looked_up_at_the_new_distance(case):
 
 def test_cos_and_sin_are_louder_and_the_bias_is_not():
     model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
-    knobs, _ = ROTARY["yarn v2"]
     louder = (temperature(0.707) / temperature(0.4)) ** 2
 
     def law(q, k, r, head, theta):
         return louder * extending.rope(q, k, r, head, theta) + extending.alibi(r, head)
 
-    agrees(model, "yarn", knobs, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.4) ** 2), law)
+    agrees(model, "yarn", V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.4) ** 2), law)
 
 
 @pytest.mark.parametrize("name", ["window", "sinks"])
