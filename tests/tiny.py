@@ -62,11 +62,17 @@ class Mine(Encoding):
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
-
     code: int
     out: str
     err: str
+
+
+def write(folder, contents):
+    """Files by their names below the folder, of text or of bytes."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
 
 
 def write_corpus(folder, documents=60):
@@ -74,14 +80,11 @@ def write_corpus(folder, documents=60):
     chance = random.Random(0)
     letters = "etaoinshrdlu"
     words = ["".join(chance.choice(letters) for _ in range(chance.randint(2, 8))) for _ in range(150)]
-    folder.mkdir(parents=True)
-    for i in range(documents):
-        size = 2000 + 2000 * i // documents
-        text = ""
-        while len(text) < size:
-            text += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
-        (folder / f"{i:03d}.txt").write_text(text)
-    return folder
+    texts = dict.fromkeys((f"{i:03d}.txt" for i in range(documents)), "")
+    for i, name in enumerate(texts):
+        while len(texts[name]) < 2000 + 2000 * i // documents:
+            texts[name] += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
+    return write(folder, texts)
 
 
 def environment(**more):
@@ -90,31 +93,19 @@ def environment(**more):
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def python(*arguments, cwd=ROOT, **env):
-    """Run a script, `-c CODE` or `-m MODULE`, and wait."""
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment(**env), capture_output=True, text=True
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+def start_python(*arguments, cwd=ROOT, **env):
+    """A script, `-c CODE` or `-m MODULE`, as a process of its own."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=environment(**env), text=True, **streams)
 
 
 def start(*arguments, cwd, script=None, module="posenc", **env):
-    """posenc, or a script of the clone, or a module, as a process of its own."""
-    command = [sys.executable, *(["-m", module] if script is None else [str(ROOT / script)]), *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-    )
+    first = ["-m", module] if script is None else [str(ROOT / script)]
+    return start_python(*first, *arguments, cwd=cwd, **env)
 
 
 def finished(process, seconds=600):
-    """Wait for it; killed when it takes too long."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -124,6 +115,9 @@ def finished(process, seconds=600):
     return Result(process.returncode, out, err)
 
 
-def spawn(*arguments, cwd, script=None, **env):
-    """Start it and wait."""
-    return finished(start(*arguments, cwd=cwd, script=script, **env))
+def python(*arguments, **how):
+    return finished(start_python(*arguments, **how))
+
+
+def spawn(*arguments, **how):
+    return finished(start(*arguments, **how))

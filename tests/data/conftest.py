@@ -4,12 +4,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import files, story
+from tiny import write
 
 from posenc.data import hub, sources
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def cache(place, tmp_path, monkeypatch):
+    """Instead of the shared one, and no hub."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("POSENC_CACHE", str(folder))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens on "discard"
@@ -23,11 +25,8 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def texts(tmp_path):
     """Settings of data=files over 30 documents of different lengths and scripts."""
-    (tmp_path / "texts").mkdir()
-    for i in range(30):
-        text = f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1)
-        (tmp_path / "texts" / f"{i:03d}.txt").write_bytes(text.encode())
-    return files(tmp_path / "texts")
+    texts = {f"{i:03d}.txt": f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1) for i in range(30)}
+    return files(write(tmp_path / "texts", texts))
 
 
 @pytest.fixture
@@ -61,7 +60,6 @@ def pinned(monkeypatch):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The name of every corpus whose source is read."""
     seen = []
     whole = sources.read_documents
 

@@ -1,4 +1,4 @@
-"""Settings of corpora, and stories to stream."""
+"""Settings of corpora, files and stories."""
 
 import yaml
 
@@ -11,7 +11,6 @@ BPE = {"name": "bpe", "vocab_size": 290}
 
 
 def conf(name, /, **changes):
-    """Settings of a corpus from its YAML."""
     data = yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text())
     return {**data, **changes}
 

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from corpora import conf, documents_of, files
+from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import read_facts
@@ -14,13 +15,6 @@ from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, groups_of, sectio
 
 def read(paths, **changes):
     return {d.id: d.text for d in documents_of(files(paths, **changes))}
-
-
-def write(root, contents):
-    for name, content in contents.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return root
 
 
 def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
@@ -55,7 +49,7 @@ def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
 
 def test_files_globs_and_lists(tmp_path, monkeypatch):
     names = ("x/one.md", "x/y/two.md", "z/one.rst", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä/é.md")
-    write(tmp_path, {name: name for name in names})
+    write(tmp_path, dict.fromkeys(names, "text"))
     both = [tmp_path / "x" / "one.md", tmp_path / "z"]
     assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -65,30 +59,26 @@ def test_files_globs_and_lists(tmp_path, monkeypatch):
     assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
 
 
-@pytest.mark.parametrize(
-    ("paths", "says"),
-    [
-        ("bok.txt", "did you mean: .*book.txt"),
-        ("empty.txt", "no text"),
-        ("latin.md", "not read: 1 not UTF-8\n.*iconv -f LATIN1"),
-        ("cut.txt.gz", "gzip"),
-        ("no.jsonl", "no.jsonl:1"),
-        ("key.jsonl", "(?s)data.text_field.*did you mean: txt"),
-        ("a\x1b[2Jb.md", r"\\x1b"),
-    ],
-)
-def test_paths_that_do_not_work(tmp_path, monkeypatch, paths, says):
+SAID = {
+    "bok.txt": "did you mean: .*book.txt",
+    "empty.txt": "no text",
+    "latin.md": "not read: 1 not UTF-8\n.*iconv -f LATIN1",
+    "cut.txt.gz": "gzip",
+    "no.jsonl": "no.jsonl:1",
+    "key.jsonl": "(?s)data.text_field.*did you mean: txt",
+    "a\x1b[2Jb.md": r"\\x1b",
+}
+
+
+def test_paths_that_do_not_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    contents = {
-        "book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "no.jsonl": "{not json",
-        "key.jsonl": '{"txt": "a"}',
-        "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12], "a\x1b[2Jb.md": b"\xff",
-    }  # fmt: skip
-    write(tmp_path, contents)
-    with pytest.raises(UserError, match=says) as caught:
-        documents_of(conf("files", paths=paths))
-    assert str(caught.value.key).startswith("data.") and "\x1b" not in str(caught.value)
+    contents = {"book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "a\x1b[2Jb.md": b"\xff"}
+    contents |= {"no.jsonl": "{not json", "key.jsonl": '{"txt": "a"}'}
+    write(tmp_path, {**contents, "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12]})
+    for paths, says in SAID.items():
+        with pytest.raises(UserError, match=says) as caught:
+            documents_of(conf("files", paths=paths))
+        assert str(caught.value.key).startswith("data.") and "\x1b" not in str(caught.value)
 
 
 PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
@@ -126,9 +116,8 @@ def test_chunks_are_about_equal_and_end_where_lines_do():
 
 
 def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path):
-    write(
-        tmp_path, {"a.txt": "\n<|end|>\n".join(PARTS[:3]) + "\n<|end|>\n", "b.txt": "one", "c.txt": "x\ty\n"}
-    )
+    three = "".join(f"{part}\n<|end|>\n" for part in PARTS[:3])
+    write(tmp_path, {"a.txt": three, "b.txt": "one", "c.txt": "x\ty\n"})
     found = read(tmp_path, separator="<|end|>")
     assert list(found) == [f"a.txt/0000000{i}" for i in (1, 2, 3)] + ["b.txt", "c.txt"]
     assert read_facts(files(tmp_path, separator="<|end|>")).notes == ["cut at data.separator: 5 documents"]
@@ -151,13 +140,7 @@ def test_copies_go_to_the_split_of_the_first_one(tmp_path):
     assert "documents moved to the split of the first copy" in note
 
 
-@pytest.mark.parametrize(
-    ("ids", "groups"),
-    [
-        (["__init__.py", "core/add.py", "core/expr/a.py", "sets/a.py", "zoo.py"], [0, 1, 1, 2, 3]),
-        (["texts/raw/ann/1", "texts/raw/bob/1", "texts/raw/bob/2"], [0, 1, 1]),
-        (["test/00000000", "test/00000001"], None),
-    ],
-)
-def test_groups_are_the_first_folders_that_differ(ids, groups):
-    assert groups_of(ids) == groups
+def test_groups_are_the_first_folders_that_differ():
+    assert groups_of(["__init__.py", "core/add.py", "core/expr/a.py", "sets/a.py", "z.py"]) == [0, 1, 1, 2, 3]
+    assert groups_of(["texts/raw/ann/1", "texts/raw/bob/1", "texts/raw/bob/2"]) == [0, 1, 1]
+    assert groups_of(["test/00000000", "test/00000001"]) is None

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from corpora import BYTES, conf, documents_of
+from tiny import write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import absolute_data, hub, prepare, read_facts
@@ -27,12 +28,9 @@ def test_sympy_is_the_corpus_it_is_said_to_be():
 
 
 def test_a_package_is_read_as_bytes_and_never_run(tmp_path, monkeypatch):
-    written = {"__init__": b"raise SystemExit('imported')\n", "inner/crlf": "# é\r\n".encode(),
-               "inner/latin": b"# \xe9\n", "inner/blank": b"\n \n", "inner/tests/test_a": b"1\n"}  # fmt: skip
-    for name, text in written.items():
-        path = tmp_path / "trap" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+    texts = {"__init__.py": "raise SystemExit('imported')\n", "inner/crlf.py": "# é\r\n"}
+    texts |= {"inner/latin.py": b"# \xe9\n", "inner/blank.py": "\n \n", "inner/tests/test_a.py": "1\n"}
+    write(tmp_path / "trap", texts)
     monkeypatch.syspath_prepend(str(tmp_path))
     data = conf("sympy", package="trap", exclude=["*/tests/*"])
     documents = documents_of(data)
@@ -47,10 +45,8 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path, monkeypatch):
 
 
 def test_python_packages_keep_one_of_each_text(tmp_path, monkeypatch):
-    written = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n", "thing/tests/t.py": "y\n", "d.txt": "no"}
-    for name, text in written.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    copy = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n"}
+    write(tmp_path, {**copy, "thing/tests/t.py": "y\n", "d.txt": "no"})
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"purelib": str(tmp_path)})
     found = read_python_packages(Notes(), exclude=["*/tests/*"])
     assert [(d.id, d.text) for d in found] == [("thing/a.py", b"x = 1\n")]
@@ -71,9 +67,7 @@ def test_wikitext_articles_are_put_together_at_titles():
     assert articles(["before\n", *ROWS])[0] == "before\n\n"
 
 
-def test_lines_of_a_data_set_become_articles_and_a_folder_is_known_by_its_text(
-    tmp_path, monkeypatch, repository
-):
+def test_lines_become_articles_and_a_folder_is_known_by_its_text(tmp_path, monkeypatch, repository):
     folder = repository(rows=dict.fromkeys(("train", "validation", "test"), ROWS))
     monkeypatch.chdir(tmp_path)
     data = conf("wikitext2", repository=folder.name, config=None)

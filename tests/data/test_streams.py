@@ -1,6 +1,7 @@
 """Streams: read once, document by document, from a local copy of a hub data set."""
 
 import json
+import shutil
 
 import pytest
 from corpora import BPE, BYTES, conf, documents_of, story
@@ -60,20 +61,14 @@ def test_a_pinned_stream_is_known_without_asking_again(repository, reads, cache,
     again = read_facts(data)
     assert reads == ["tinystories"] and again == first and store.fingerprint == again.fingerprint
     assert first.identity["revision"] == data["revision"] and "fingerprint" not in first.identity
-    changes = (
-        {}, {"bytes": 1000}, {"documents": 5}, {"revision": "0" * 40}, {"splits": {"train": {"train": 1}}},
-    )  # fmt: skip
-    ids = [sources.pinned_identity({**data, **change}) for change in changes]
-    assert len({json.dumps(one, sort_keys=True) for one in ids}) == 5
-    assert sources.pinned_identity({**data, "bytes": 2e8}) == ids[0]  # however the number is written
-
-    def forget():
-        for path in cache.glob("tokens/*/tokens.bin"):
-            path.unlink()
-
-    forget()  # the facts are kept: the text is read again, and is the same
+    changes = {"bytes": 1000, "documents": 5, "revision": "0" * 40, "splits": {"train": {"train": 1}}}
+    ids = [sources.pinned_identity({**data, key: value}) for key, value in changes.items()]
+    own = sources.pinned_identity(data)
+    assert len({json.dumps(one, sort_keys=True) for one in (own, *ids)}) == 5
+    assert sources.pinned_identity({**data, "bytes": 2e8}) == own  # however the number is written
+    shutil.rmtree(cache / "tokens")  # the facts are kept: the text is read again, and is the same
     assert prepare(data, BPE).fingerprint == first.fingerprint and reads == ["tinystories"] * 2
-    forget()
+    shutil.rmtree(cache / "tokens")
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)

@@ -1,12 +1,12 @@
 """The token cache: whole documents, one entry a key; damaged, shared, killed, on a full disk."""
 
 import json
-import subprocess
-import sys
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import pytest
+import tiny
 from corpora import BPE, BYTES, documents_of, files
 
 from posenc.core.errors import RunError, UserError
@@ -58,11 +58,8 @@ def test_corpora_that_are_too_small(texts, tmp_path, cache):
     inspect(texts, BPE, splits=["test"], needed_tokens=test, context_length=8)
     with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
         check_lengths(prepare(texts, BPE), splits=["test"], needed_tokens=test, context_length=8)
-    store = prepare(texts, BYTES, facts)
-    for check in (
-        partial(inspect, texts, BYTES, splits=["test"]),
-        partial(check_lengths, store, splits=["test"]),
-    ):
+    before, after = partial(inspect, texts, BYTES), partial(check_lengths, prepare(texts, BYTES, facts))
+    for check in (partial(one, splits=["test"]) for one in (before, after)):
         check(needed_tokens=test, context_length=train - 1)
         for needed, context, key in ((test + 1, 8, "eval.lengths"), (9, train, "context_length")):
             with pytest.raises(UserError) as caught:
@@ -92,13 +89,10 @@ def test_damage_is_noticed_and_repaired(texts, cache, caplog, name, damage):
 
 @pytest.mark.parametrize("step", ["sync", "write_sealed"])
 def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(texts, cache, monkeypatch, step):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left") as caught:
         patch.setattr(token_cache, step, full)
-        with pytest.raises(RunError, match="No space left") as caught:
-            prepare(texts, BYTES)
+        prepare(texts, BYTES)
     assert all(part in str(caught.value) for part in (str(cache), "needed: ", "free: ", "POSENC_CACHE"))
     assert not entries(cache)
     assert len(prepare(texts, BYTES).tokens)
@@ -119,22 +113,17 @@ print(prepare(json.loads(sys.argv[1]), {"name": "bytes"}).fingerprint)
 """
 
 
-def worker(data):
-    command = [sys.executable, "-c", WORKER, json.dumps(data)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_many_processes_at_once_make_one_build(texts, cache):
-    workers = [worker(texts) for _ in range(3)]
-    ends = [one.communicate(timeout=120) for one in workers]
-    assert [one.returncode for one in workers] == [0] * 3, ends
-    lines = sorted((out.split() for out, _ in ends), key=len)
+    workers = [tiny.start_python("-c", WORKER, json.dumps(texts)) for _ in range(3)]
+    ends = [tiny.finished(one, 120) for one in workers]
+    assert [one.code for one in ends] == [0] * 3, ends
+    lines = sorted((one.out.split() for one in ends), key=len)
     assert len({some[-1] for some in lines}) == 1 and [len(some) for some in lines[:2]] == [1, 1]
     assert not list((cache / "tokens").glob(".*")) and len(entries(cache)) == 1
 
 
 def test_a_kill_leaves_nothing_that_is_believed(texts, cache):
-    victim = worker(texts)
+    victim = tiny.start_python("-c", WORKER, json.dumps(texts))
     for _ in range(3):
         assert victim.stdout.readline() == "x\n"
     victim.kill()

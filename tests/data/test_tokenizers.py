@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from corpora import files
+from tiny import write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import build_tokenizer, prepare, read_facts
@@ -79,8 +80,7 @@ def test_any_tokenizer_accounts_for_every_byte(tmp_path):
     assert bytes_per_token(emoji, np.array([1, 2, 3, 3, 3, 4])).tolist() == [1, 2, 4, 0, 0, 2]
     assert bytes_per_token(emoji, np.array([3, 1, 5])).tolist() == [7, 0, 2]  # spans that overlap
     assert bytes_per_token(emoji, np.array([], dtype=np.int64)).tolist() == []
-    for i in range(30):
-        (tmp_path / f"{i}.txt").write_text("x" * 70_000 + " plain plain")
+    write(tmp_path, {f"{i}.txt": "x" * 70_000 + " plain plain" for i in range(30)})
     store = prepare(files(tmp_path / "*.txt"), {"name": "hf", "path": str(path), "revision": "main"})
     assert store.token_bytes is not None and store.token_bytes.dtype == np.uint32
     assert store.document("train", 0).tolist() == [0, 2, 2]

@@ -7,11 +7,12 @@
 import cmath
 import copy
 import math
+from functools import partial
 
 import torch
+from tiny_model import encoding_of
 
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.registry import default_parameters
 from posenc.encodings.sum import Composed
@@ -58,24 +59,16 @@ def sinusoid(t, width, base):
 
 def alibi_slope(head, heads):
     """Slope of head 1..H: geometric, else filled up from twice the power of two."""
-    power = 1
-    while power * 2 <= heads:
-        power *= 2
-    if head <= power:
-        return math.exp2(-8 * head / power)
-    return math.exp2(-8 * (2 * (head - power) - 1) / (2 * power))
+    power = 2 ** (heads.bit_length() - 1)
+    return math.exp2(-8 * (head if head <= power else head - power - 0.5) / power)
 
 
 def t5_bucket(r, buckets, max_distance):
     """In whole numbers: the largest exact + m with (max/exact)^m <= (r/exact)^h, h = buckets - exact."""
     exact = buckets // 2
     h = buckets - exact
-    if r < exact:
-        return r
-    m = 0
-    while m < h - 1 and max_distance ** (m + 1) * exact**h <= r**h * exact ** (m + 1):
-        m += 1
-    return exact + m
+    m = sum(max_distance**n * exact**h <= r**h * exact**n for n in range(1, h))
+    return r if r < exact else exact + m
 
 
 def network(u, layers, leak=0.0):
@@ -109,20 +102,17 @@ class Example:
         self.name, self.pos, self.heads, self.layer = name, pos, heads, layer
         self.window, self.scale = attention_window, attention_scale
         self.s = {**default_parameters(name), **params}
-        sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": LAYERS}
-        self.encoding = build_encoding(name, train_length=TRAINED, **sizes, **params)
+        self.encoding = encoding_of(name, TRAINED, heads, WIDTH, LAYERS, **params)
         generator = torch.Generator().manual_seed(len(pos))
         self.encoding.seed = SEED  # of rows past a table's end
         for parameter in self.encoding.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=generator)
-        contiguous = {"name": "contiguous"}
         shape = self.encoding.shape
-        options = build_options(
-            shape, self.encoding, positions=contiguous, window=self.window, scale=self.scale
-        )
-        for option in options:
-            for parameter in option.parameters():
-                torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
+        how = {"positions": {"name": "contiguous"}, "window": self.window, "scale": self.scale}
+        options = build_options(shape, self.encoding, **how)
+        scales = [parameter for option in options for parameter in option.parameters()]
+        for parameter in scales:
+            torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
         if pos != list(range(len(pos))):
             options.append(AnyPositions(shape))
         self.acting = Composed(shape, (self.encoding, *options)) if options else self.encoding
@@ -131,7 +121,7 @@ class Example:
         self.t["x"] = torch.randn(n, width, generator=generator)
         own = {f"encoding.{k}" if k in self.t else k: p for k, p in self.encoding.named_parameters()}
         self.tensors = {**self.t, **own}
-        self.ssmax = [p.tolist() for option in options for p in option.parameters()]
+        self.ssmax = [p.tolist() for p in scales]
         self.read()
 
     def read(self, **changed):
@@ -141,7 +131,6 @@ class Example:
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
     def once(self, key, make):
-        """Keep what many pairs of tokens need."""
         if key not in self.cache:
             self.cache[key] = make()
         return self.cache[key]
@@ -194,7 +183,6 @@ class Example:
         return self.window is None or self.r(i, j) < self.window
 
     def of_layer(self, key):
-        """What a pattern's part of this layer has."""
         kind = self.s["period"][self.layer % len(self.s["period"])]
         return self.s[key][kind] if self.s.get(key) else None
 
@@ -292,11 +280,7 @@ def turned(c, h, i, j, angle, **how):
 def rope(c, h, i, j):
     width, base = round(WIDTH * c.s.get("fraction", 1.0)), c.s.get("base", 10000.0)
     turning = width // 2 - round(width // 2 * c.s.get("drop_low", 0.0))
-
-    def angle(n):
-        return c.r(i, j) * theta(n, width, base) if n < turning else 0.0
-
-    return turned(c, h, i, j, angle, width=width)
+    return turned(c, h, i, j, lambda n: (n < turning) * c.r(i, j) * theta(n, width, base), width=width)
 
 
 def xpos(c, h, i, j):
@@ -362,12 +346,9 @@ def along_path(c, h, i, j):
         mean = math.sqrt(dot(made, made) / len(made) + torch.finfo(torch.float32).eps)
         return [value / mean for value in made]
 
-    def edge(token):
-        both = rotated_product(p(i), p(token), lambda n: -c.pos[token], width=width)
-        return math.log(sigmoid(both / width))
-
-    edges = [edge(token) for token in range(j + 1, i + 1)]
-    return alibi_slope(h + 1, c.heads) * math.fsum(edges)
+    between = range(j + 1, i + 1)
+    both = (rotated_product(p(i), p(t), lambda n, t=t: -c.pos[t], width=width) for t in between)
+    return alibi_slope(h + 1, c.heads) * math.fsum(math.log(sigmoid(one / width)) for one in both)
 
 
 GRAPE_BIASES = {
@@ -410,11 +391,9 @@ def tape_positions(c, layer):
 
 
 def hope(c, h, i, j):
-    def angle(n):
-        turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
-        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) if turns >= c.s["turns"] else 0.0
-
-    return turned(c, h, i, j, angle)
+    slowest = 2 * math.pi * c.s["turns"] / TRAINED  # so often within the training length
+    angles = [w if w >= slowest else 0.0 for w in (theta(n, WIDTH, c.s["base"]) for n in range(WIDTH // 2))]
+    return turned(c, h, i, j, lambda n: c.r(i, j) * angles[n])
 
 
 def pope(c, h, i, j):
@@ -489,12 +468,10 @@ def path(c, h, i, j):
     """The maps applied to the key one token after another."""
 
     def token(s):
-        """The direction and the strength of a token's map."""
-        u = [0.0] * WIDTH
-        for t in range(max(s - 2, 0), s + 1):
-            low = [dot(line, c.p["x"][t]) for line in c.place("down")]
-            for n in range(WIDTH):
-                u[n] += c.place("taps")[h * WIDTH + n][2 - (s - t)] * dot(c.place("up")[h * WIDTH + n], low)
+        low = [[dot(line, x) for line in c.place("down")] for x in c.p["x"][max(s - 2, 0) : s + 1]]
+        mine = slice(h * WIDTH, (h + 1) * WIDTH)
+        own = zip(c.place("taps")[mine], c.place("up")[mine], strict=True)
+        u = [dot(taps[-len(low) :], [dot(up, one) for one in low]) for taps, up in own]
         return u, 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
 
     k = c.p["k"][h][j]
@@ -517,10 +494,8 @@ def cope(c, h, i, j):
 def dape(c, h, i, j):
     heads = range(c.heads)
     z = [c.score(g, i, j) for g in heads]
-    if c.s["bias"] == "alibi":
-        b = [alibi(c, g, c.pos[i], c.pos[j]) for g in heads]
-    else:
-        b = [kerple_log(c, g, c.pos[i], c.pos[j], "static.") for g in heads]
+    bias = alibi if c.s["bias"] == "alibi" else partial(kerple_log, prefix="static.")
+    b = [bias(c, g, c.pos[i], c.pos[j]) for g in heads]
     layers = [(c.place("w1"), c.place("b1")), (c.place("w2"), c.place("b2"))]
     return z[h] + b[h] + network(z + b, layers, leak=0.01)[h]
 
@@ -589,11 +564,8 @@ def hybrid(c, t, place):
 
 def trainable(c, t, place):
     """Sines and cosines as parts of e^(i (w t + f))."""
-    waves = [
-        cmath.exp(1j * f) * cmath.exp(1j * w * t)
-        for w, f in zip(c.p["frequency"][place], c.p["phase"][place], strict=True)
-    ]
-    return [part for z in waves for part in (z.imag, z.real)]
+    both = zip(c.p["frequency"][place], c.p["phase"][place], strict=True)
+    return [part for w, f in both for z in [cmath.exp(1j * (w * t + f))] for part in (z.imag, z.real)]
 
 
 def binary(c, t, place):

@@ -1,6 +1,7 @@
 """Every encoding equals its paper's formula in float64, computed by another route, with its gradients."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from posenc.model import kernels
 
 CLOSE = 2e-5  # of float32 outputs around 1
 FARTHEST = torch.tensor([0, 1, 2, 63, 64, 255, 256, 257, 1000, 4096, 8191, 65536])
+PLACES = [*((where, 3, 1) for where in POSITIONS), ("contiguous", 1, 0), ("contiguous", 4, 1)]
+LIMITED = ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
+LIMITS = [(5, "none"), (1, "none"), (None, "logn"), (None, "ssmax"), (5, "logn")]
 ROW_CASES = [
     (name, {"per_layer": per_layer, "combine": combine})
     for name, per_layer, combine in itertools.product(ROWS, (False, True), ("add", "concat"))
@@ -24,8 +28,7 @@ ROW_CASES = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Cut `dape`'s network over heads into chunks of few pairs."""
-    monkeypatch.setattr(families, "PAIRS", 7)
+    monkeypatch.setattr(families, "PAIRS", 7)  # of the network over heads in `dape`
 
 
 def apart(a, b):
@@ -37,10 +40,7 @@ def test_every_encoding_has_a_formula_here():
     assert set(SCORES) | set(ROWS) == set(list_encodings())
 
 
-@pytest.mark.parametrize(
-    "where, heads, layer",
-    [*((where, 3, 1) for where in POSITIONS), ("contiguous", 1, 0), ("contiguous", 4, 1)],
-)
+@pytest.mark.parametrize("where, heads, layer", PLACES)
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
 def test_attention(name, params, where, heads, layer, monkeypatch):
@@ -54,13 +54,9 @@ def test_attention(name, params, where, heads, layer, monkeypatch):
     assert apart(example.attention(), want) < close
 
 
-@pytest.mark.parametrize(
-    "window, scale", [(5, "none"), (1, "none"), (None, "logn"), (None, "ssmax"), (5, "logn")]
-)
+@pytest.mark.parametrize("window, scale", LIMITS)
 @pytest.mark.parametrize("where", ["contiguous", "gaps"])
-@pytest.mark.parametrize(
-    "name", ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
-)
+@pytest.mark.parametrize("name", LIMITED)
 @torch.no_grad()
 def test_attention_with_a_window_or_a_scale(name, where, window, scale):
     """A window is a distance between positions; log n counts the keys that are visible, by layer."""
@@ -105,11 +101,10 @@ def test_gradients(name, params):
     example = Example(name, NEAR[:10], heads=2, **params)
     for tensor in example.tensors.values():
         tensor.requires_grad_()
-    made, naive = (
-        (lambda: example.embedding(1 if params.get("per_layer") else 0), lambda: naive_rows(example, params))
-        if name in ROWS
-        else (example.attention, example.naive_attention)
-    )
+    made, naive = example.attention, example.naive_attention
+    if name in ROWS:
+        layer = 1 if params.get("per_layer") else 0
+        made, naive = partial(example.embedding, layer), partial(example.naive_embedding, layer)
     weights = torch.randn(made().shape, generator=torch.Generator().manual_seed(3))
     (made() * weights).sum().backward()
     for key, tensor in example.tensors.items():
@@ -125,7 +120,3 @@ def test_gradients(name, params):
         want = (sums[0] - sums[1]) / 2e-5
         got = (tensor.grad.double() * direction).sum().item()
         assert got == pytest.approx(want, rel=1e-3, abs=1e-3 * weights.norm().item() ** 0.5), key
-
-
-def naive_rows(example, params):
-    return example.naive_embedding(1 if params.get("per_layer") else 0)

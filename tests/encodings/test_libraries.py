@@ -1,24 +1,17 @@
-"""Encodings equal those of other libraries.
-
-Most libraries compute angles in float32, which drift with the position, so windows have 512 tokens.
-"""
+"""Encodings equal those of other libraries (RoPE that of Llama: tests/running/test_hf.py)."""
 
 import pytest
 import torch
+from tiny_model import encoding_of
 
-from posenc.encodings import build_encoding
 from posenc.encodings.t5 import bucket
-from posenc.model.attention import LatentAttention
 
 transformers = pytest.importorskip("transformers")
 xt = pytest.importorskip("x_transformers.x_transformers")
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3  # noqa: E402
-from transformers.models.gptj import modeling_gptj as gptj  # noqa: E402
-from transformers.models.llama import modeling_llama as llama  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
 
-HEADS, WIDTH, BASE, N = 8, 64, 10000.0, 512
+HEADS, WIDTH, N = 8, 64, 512  # x-transformers' angles are float32, which drift with the position
 POS = torch.arange(N)
 
 
@@ -28,8 +21,7 @@ def normal(*sizes, seed=0):
 
 def filled(name, heads=HEADS, **params):
     """Every parameter normal, so that none is zero."""
-    sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": 1}
-    made = build_encoding(name, train_length=128, **sizes, **params)
+    made = encoding_of(name, 128, heads, WIDTH, 1, **params)
     for seed, parameter in enumerate(made.parameters()):
         parameter.data.copy_(normal(*parameter.shape, seed=seed) * made.shape.d_model**-0.5)
     return made
@@ -45,21 +37,6 @@ def alibi():
 def t5():
     r = torch.arange(2000)
     return bucket(r, 32, 128), T5Attention._relative_position_bucket(-r, False, 32, 128)
-
-
-def rope_half():
-    x = normal(1, 1, N, WIDTH)
-    config = transformers.LlamaConfig(hidden_size=WIDTH, num_attention_heads=1, head_dim=WIDTH)
-    cos, sin = llama.LlamaRotaryEmbedding(config)(x, POS[None])
-    ours = filled("rope", 1, layout="half").rotate(x, x, POS, POS, 0)[0]
-    return ours, llama.apply_rotary_pos_emb(x, x, cos, sin)[0]
-
-
-def rope_interleaved():
-    x = normal(1, 1, N, WIDTH)
-    sin, cos = gptj.create_sinusoidal_positions(N, WIDTH)[None].chunk(2, dim=-1)
-    ours = filled("rope", 1, layout="interleaved").rotate(x, x, POS, POS, 0)[0]
-    return ours, gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2)
 
 
 def xpos():
@@ -88,36 +65,11 @@ def cope():
     return (made.scores(s, q, q, POS, POS, made.prepare(q, q, q, 0), 0) - s).tril(), want.tril()
 
 
-def mla():
-    heads, width = 4, 8 * WIDTH
-    own = filled("rope", 1, layout="interleaved")  # the rotary part is one head's width
-    a = LatentAttention(width, heads, 0, kv_rank=96, q_rank=160, rope_dim=WIDTH)
-    for seed, parameter in enumerate(a.parameters()):
-        parameter.copy_(normal(*parameter.shape, seed=seed) * parameter.shape[-1] ** -0.5)
-    sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
-    ranks = {"q_lora_rank": 160, "kv_lora_rank": 96, "qk_rope_head_dim": a.rope_dim}
-    parts = {"qk_nope_head_dim": a.head_dim, "v_head_dim": a.head_dim, "rope_theta": BASE}
-    config = transformers.DeepseekV3Config(rope_scaling=None, attention_bias=False, **sizes, **ranks, **parts)
-    config._attn_implementation = "eager"
-    theirs, rotation = v3.DeepseekV3Attention(config, 0).eval(), v3.DeepseekV3RotaryEmbedding(config)
-    # their kv_b_proj has each head's key rows, then its value rows; ours all keys, then all values
-    up = a.kv_up.weight.unflatten(0, (2, heads, a.head_dim)).transpose(0, 1).flatten(0, 2)
-    queries = {"q_a_proj": a.q_down.weight, "q_a_layernorm": a.q_norm.weight, "q_b_proj": a.q_up.weight}
-    keys = {"kv_a_proj_with_mqa": a.kv_down.weight, "kv_a_layernorm": a.kv_norm.weight, "kv_b_proj": up}
-    for name, weight in {**queries, **keys, "o_proj": a.out.weight}.items():
-        theirs.get_submodule(name).weight.copy_(weight)
-    x, future = normal(1, N, width, seed=50), torch.full((N, N), torch.finfo(torch.float32).min).triu(1)
-    want = theirs(x, position_embeddings=rotation(x, POS[None]), attention_mask=future[None, None])[0]
-    return a(x, POS, own, N), want
+ALLOWED = {alibi: 1e-7, t5: 0, xpos: 1e-3, cope: 1e-5, fox: 5e-4}  # fox: float32 sums to -400
 
 
-@pytest.mark.parametrize(
-    ("both", "allowed"),
-    [(alibi, 1e-7), (t5, 0), (rope_half, 2e-4), (rope_interleaved, 2e-4), (xpos, 1e-3), (cope, 1e-5),
-     (fox, 5e-4), (mla, 2e-5)],  # fox: its sums are float32, to -400
-    ids=lambda value: getattr(value, "__name__", ""),
-)  # fmt: skip
-def test_largest_difference(both, allowed):
-    with torch.no_grad():
-        ours, theirs = both()
-        assert (ours.double() - theirs.double()).abs().max().item() <= allowed
+@pytest.mark.parametrize("both", ALLOWED, ids=lambda both: both.__name__)
+@torch.no_grad()
+def test_largest_difference(both):
+    ours, theirs = both()
+    assert (ours.double() - theirs.double()).abs().max().item() <= ALLOWED[both]

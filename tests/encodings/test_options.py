@@ -8,22 +8,12 @@ import statistics
 
 import pytest
 import torch
+from tiny_model import encoding_of
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding, list_encodings
+from posenc.encodings import list_encodings, options
 from posenc.encodings.base import Shape
-from posenc.encodings.options import (
-    CREAM,
-    LogN,
-    Offset,
-    PoSE,
-    Randomized,
-    SSMax,
-    build_options,
-    check_positions,
-    position_limits,
-)
 
 T = 8
 SHAPE = Shape(16, 2, 8, 2, T)
@@ -34,24 +24,19 @@ POSE = {"name": "pose", "max": None, "chunks": 2}
 CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
 
 
-def encoding(name, train_length=T, **params):
-    sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2}
-    return build_encoding(name, train_length=train_length, **sizes, **params)
-
-
-def options(own, positions=CONTIGUOUS, window=None, scale="none"):
-    return build_options(own.shape, own, positions=positions, window=window, scale=scale)
+def built(own, positions=CONTIGUOUS, window=None, scale="none"):
+    return options.build_options(own.shape, own, positions=positions, window=window, scale=scale)
 
 
 # class, parameters -> first and last positions of T = 8 below 9, gaps of a window at most
 STILL, MOVED = {0}, {0, 1}
 DRAWN = [
-    (Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
-    (Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
-    (Offset, {}, MOVED, {7, 8}, 0),
-    (PoSE, {"chunks": 1}, STILL, {7}, 0),
-    (PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
-    (PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
+    (options.Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
+    (options.Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
+    (options.Offset, {}, MOVED, {7, 8}, 0),
+    (options.PoSE, {"chunks": 1}, STILL, {7}, 0),
+    (options.PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
+    (options.PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
 ]
 
 
@@ -66,15 +51,15 @@ def test_drawn_positions(cls, params, starts, ends, gaps):
         cuts.update(later)
         found.append((int(pos[0]), int(pos[-1])))
         evaluated = option.positions(T, False, generator_for(seed, "test"))
-        redrawn = cls is Randomized and not option.dense
+        redrawn = cls is options.Randomized and not option.dense
         assert torch.equal(evaluated, pos if redrawn else torch.arange(T))
     assert ({first for first, _ in found}, {last for _, last in found}) == (starts, ends)
     assert cuts == (set(range(T - 1)) if gaps else set())  # anywhere
-    assert option.prefix_stable != (cls is Randomized and not option.dense)  # a longer window draws others
+    assert option.prefix_stable != redrawn  # a longer window draws others
 
 
 def test_randomized_positions_are_uniform_below_a_limit():
-    option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
+    option, counts = options.Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
     for seed in range(2000):
         counts[option.positions(4, True, generator_for(seed, "test"))] += 1
     assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
@@ -85,7 +70,7 @@ def test_randomized_positions_are_uniform_below_a_limit():
 def test_cream_draws_the_middle_from_the_middle_in_training_alone():
     """Every draw against the paper's bounds; the middle's place against its law, summed up over a and end."""
     n, limit, sigma = 24, 8 * 24, 3.0
-    option, ends = CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
+    option, ends = options.CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
     for seed in range(4000):
         pos = option.positions(n, True, generator_for(seed, "test"))
         assert len(pos) == n and int(pos[0]) == 0 and int(pos[-1]) == limit - 1 and (pos.diff() >= 1).all()
@@ -102,36 +87,26 @@ def test_cream_draws_the_middle_from_the_middle_in_training_alone():
     assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 4000**0.5
     assert float(found.std()) < limit / 12**0.5  # narrower than uniform
 
-    wide = CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
-    tails = {
-        tuple((wide.positions(48, True, generator_for(i, "test")).diff() > 1).nonzero()[-1].tolist())
-        for i in range(40)
-    }
-    assert {(31,), (39,)} <= tails  # n/3 = 16, or 4 max/n = 8
+    wide = options.CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
+    drawn = [wide.positions(48, True, generator_for(i, "test")) for i in range(40)]
+    assert {31, 39} <= {int((pos.diff() > 1).nonzero()[-1]) for pos in drawn}  # n/3 = 16, or 4 max/n = 8
 
 
-@pytest.mark.parametrize(
-    "positions, limit, distances",
-    [
-        (CONTIGUOUS, None, None),
-        (RANDOMIZED, 16 * T, 16 * T),
-        (OFFSET, 8 * T, None),
-        (POSE, 8 * T, 8 * T),
-        (CREAMY, 8 * T, 8 * T),
-    ],
-)
-def test_limits_of_positions_and_distances(positions, limit, distances):
-    assert check_positions(positions) == positions
-    assert position_limits(positions, T) == (limit, distances)
-    if limit:
-        [option] = options(encoding("rope"), positions)
-        assert option.derived == {"max": limit} and position_limits({**positions, "max": 99}, T)[0] == 99
+def test_limits_of_positions_and_distances():
+    assert options.position_limits(CONTIGUOUS, T) == (None, None)
+    far, both = 8 * T, (8 * T, 8 * T)
+    for drawn, limits in (RANDOMIZED, (16 * T, 16 * T)), (OFFSET, (far, None)), (POSE, both), (CREAMY, both):
+        assert options.check_positions(drawn) == drawn
+        assert options.position_limits(drawn, T) == limits
+        [option] = built(encoding_of("rope", T), drawn)
+        assert option.derived == {"max": limits[0]}
+        assert options.position_limits({**drawn, "max": 99}, T)[0] == 99
 
 
 def test_ssmax_starts_as_logn():
-    scale, pos = SSMax(SHAPE, counted=()), torch.arange(20)
+    scale, pos = options.SSMax(SHAPE, counted=()), torch.arange(20)
     scale.initialize("s", scale.s, torch.Generator())
-    same = LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
+    same = options.LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
     assert torch.allclose(scale.factor(pos, pos, 1), same) and not scale.decayed
 
 
@@ -139,25 +114,20 @@ def test_ssmax_starts_as_logn():
 READS_NONE = {"nope", "selective_rope", "path", "carope", "headscale", "hard_alibi", "fox", "cable", "cope"}
 READS_NONE |= {"stick_breaking"}
 WAYS = [
-    ("positions", {"positions": RANDOMIZED}, READS_NONE),
-    ("positions", {"positions": OFFSET}, READS_NONE),
-    ("positions", {"positions": POSE}, READS_NONE),
-    ("positions", {"positions": CREAMY}, READS_NONE),
+    *(("positions", {"positions": one}, READS_NONE) for one in (RANDOMIZED, OFFSET, POSE, CREAMY)),
     ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
     ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
 ]
 
 
-@pytest.mark.parametrize(
-    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "cream", "window", "scale"]
-)
+@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=str)
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
-        own = encoding(name)
+        own = encoding_of(name, T)
         if name not in refusing:
-            assert len(options(own, **chosen)) == 1
+            assert len(built(own, **chosen)) == 1
             continue
         with pytest.raises(UserError) as caught:
-            options(own, **chosen)
-        for words in (key, f"encoding={name}", own.refuses.get(key, "it reads no position")):
-            assert words in caught.value.text()
+            built(own, **chosen)
+        said = (key, f"encoding={name}", own.refuses.get(key, "it reads no position"))
+        assert all(words in caught.value.text() for words in said)

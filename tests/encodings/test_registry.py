@@ -6,41 +6,27 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+import tiny
 import torch
 import yaml
+from tiny_model import encoding_of
 
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
-from posenc.encodings import build_encoding, list_encodings, registry
+from posenc.encodings import list_encodings, registry
 from posenc.encodings.registry import encoding_class, resolve_encoding, sources_of
 from posenc.encodings.rope import RoPE
 
-SIZES = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
 PATHS = sorted((conf_dir() / "encoding").glob("*.yaml"))
-
-MODULE = """
-from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.rope import RoPE  # imported, so not one of this module's own
-
-class {cls}(Encoding):
-    name = "{name}"
-
-    def __init__(self, shape: Shape, *, strength: float, start: float = 2.0) -> None:
-        super().__init__(shape)
-        if strength < 0:
-            raise ValueError(f"strength={{strength}}: must not be negative")
-        self.strength = strength
-
-    def distance_bias(self, r, layer):
-        return -self.strength * r.float().expand(self.shape.n_heads, -1)
-"""
+IMPORTED = "from posenc.encodings.rope import RoPE"  # not one of the module's own
+MODULE = f"{IMPORTED}{tiny.PLUGIN.replace('strength: float', 'strength: float, start: float = 2.0')}"
 
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     module = f"posenc_test_plugin_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{module}.py").write_text(MODULE.format(cls="Mine", name="mine"))
+    (tmp_path / f"{module}.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return module
 
@@ -55,17 +41,14 @@ def test_module_yaml_and_class_agree(path):
     for text in (cls.paper, cls.formula, cls.past_training, sys.modules[cls.__module__].__doc__):
         assert text and text != "not given"
     assert cls.acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}
-    made = build_encoding(path.stem, **SIZES)
+    made = encoding_of(path.stem)
     assert (cls.acts_on == "nothing") == (not made.hooks)
     assert set(made.derived) == {key for key, value in settings.items() if value is None}
 
 
 @pytest.mark.parametrize("name", ["os", "base", "../x", "posenc.encodings.rope", ""])
 def test_names_that_are_no_encodings_import_nothing(name, monkeypatch):
-    def imported(*arguments):
-        raise AssertionError(f"imported {arguments}")
-
-    monkeypatch.setattr(registry.importlib, "import_module", imported)
+    monkeypatch.setattr(registry.importlib, "import_module", None)  # whoever calls it fails
     with pytest.raises(UserError, match="no such encoding"):
         resolve_encoding({"name": name})
 
@@ -76,23 +59,21 @@ def test_a_plugin_is_found_when_it_is_named(plugin):
     assert plugin not in sys.modules  # nothing is imported unless somebody names it
     assert "mine" in list_encodings([plugin])
     assert list(registry._plugin_classes([plugin])) == ["mine"]  # not the RoPE that it imports
-    assert build_encoding("mine", plugins=[plugin], strength=2, **SIZES).strength == 2.0
+    assert encoding_of("mine", plugins=[plugin], strength=2).strength == 2.0
     # a default of the class is a setting like another: it is stored, and part of the run's identity
     settings = {"name": "mine", "start": 2.0, "strength": 1.0}
     assert resolve_encoding({"name": "mine", "strength": 1}, [plugin]) == settings
     assert encoding_class("rope", [plugin]) is RoPE
     with pytest.raises(UserError, match="did you mean: mine"):
         encoding_class("mime", [plugin])
-    with pytest.raises(UserError, match="must not be negative"):
-        build_encoding("mine", plugins=[plugin], strength=-1.0, **SIZES)
 
 
 def test_a_part_of_a_sum_may_come_from_a_plugin(plugin):
     parts = ["rope", {"name": "mine", "strength": 0.5}]
-    made = build_encoding("sum", parts=parts, plugins=[plugin], **SIZES)
-    assert made.distance_bias(torch.tensor([4]), 0).tolist() == [[-2.0], [-2.0]]
+    made = encoding_of("sum", parts=parts, plugins=[plugin])
+    assert torch.equal(made.distance_bias(torch.tensor([4]), 0), -torch.full((2, 1), 5.0).log() / 2)
     with pytest.raises(UserError, match="mine"):
-        build_encoding("sum", parts=parts, **SIZES)
+        encoding_of("sum", parts=parts)
     resolved = resolve_encoding({"name": "sum", "parts": parts}, [plugin])
     own, theirs = sources_of(resolved, [plugin])["parts"]
     assert own == {"revision": 1, "source": None} and re.fullmatch("[0-9a-f]{16}", theirs["source"])
@@ -100,8 +81,8 @@ def test_a_part_of_a_sum_may_come_from_a_plugin(plugin):
 
 BROKEN_PLUGINS = {
     "mine.py": (None, r"(?s)cannot be imported .*plugins=\[mine\]: a module in this folder"),
-    "posenc_nameless": (MODULE.format(cls="Mine", name="").replace("name =", "nom ="), "defines no encoding"),
-    "posenc_taken": (MODULE.format(cls="Mine", name="rope"), "its encoding rope has the name of another one"),
+    "posenc_nameless": (MODULE.replace("name =", "nom ="), "defines no encoding"),
+    "posenc_taken": (MODULE.replace('"mine"', '"rope"'), "its encoding rope has the name of another one"),
 }
 
 
@@ -125,7 +106,7 @@ def test_entry_points(plugin, monkeypatch):
     install(monkeypatch, "theirs", f"{plugin}:Mine")
     assert "theirs" in list_encodings() and plugin not in sys.modules
     assert encoding_class("theirs").__module__ == plugin
-    assert build_encoding("theirs", strength=1.0, **SIZES).strength == 1.0
+    assert encoding_of("theirs", strength=1.0).strength == 1.0
 
     for value in ("no_such_module_here:Mine", "json:loads"):
         install(monkeypatch, "theirs", value)

@@ -5,7 +5,7 @@ import torch
 from tiny_model import T
 from token_stores import ask
 
-from posenc.evaluation import PROTOCOLS, induction
+from posenc.evaluation import PROTOCOLS, forward_cache, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import RecallGrid
@@ -15,6 +15,20 @@ from posenc.evaluation.plans import RecallGrid
 def few_sequences(monkeypatch):
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)
+
+
+@pytest.fixture
+def windows_passed(monkeypatch):
+    """Tokens of every window that went through the model, a number for each."""
+    made = []
+    forward = forward_cache._forward
+
+    def counted(subject, batch, *others):
+        made.extend([batch.shape[1] - 1] * len(batch))
+        return forward(subject, batch, *others)
+
+    monkeypatch.setattr(forward_cache, "_forward", counted)
+    return made
 
 
 def every_third(blocks):
@@ -57,11 +71,11 @@ def measured(tmp_path, asked_of, few_sequences):
 
     def go(subject, windows, **changes):
         on_cell = changes.pop("on_cell", lambda record, was_there: None)
-        step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
+        protocols = changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
         asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
         cells = plan_cells(subject, asked, protocols)
-        records = evaluate(cells, folder, corpus="files", checkpoint_step=step, on_cell=on_cell)
+        records = evaluate(cells, folder, corpus="files", checkpoint_step=1, on_cell=on_cell)
         return {(r["protocol"], r["window"]): r for r in records}
 
     return go

@@ -9,16 +9,7 @@ import math
 
 import torch
 
-from posenc.evaluation import (
-    far_copy,
-    fixed_target,
-    induction,
-    key_tokens,
-    nonoverlapping,
-    positions,
-    recall,
-    sliding,
-)
+from posenc.evaluation import recall
 
 
 @torch.no_grad()
@@ -95,21 +86,21 @@ def recalled(subject, plan, window):
 
 
 WAYS = {
-    fixed_target: in_blocks,
-    far_copy: in_blocks,
-    key_tokens: in_keys,
-    sliding: in_spans(slid),
-    nonoverlapping: in_spans(cut),
-    positions: in_spans(lambda plan, window, start, place: (start, window)),
-    induction: copied,
-    recall: recalled,
+    "fixed-target": in_blocks,
+    "far-copy": in_blocks,
+    "key-tokens": in_keys,
+    "sliding": in_spans(slid),
+    "nonoverlapping": in_spans(cut),
+    "positions": in_spans(lambda plan, window, start, place: (start, window)),
+    "induction": copied,
+    "recall": recalled,
 }
 
 
 def furthest(subject, module, plan, window, sums):
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
     slow = {}
-    for document, text, first, place, length in WAYS[module](subject, plan, window):
+    for document, text, first, place, length in WAYS[module.NAME](subject, plan, window):
         slow.setdefault(document, []).append(loss_of(subject, text[first:place], text[place], length))
     assert dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True)) == {
         document: len(losses) for document, losses in slow.items()

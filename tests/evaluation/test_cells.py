@@ -13,20 +13,6 @@ from posenc.evaluation.extensions import build_extension
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
-@pytest.fixture
-def windows_passed(monkeypatch):
-    """Tokens of every window that went through the model, a number for each."""
-    made = []
-    forward = forward_cache._forward
-
-    def counted(subject, batch, *others):
-        made.extend([batch.shape[1] - 1] * len(batch))
-        return forward(subject, batch, *others)
-
-    monkeypatch.setattr(forward_cache, "_forward", counted)
-    return made
-
-
 def test_finished_cells_are_not_computed_again(subject_of, measured, tmp_path, windows_passed):
     subject, folder, told = subject_of("rope"), tmp_path / "run", []
     first = measured(subject, [T, 4 * T], folder=folder)
@@ -59,53 +45,30 @@ def test_a_pass_that_two_protocols_need_is_made_once(subject_of, measured, windo
     assert windows_passed.count(4 * T) == 2 * together > 0
 
 
-def run_out_of_memory(monkeypatch, most, error):
-    forward = forward_cache._forward
-
-    def limited(subject, batch, *others):
-        if batch.numel() > most:
-            raise error
-        return forward(subject, batch, *others)
-
-    monkeypatch.setattr(forward_cache, "_forward", limited)
-
-
 CPU_ERROR = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: x")
 GPU_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore lines")
 
 
 @pytest.mark.parametrize("error", [CPU_ERROR, GPU_ERROR])
-def test_smaller_batches_when_memory_runs_out(subject_of, measured, monkeypatch, error):
-    only = {"windows": [T, 2 * T], "protocols": ["fixed-target", "sliding"]}
-    whole = measured(subject_of("rope"), **only)
-    run_out_of_memory(monkeypatch, 3 * (2 * T + 1), error)
-    for cell, record in measured(subject_of("rope"), **only).items():
-        assert record["note"] is None and record["targets"] == whole[cell]["targets"]
-        assert record["nats"] == pytest.approx(whole[cell]["nats"], abs=1e-5)
+def test_where_memory_runs_out_batches_are_smaller_or_it_is_noted(subject_of, measured, monkeypatch, error):
+    whole = measured(subject_of("rope"), [T, 2 * T, 8 * T])
+    forward = forward_cache._forward
+
+    def limited(subject, batch, *others):
+        if batch.numel() > 3 * (2 * T + 1):
+            raise error
+        return forward(subject, batch, *others)
+
+    monkeypatch.setattr(forward_cache, "_forward", limited)
+    note = f"oom at {8 * T} tokens, batch 1: {str(error).splitlines()[0]}"
+    for (protocol, window), record in measured(subject_of("rope"), [T, 2 * T, 8 * T]).items():
+        fits, before = window < 8 * T, whole[protocol, window]
+        assert record["note"] == (None if fits else note)
+        assert (record["targets"], record["per_document"] is not None) == (before["targets"] * fits, fits)
+        assert record["nats"] == (pytest.approx(before["nats"], abs=1e-5) if fits else None)
 
 
-def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(subject_of, measured, monkeypatch):
-    run_out_of_memory(monkeypatch, 2 * T + 1, GPU_ERROR)
-    note = f"oom at {4 * T} tokens, batch 1: CUDA out of memory. Tried to allocate 20.00 GiB."
-    for (_, window), record in measured(subject_of("rope"), [T, 2 * T, 4 * T]).items():
-        assert (record["nats"] is None) == (record["per_document"] is None) == (window == 4 * T)
-        assert record["note"] == (note if window == 4 * T else None)
-
-
-def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(subject_of, measured, tmp_path):
-    subject = subject_of("learned")
-    with torch.no_grad():
-        subject.model.encoding.table[0, T - 1] = float("nan")  # only windows of T and more reach it
-    records = measured(subject, [T // 2, T], folder=tmp_path / "run")
-    assert records["fixed-target", T // 2]["nats"] is not None
-    assert records["fixed-target", T]["note"] == "diverged" and records["fixed-target", T]["nats"] is None
-    assert records["positions", T].get("curve") is None
-    assert "NaN" not in "".join(p.read_text() for p in (tmp_path / "run" / "records").iterdir())
-
-
-def test_with_an_extension_the_model_as_trained_comes_first(
-    subject_of, asked_of, tmp_path, windows_passed, monkeypatch
-):
+def test_the_model_as_trained_comes_first(subject_of, asked_of, tmp_path, windows_passed, monkeypatch):
     """dynamic_ntk up to T is the model as trained: stored under both names, passed once."""
     subject = subject_of("rope")
     extension = build_extension({"name": "dynamic_ntk"}, subject.model)

@@ -21,23 +21,21 @@ def test_keys_are_those_that_far_text_makes_clear(subject_of, asked_of, monkeypa
     """Against one window at a time; of a model that is not trained, so with other thresholds."""
     subject, asked = subject_of("rope"), asked_of([T, 4 * T], max_targets=120)
     blocks = fixed_target.plan(asked)
-    slow = {
-        window: np.array(
-            [
-                loss_of(subject, text[first:place], text[place], length)
-                for _, text, first, place, length in in_blocks(subject, blocks, window)
-            ]
-        ).reshape(-1, blocks.block)
-        for window in (T, 4 * T)
-    }
-    gains = np.sort((slow[T] - slow[4 * T]).ravel())
+
+    def losses(window):
+        every = in_blocks(subject, blocks, window)
+        slow = [loss_of(subject, text[first:at], text[at], length) for _, text, first, at, length in every]
+        return np.array(slow).reshape(-1, blocks.block)
+
+    near, far = losses(T), losses(4 * T)
+    gains = np.sort((near - far).ravel())
     gain = float(gains[int(0.8 * len(gains))] + gains[int(0.8 * len(gains)) + 1]) / 2
-    clear = float(np.median(slow[4 * T])) + 1e-4
+    clear = float(np.median(far)) + 1e-4
     monkeypatch.setattr(key_tokens, "GAIN", gain)
     monkeypatch.setattr(key_tokens, "CLEAR", clear)
     keys = writing.keys_of(subject, blocks, T, 4 * T)
     assert 0 < keys.sum() < 0.2 * keys.size
-    assert (keys == ((slow[T] - slow[4 * T] > gain) & (slow[4 * T] < clear))).all()
+    assert (keys == ((near - far > gain) & (far < clear))).all()
 
 
 @pytest.fixture
@@ -65,39 +63,19 @@ def test_a_reference_is_read_as_it_was_written(written, subject_of, asked_of):
     key_tokens.check_reference(str(run), "bytes", **{key: entry[key] for key in key_tokens.OF})
 
 
-@pytest.mark.parametrize(
-    ("change", "tokenizer", "said"),
-    [
-        ({"max_targets": 5}, "bytes", "max_targets 5"),
-        ({"fingerprint": "0" * 64}, "bytes", "no reference for this corpus"),
-        ({}, "bpe", "as bpe"),
-    ],
-)
-def test_targets_without_a_reference_are_refused(written, change, tokenizer, said):
-    run, entry, _ = written
-    with pytest.raises(UserError, match=said) as caught:
-        of = {key: entry[key] for key in key_tokens.OF} | change
-        key_tokens.check_reference(str(run), tokenizer, **of)
-    assert caught.value.key == "eval.key_tokens" and caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [(None, "there is no key-tokens.json"), ("[]", "cannot be read"), ('{"entries": 3}', "cannot be read")],
-)
-def test_a_file_that_is_none_is_named(tmp_path, text, said):
-    if text is not None:
-        (tmp_path / key_tokens.FILE).write_text(text)
-    with pytest.raises(UserError, match=said):
-        key_tokens.read_reference(str(tmp_path))
-
-
-@pytest.mark.parametrize("keys", ["", "!", "eJwDAAAAAAE=", writing.encoded(np.ones((9999, 64), dtype=bool))])
-def test_damaged_keys_are_refused(written, keys):
+def test_what_is_no_reference_of_these_targets_is_refused(written):
     run, entry, asked = written
-    (run / key_tokens.FILE).write_text(json.dumps({"entries": [{**entry, "keys": keys}]}))
-    with pytest.raises(UserError, match="damaged"):
-        key_tokens.stored_keys(str(run), fixed_target.plan(asked))
+    of, blocks = {key: entry[key] for key in key_tokens.OF}, fixed_target.plan(asked)
+    for change, tokenizer, said in (({"max_targets": 5}, "bytes", "max_targets 5"), ({}, "bpe", "as bpe")):
+        with pytest.raises(UserError, match=said) as caught:
+            key_tokens.check_reference(str(run), tokenizer, **of | change)
+        assert caught.value.key == "eval.key_tokens"
+    damaged = ["", "!", "eJwDAAAAAAE=", writing.encoded(np.ones((9999, 64), dtype=bool))]
+    files = {json.dumps({"entries": [{**entry, "keys": keys}]}): "damaged" for keys in damaged}
+    for text, said in {"[]": "cannot be read", '{"entries": 3}': "cannot be read", **files}.items():
+        (run / key_tokens.FILE).write_text(text)
+        with pytest.raises(UserError, match=said):
+            key_tokens.stored_keys(str(run), blocks)
 
 
 def test_the_reference_that_ships_is_of_the_default_settings():

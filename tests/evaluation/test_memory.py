@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny import write
 from tiny_model import T
 
 from posenc.core import machine as machine_module
@@ -36,41 +37,29 @@ class Quadratic(Encoding):
         return x + pairs.sum((0, 2))[:, None].to(x.dtype)
 
 
-def test_a_window_that_would_not_fit_is_noted_and_never_tried(subject_of, measured, monkeypatch):
+def test_what_would_not_fit_is_noted_and_never_tried(subject_of, measured, windows_passed, monkeypatch):
     subject = subject_of("nope")
-    quadratic = Quadratic(subject.model.encoding.shape)
-    subject.model._effective = (quadratic,)
-    longest, forward = [0], forward_cache._forward
-
-    def watched(*args):
-        longest[0] = max(longest[0], args[1].shape[1] - 1)
-        return forward(*args)
-
-    monkeypatch.setattr(forward_cache, "_forward", watched)
+    subject.model._effective = (Quadratic(subject.model.encoding.shape),)
     monkeypatch.setattr(forward_cache, "free_memory", lambda: 2_000_000)
     records = measured(subject, [T, 12 * T], protocols=["fixed-target", "nonoverlapping"], max_targets=50)
     for protocol in ("fixed-target", "nonoverlapping"):
         assert records[protocol, T]["nats"] is not None
-        note = records[protocol, 12 * T]["note"] or ""
         words = rf"oom at {12 * T} tokens, batch 1: needs about [\d.]+ GB, 0\.002 GB free"
-        assert re.fullmatch(words, note), note
+        assert re.fullmatch(words, records[protocol, 12 * T]["note"])
         assert records[protocol, 12 * T]["nats"] is None
-    assert longest[0] == 2 * T - 8  # an eighth of it, or T
+    assert max(windows_passed) == 2 * T - 8  # an eighth of it, or T
     again = measured(subject_of("nope"), [T, 12 * T], protocols=["fixed-target"], max_targets=50)
     assert again["fixed-target", 12 * T]["nats"] is not None
 
 
-@pytest.mark.parametrize(
-    ("group", "free"),
-    [({}, 20_480_000_000),
-     ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
-     ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999)],
-)  # fmt: skip
-def test_free_memory_is_the_least_of_machine_and_group(tmp_path, group, free, monkeypatch):
+def test_free_memory_is_the_least_of_machine_and_group(tmp_path, monkeypatch):
     machine = SimpleNamespace(available=20_480_000_000)
     monkeypatch.setattr(machine_module.psutil, "virtual_memory", lambda: machine)
-    for name, text in {"proc/self/cgroup": "0::/a\n", **group}.items():
-        path = tmp_path / (name if "cgroup" in name else f"sys/fs/cgroup/{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert free_memory(tmp_path) == free
+    root = write(tmp_path, {"proc/self/cgroup": "0::/a\n"})
+    assert free_memory(root) == machine.available
+    own = {"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}
+    write(root / "sys/fs/cgroup", own)
+    assert free_memory(root) == 1007
+    below = {"a/memory.max": "9000\n", "a/memory.current": "1\n"}
+    write(root / "sys/fs/cgroup", {**below, "memory.max": "max\n"})
+    assert free_memory(root) == 8999

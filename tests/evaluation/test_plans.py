@@ -73,8 +73,8 @@ def test_the_hash_says_what_is_scored_and_on_what():
 
 
 def test_protocols_that_score_text_in_one_piece_score_the_same():
-    hashes = {planned(module, stride=stride).hash for module in (nonoverlapping, positions, sliding)
-              for stride in (1, 4)}  # fmt: skip
+    modules = (nonoverlapping, positions, sliding)
+    hashes = {planned(module, stride=stride).hash for module in modules for stride in (1, 4)}
     assert hashes == {plan_spans(ask(STORE, [8, 16, 128])).hash}
 
 

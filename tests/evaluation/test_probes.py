@@ -1,12 +1,14 @@
 """Probes: the targets are what they are said to be."""
 
+import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
 import tiny_model
+from tiny import write
 from tiny_model import T
 from token_stores import ask, store_of
 
@@ -19,13 +21,11 @@ def far_copies_by_hand(text, cue, near, longest):
     """From the definition: walk back from each place to the last time that its cue came."""
     found = []
     for place in range(longest, len(text)):
-        back = 1
-        while (
-            place - back - cue >= 0 and text[place - back - cue : place - back] != text[place - cue : place]
-        ):
-            back += 1
-        there = place - back - cue >= 0
-        if there and near < back <= longest - cue and text[place - back] == text[place]:
+        cued = (
+            at for at in range(place - 1, cue - 1, -1) if text[at - cue : at] == text[place - cue : place]
+        )
+        last = next(cued, place)
+        if near < place - last <= longest - cue and text[last] == text[place]:
             found.append(place)
     return found
 
@@ -40,9 +40,8 @@ def test_far_copies_equal_the_definition(letters, cue):
         text = [token for _ in range(30) for token in chance.choice(phrases)][: chance.choice([9, 40, 300])]
         for near, longest in ((4, 32), (16, 128), (16, 17)):
             by_hand = far_copies_by_hand(text, cue, near, longest)
-            assert (
-                far_copy.far_copies(np.array(text, dtype=np.uint32), cue, near, longest).tolist() == by_hand
-            )
+            copies = far_copy.far_copies(np.array(text, dtype=np.uint32), cue, near, longest)
+            assert copies.tolist() == by_hand
             found += len(by_hand)
     assert found > 20
 
@@ -58,8 +57,6 @@ def test_without_a_far_copy_there_is_a_note(subject_of):
 
 
 # --- The curve over positions of losses that are known.
-
-
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
 DOCUMENTS = 40
@@ -76,10 +73,9 @@ def test_a_planted_slope_and_rise_are_found():
     assert found["level"] == pytest.approx(2) and found["slope"] == pytest.approx(0.003)
     assert found["slope_ci95"] == pytest.approx([0.003, 0.003])  # documents differ by a constant alone
     edges = found["edges"]
-    for a, b, rise, interval in zip(edges, edges[1:], found["rise"], found["rise_ci95"], strict=False):
-        want = 0.003 * np.mean([max(0, p - T) for p in range(a, b)])
-        assert rise == pytest.approx(want, abs=1e-12)
-        assert interval == pytest.approx([want, want], abs=1e-9)
+    want = [0.003 * np.mean([max(0, p - T) for p in range(a, b)]) for a, b in itertools.pairwise(edges)]
+    assert found["rise"] == pytest.approx(want, abs=1e-12)
+    assert np.array(found["rise_ci95"]) == pytest.approx(np.array([want, want]).T, abs=1e-9)
     index = edges.index(found["breaks_at"] or 0)
     assert found["rise"][index] > 0.1 >= found["rise"][index - 1] and edges[index] > T
 
@@ -102,52 +98,44 @@ def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval():
 
 
 # --- The trigram reference against dictionaries, one byte at a time.
+def counted(documents):
+    """What comes after every context of up to two bytes, how often."""
+    after = defaultdict(Counter)
+    for text in documents:
+        for place, byte in enumerate(text):
+            for size in range(min(place, 2) + 1):
+                after[text[place - size : place]][byte] += 1
+    return after
 
 
-class Slow:
-    """Counts of every context in a dictionary; P by recursion over shorter contexts."""
-
-    def __init__(self, documents):
-        self.after = {}
-        for text in documents:
-            for place, byte in enumerate(text):
-                for size in range(min(place, 2) + 1):
-                    self.after.setdefault(text[place - size : place], Counter())[byte] += 1
-
-    def p(self, context, byte):
-        lower = self.p(context[1:], byte) if context else 1 / 256
-        counts = self.after.get(context)
-        if counts is None:
-            return lower
-        return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts))
-
-    def nats(self, text, begin, end):
-        return -math.fsum(
-            math.log(self.p(text[max(0, place - 2) : place], text[place])) for place in range(begin, end)
-        )
+def chance_of(byte, context, after):
+    """By recursion over shorter contexts."""
+    lower = chance_of(byte, context[1:], after) if context else 1 / 256
+    counts = after[context]
+    return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts)) if counts else lower
 
 
 @pytest.mark.parametrize("tokenizer", [{"name": "bytes"}, {"name": "bpe", "vocab_size": 300}])
 def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokenizer):
     """Each target is its stretch of text, scored byte by byte, with documents counted in small pieces."""
     monkeypatch.setattr(fixed_target, "CHUNK", 7)
-    folder = place / "texts"
-    folder.mkdir()
-    for i in range(30):
-        (folder / f"{i}.txt").write_text(f"naïve 🙂 thing {i}, the thing of things\r\n" * 20, newline="")
+    texts = {f"{i}.txt": f"naïve 🙂 thing {i}, the thing of things\r\n" * 20 for i in range(30)}
+    folder = write(place / "texts", texts)
     by_bytes, store = tiny_model.tokens_of(folder), tiny_model.tokens_of(folder, tokenizer)
     plan = fixed_target.plan(asked_of([T, 2 * T], store=store))
     sums = fixed_target.trigram_sums(by_bytes, store, "test", plan)
     train = by_bytes.splits["train"]
-    slow = Slow([by_bytes.document("train", i).tobytes() for i in range(len(train.ids))])
-    nats, sizes = dict.fromkeys(plan.documents.tolist(), 0.0), dict.fromkeys(plan.documents.tolist(), 0)
+    after = counted(by_bytes.document("train", i).tobytes() for i in range(len(train.ids)))
+    nats, sizes = Counter(), Counter()
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         start = int(store.splits["test"].starts[document])
         begin, stop = (
             int(store.bytes_between(np.array([start]), np.array([start + to]))[0])
             for to in (end - plan.block, end)
         )
-        nats[document] += slow.nats(by_bytes.document("test", document).tobytes(), begin, stop)
+        text = by_bytes.document("test", document).tobytes()
+        chances = [chance_of(text[at], text[max(0, at - 2) : at], after) for at in range(begin, stop)]
+        nats[document] -= math.fsum(map(math.log, chances))
         sizes[document] += stop - begin
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block

@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tiny_model import T
+from tiny_model import T, encoding_of
 from token_stores import ask, store_of
 from torch import nn
 
-from posenc.encodings import build_encoding
 from posenc.evaluation import induction, recall
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
 from posenc.evaluation.plans import RecallGrid
@@ -24,9 +23,7 @@ class Oracle(nn.Module):
     def __init__(self, cue):
         super().__init__()
         self.embedding, self.cue = nn.Embedding.from_pretrained(torch.eye(256)), cue
-        self.effective_encoding = build_encoding(
-            "nope", d_model=256, n_heads=1, head_dim=256, n_layers=1, train_length=T
-        )
+        self.effective_encoding = encoding_of("nope")
         self.shape = dataclasses.make_dataclass("Shape", ["n_heads"])(1)
 
     def positions(self, n, *_):
@@ -61,14 +58,11 @@ def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(cue, monke
     plan, cells = recall.plan(asked(context, cue)), 0
     for window in WINDOWS:
         found = recall.measure(context, plan, window).recall
-        assert found is not None and found["correct"] == found["windows"] == [len(plan.ends)] * len(
-            found["pairs"]
-        )
+        lines = list(zip(found["distance"], found["pairs"], strict=True))
+        assert found["correct"] == found["windows"] == [len(plan.ends)] * len(lines)
         assert max(found["nats"]) < 1e-6
-        cells += len(found["pairs"])
-        assert [d for d, p in zip(found["distance"], found["pairs"], strict=True) if p == 2] == [
-            d for d in GRID.distances if cue < d <= window - cue
-        ]
+        cells += len(lines)
+        assert [d for d, p in lines if p == 2] == [d for d in GRID.distances if cue < d <= window - cue]
     assert cells >= 16
     told = recall.windows_at
 
@@ -79,7 +73,7 @@ def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(cue, monke
 
     monkeypatch.setattr(recall, "windows_at", shuffled)
     found = recall.measure(context, plan, 8 * T).recall
-    assert found is not None and sum(found["correct"]) < 0.15 * sum(found["windows"])
+    assert sum(found["correct"]) < 0.15 * sum(found["windows"])
 
 
 @pytest.mark.parametrize("cue", [1, 2])
@@ -106,8 +100,7 @@ def test_windows_are_text_with_the_pairs_at_their_distance(cue):
 def test_the_plan_depends_on_text_and_grid_alone():
     context = subject(1)
     plan = recall.plan(asked(context, 1))
-    again = recall.plan(asked(context, 1, max_targets=7, stride=2))
-    assert plan.hash == again.hash
+    assert plan.hash == recall.plan(asked(context, 1, max_targets=7, stride=2)).hash
     for other in (asked(context, 2), asked(context, 1, recall=dataclasses.replace(GRID, windows=23))):
         assert recall.plan(other).hash != plan.hash
     with pytest.raises(NotApplicableError, match=r"trained with data\.plant"):

@@ -1,9 +1,12 @@
 """What must hold of the targets whatever is measured: the same ones, in their documents, with their bytes."""
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
 import tiny_model
+from tiny import write
 from tiny_model import T
 
 from posenc.config.checks import check_evaluation, default_evaluation
@@ -44,12 +47,10 @@ def test_short_and_long_trained_models_score_the_same_targets(asked_of, protocol
 
 def test_truncate_is_the_crop_line_exactly(subject_of, measured):
     records = measured(subject_of("learned", beyond="truncate"), [T, 2 * T, 4 * T, 8 * T])
-    for protocol in ("fixed-target", "far-copy"):
-        crop = records[protocol, T]
-        for window in (2 * T, 4 * T, 8 * T):
-            record = records[protocol, window]
-            assert record["per_document"] == crop["per_document"] and record["nats"] == crop["nats"]
-            assert record["beyond"] == "truncate"
+    for protocol, window in itertools.product(("fixed-target", "far-copy"), (2 * T, 4 * T, 8 * T)):
+        crop, record = records[protocol, T], records[protocol, window]
+        assert record["per_document"] == crop["per_document"] and record["nats"] == crop["nats"]
+        assert record["beyond"] == "truncate"
     other = records["nonoverlapping", 8 * T]
     assert other["nats"] is None and other["targets"] == 0
     assert other["note"] == f"n/a: beyond=truncate keeps {T} tokens, {8 * T} were to be scored"
@@ -59,22 +60,17 @@ def test_truncate_is_the_crop_line_exactly(subject_of, measured):
 
 @pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall", "key-tokens"}))
 def test_bytes_are_those_of_the_scored_text(subject_of, measured, asked_of, place, protocol):
-    folder = place / "texts"
-    folder.mkdir()
     things = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
-    for i in range(40):
-        text = "".join(f"{things[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60))
-        (folder / f"{i}.txt").write_text(text, newline="")
+    lines = [[f"{things[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60)] for i in range(40)]
+    folder = write(place / "texts", {f"{i}.txt": "".join(text) for i, text in enumerate(lines)})
     store = tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
     subject = subject_of("nope", tokens=store)
     record = measured(subject, [T, 2 * T], protocols=[protocol], max_targets=2000)[protocol, 2 * T]
     plan = protocol_module(protocol).plan(asked_of([T, 2 * T], store=store, max_targets=2000))
-    expected = {}
-    count = plan.block
-    for document, first in zip(plan.documents.tolist(), (plan.ends - count).tolist(), strict=True):
-        begin = int(store.splits["test"].starts[document]) + first
-        size = int(store.token_bytes[begin : begin + count].astype(int).sum())
-        expected[document] = expected.get(document, 0) + size
+    ends = store.splits["test"].starts[plan.documents] + plan.ends
+    expected = Counter()
+    for document, end in zip(plan.documents.tolist(), ends.tolist(), strict=True):
+        expected[document] += int(store.token_bytes[end - plan.block : end].astype(int).sum())
     documents = record["per_document"]
     assert dict(zip(documents["document"], documents["bytes"], strict=True)) == expected
     total = sum(expected.values())

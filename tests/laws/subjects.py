@@ -11,13 +11,8 @@ from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 
 ATTENTION = {"name": "mha", "window": None, "scale": "none"}
-SETTINGS = {
-    "attention": ATTENTION,
-    "positions": {"name": "contiguous"},
-    "context_length": SHORT,
-    "seed": 0,
-    "plugins": [],
-}
+SETTINGS = {"attention": ATTENTION, "positions": {"name": "contiguous"}, "context_length": SHORT}
+SETTINGS |= {"seed": 0, "plugins": []}
 
 
 @functools.cache
@@ -28,7 +23,6 @@ def named(name):
 
 @functools.cache
 def verdict_of(name, law):
-    """Of a shipped encoding; judged once."""
     return judge(law, named(name))
 
 
@@ -36,16 +30,14 @@ def of_class(cls):
     """A class without parameters, beside the options that the laws ask for."""
 
     def build(seed, **changes):
-        length = changes.get("context_length", SHORT)
-        positions = changes.get("positions", SETTINGS["positions"])
-        attention = {**ATTENTION, **changes.get("attention", {})}
+        settings = {**SETTINGS, "encoding": {}, **changes}
+        length, positions = settings["context_length"], settings["positions"]
         limit, _ = position_limits(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
-        given = check_arguments(cls, changes.get("encoding", {}), "encoding")
-        encoding = cls(shape, **given)
-        options = build_options(
-            shape, encoding, positions=positions, window=attention["window"], scale=attention["scale"]
-        )
+        encoding = cls(shape, **check_arguments(cls, settings["encoding"], "encoding"))
+        attention = {**ATTENTION, **settings["attention"], "positions": positions}
+        attention.pop("name")
+        options = build_options(shape, encoding, **attention)
         model = Decoder(SMALL, VOCABULARY, encoding, options)
         initialize(model, seed)
         return model

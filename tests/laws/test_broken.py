@@ -47,8 +47,6 @@ def refuse_without_a_name(self, shape):
 
 
 def only_causal(instead):
-    """Weights that know one mask only."""
-
     def weights(self, s, allowed, layer):
         p = Encoding.weights(self, s, allowed, layer)
         causal = torch.ones_like(allowed).tril(s.shape[-1] - s.shape[-2])
@@ -66,8 +64,11 @@ def nan_in_bf16(self, s, q, *others):
 
 
 def drawn_when_made(self, x, pos, layer):
-    """Add what is drawn once a model from torch's global generator."""
     return x + self.__dict__.setdefault("drawn", torch.randn(x.shape[-1]))
+
+
+def of_the_process(self, n, *_):
+    return torch.randperm(2 * n)[:n].sort()[0]
 
 
 def flat(self, r, layer):
@@ -79,11 +80,7 @@ FAILS = [
     ("positions", "no change of positions changes logits", {}),
     ("positions", "positions are torch.float32", {"positions": lambda self, n, *_: torch.arange(n) / 2}),
     ("positions", "do not increase", {"positions": lambda self, n, *_: torch.arange(n).flip(0)}),
-    (
-        "positions",
-        "more than their generator",
-        {"positions": lambda self, n, *_: torch.randperm(2 * n)[:n].sort()[0]},
-    ),
+    ("positions", "more than their generator", {"positions": of_the_process}),
     ("prefix", "declares that a longer text", {"prefix_stable": False}),
     ("causal", "change nothing", {"embed": lambda self, x, pos, layer: x * 0 if layer == 0 else x}),
     ("penalty", "the same at every distance", {"penalty": True, "distance_bias": flat}),
@@ -105,11 +102,10 @@ def test_each_part_of_a_law_can_fail(law, says, hooks):
 
 
 def test_an_exception_is_a_failure_that_says_where():
-    class Raising(Encoding):
-        def embed(self, x, pos, layer):
-            raise KeyError("no [red]such thing\nand more")
+    def embed(self, x, pos, layer):
+        raise KeyError("no [red]such thing\nand more")
 
-    subject = of_class(Raising)
+    subject = of_class(type("Raising", (Encoding,), {"embed": embed}))
     verdict = judge("causal", subject)
     assert verdict.status == "fail" and verdict.reason.startswith("KeyError:")
     assert "no [red]such thing" in verdict.reason and "test_broken.py:" in verdict.reason

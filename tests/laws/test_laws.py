@@ -1,14 +1,16 @@
 """Every encoding keeps the laws, alone and with options."""
 
+from functools import partial
+
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
 from posenc.cli.check import SHORT, subject_of
-from posenc.core.paths import conf_dir
+from posenc.encodings.registry import own_encodings
 from posenc.laws import LAWS, judge
 
-NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
-CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name == "sum" else ()) for name in NAMES]
+slow = partial(pytest.param, marks=pytest.mark.slow)
+CHOSEN = [slow(name) if name == "sum" else name for name in own_encodings()]
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -23,13 +25,9 @@ def test_holds(name, law):
 def test_only_what_is_declared_silences_a_law(name):
     """So that no law falls silent by itself."""
     declared = named(name).declared
-    silent = {
-        "shift": not declared.relative,
-        "penalty": not declared.penalty,
-        "prefix": not declared.prefix_stable,
-    }
+    speaks = {"shift": declared.relative, "penalty": declared.penalty, "prefix": declared.prefix_stable}
     found = {law for law in LAWS if verdict_of(name, law).status == "n/a"}
-    assert found == {law for law, because in silent.items() if because}
+    assert found == {law for law, declares in speaks.items() if not declares}
 
 
 # encoding, parameters, other settings; what no other default test says is not slow
@@ -39,26 +37,20 @@ VARIANTS = [
     ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": False}}),
     ("rope", {}, {"attention": MLA}),
     ("grape", {"additive": "gated", "rotation": True}, {}),
-    *(
-        pytest.param(*variant, marks=pytest.mark.slow)
-        for variant in (
-            ("learned", {"beyond": "refuse"}, {}),
-            ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
-            ("rope", {}, {"positions": {"name": "offset", "max": None}}),
-            ("rope", {}, {"attention": {**ATTENTION, "scale": "ssmax"}}),
-            ("path", {"forget": True}, {}),
-            ("grape", {"additive": "forget"}, {}),
-            ("pattern", {"period": [0, 0, 0, 1], "windows": [16, None], "scales": ["none", "floor"]}, {}),
-        )
-    ),
+    slow("learned", {"beyond": "refuse"}, {}),
+    slow("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
+    slow("rope", {}, {"positions": {"name": "offset", "max": None}}),
+    slow("rope", {}, {"attention": {**ATTENTION, "scale": "ssmax"}}),
+    slow("path", {"forget": True}, {}),
+    slow("grape", {"additive": "forget"}, {}),
+    slow("pattern", {"period": [0, 0, 0, 1], "windows": [16, None], "scales": ["none", "floor"]}, {}),
 ]
 
 
 @pytest.mark.parametrize("name, params, settings", VARIANTS, ids=str)
 def test_hold_of_a_variant(name, params, settings):
-    subject = subject_of(
-        {**SETTINGS, **settings, "encoding": {**named(name).settings, "name": name, **params}}
-    )
+    encoding = {**named(name).settings, "name": name, **params}
+    subject = subject_of({**SETTINGS, **settings, "encoding": encoding})
     verdicts = {law: judge(law, subject) for law in LAWS}
     assert not {law: verdict for law, verdict in verdicts.items() if verdict.status == "fail"}
     if params.get("beyond") in ("truncate", "refuse"):

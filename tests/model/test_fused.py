@@ -1,4 +1,4 @@
-"""Gradients written out (norm, activation, loss, attention) against autograd's of the plain formula."""
+"""Gradients written out (norm, loss, attention) against autograd's of the plain formula."""
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ def drawn(*shape, dtype=torch.float64):
 
 
 def gradients(f, *inputs):
-    """The output and every gradient."""
     out = f(*inputs)
     weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return [out, *torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights.to(out.dtype))]
@@ -32,41 +31,31 @@ def plain_loss(hidden, weight, targets):
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
 
 
-CASES = {
-    "norm": (
-        fused.rms_norm,
-        lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight),
-        lambda dtype: (drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
-    ),
-    "loss": (
-        fused.next_token_loss,
-        plain_loss,
-        lambda dtype: (drawn(9, 8, dtype=dtype), drawn(11, 8, dtype=dtype), torch.arange(9)),
-    ),
-}
+def plain_norm(x, weight):
+    return F.rms_norm(x, (x.shape[-1],), weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", CASES)
-def test_numbers_and_gradients_are_those_of_the_plain_formula(name, dtype):
-    f, plain, make = CASES[name]
-    made = make(dtype)
-    check_same(gradients(f, *made), gradients(plain, *made), dtype)
+def test_numbers_and_gradients_are_those_of_the_plain_formula(dtype):
+    for f, plain, *given in (
+        (fused.rms_norm, plain_norm, drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
+        (fused.next_token_loss, plain_loss, *(drawn(n, 8, dtype=dtype) for n in (9, 11)), torch.arange(9)),
+    ):
+        check_same(gradients(f, *given), gradients(plain, *given), dtype)
 
 
 def test_a_norm_for_a_product_is_rounded_once():
     x, weight = drawn(4, 16, dtype=torch.float32), drawn(16).float()
     assert fused.rms_norm_for_product(x, weight).dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = fused.rms_norm_for_product(x, weight)
-        assert fused.rms_norm(x, weight).dtype == torch.float32
-    assert rounded.dtype == torch.bfloat16
-    assert torch.equal(rounded, fused.rms_norm(x, weight).to(torch.bfloat16))
+        rounded, whole = fused.rms_norm_for_product(x, weight), fused.rms_norm(x, weight)
+    assert (rounded.dtype, whole.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(rounded, whole.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("most", [1, 3 * 11, 1 << 20])
 def test_blocks_of_logits(most, monkeypatch):
-    hidden, weight, targets = CASES["loss"][2](torch.float32)
+    hidden, weight, targets = *(drawn(n, 8, dtype=torch.float32) for n in (9, 11)), torch.arange(9)
     wanted = gradients(plain_loss, hidden, weight, targets)
     monkeypatch.setattr(fused, "MAX_LOGITS", most)
     sizes = []
@@ -109,16 +98,6 @@ def plain(q, k, v, additive):
     return torch.softmax(s, -1).to(v.dtype) @ v
 
 
-def in_blocks(blocks, learned):
-    def attention(q, k, v, additive):
-        def of(block):
-            return additive[:, block.start : block.stop, : block.keys]
-
-        return softmax_attention(q, k, v, blocks, of, SCALE, learned)
-
-    return attention
-
-
 def additives(dtype):
     wide = torch.promote_types(dtype, torch.float32)
     return {
@@ -135,9 +114,14 @@ def additives(dtype):
 @pytest.mark.parametrize("kind", additives(torch.float32))
 def test_attention_in_blocks(kind, key_heads, blocks, dtype):
     additive = additives(dtype)[kind]
-    hidden = mask(additive.dtype)
-    learned = additive.requires_grad
-    made = (*qkv(dtype, key_heads), additive)
-    got = gradients(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
+    hidden, learned, made = mask(additive.dtype), additive.requires_grad, (*qkv(dtype, key_heads), additive)
+
+    def in_blocks(q, k, v, a):
+        masked = a + hidden
+        return softmax_attention(
+            q, k, v, blocks, lambda b: masked[:, b.start : b.stop, : b.keys], SCALE, learned
+        )
+
+    got = gradients(in_blocks, *made)
     check_same(got, gradients(lambda q, k, v, a: plain(q, k, v, a + hidden), *made), dtype)
     assert len(got) == (5 if learned else 4)

@@ -2,21 +2,21 @@
 
 import pytest
 import torch
+from tiny_model import encoding_of
 
 from posenc.core.seeds import generator_for, seed_for
-from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 
 SHAPE = ModelShape("test", d_model=64, n_layers=3, n_heads=4, mlp_ratio=4)
 
 
-def shape():
-    return Shape(SHAPE.d_model, SHAPE.n_heads, SHAPE.head_dim, SHAPE.n_layers, 8)
+def encoding(name=None):
+    return encoding_of(name, 8, 4, 16, 3) if name else Encoding(Shape(64, 4, 16, 3, 8))
 
 
-def values(encoding, seed=0):
-    model = Decoder(SHAPE, 300, encoding)
+def values(own, seed=0):
+    model = Decoder(SHAPE, 300, own)
     initialize(model, seed)
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
@@ -25,7 +25,7 @@ STD = {"attention.qkv": 64**-0.5, "mlp.up": 64**-0.5, "attention.out": 384**-0.5
 
 
 def test_standard_deviations():
-    found = values(Encoding(shape()))
+    found = values(encoding())
     assert found["embedding.weight"].std().item() == pytest.approx(64**-0.5, rel=0.04)
     for ends, std in STD.items():
         every = [value for name, value in found.items() if name.endswith(f"{ends}.weight")]
@@ -35,21 +35,19 @@ def test_standard_deviations():
 
 
 def test_norms_start_at_one_and_parameters_are_counted():
-    encoding = build_encoding("t5", d_model=64, n_heads=4, head_dim=16, n_layers=3, train_length=8)
-    found = values(encoding)
+    found = values(encoding("t5"))
     norms = [value for name, value in found.items() if "norm" in name]
     assert len(norms) == 2 * SHAPE.n_layers + 1 and all((value == 1).all() for value in norms)
     total = 300 * 64 + 3 * (64 * 192 + 64 * 64 + 2 * 64 * 256 + 2 * 64) + 64 + 4 * 32
     counts = {"total": total, "embedding": 300 * 64, "encoding": 4 * 32, "options": 0}
-    assert count_parameters(Decoder(SHAPE, 300, encoding)) == counts
+    assert count_parameters(Decoder(SHAPE, 300, encoding("t5"))) == counts
 
 
 @pytest.mark.parametrize("name", ["rope", "learned", "t5", "fox"])
 def test_encodings_share_initial_values(name):
-    sizes = {"d_model": 64, "n_heads": 4, "head_dim": 16, "n_layers": 3, "train_length": 8}
-    found, plain = values(build_encoding(name, **sizes), seed=3), values(Encoding(shape()), seed=3)
+    found, plain, other = values(encoding(name), 3), values(encoding(), 3), values(encoding(), 4)
     assert all(torch.equal(found[key], value) for key, value in plain.items())
-    assert not torch.equal(values(Encoding(shape()), seed=4)["embedding.weight"], plain["embedding.weight"])
+    assert not torch.equal(other["embedding.weight"], plain["embedding.weight"])
 
 
 def test_seeds_differ_by_seed_and_name_and_are_pinned():

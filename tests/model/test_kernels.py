@@ -1,22 +1,20 @@
 """Every kernel against blocks of queries, FlexAttention by an eager stand-in (slow: compiled for the CPU)."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch._dynamo
-from decoding import LayerWindow, OneKeyHead, Widened
+from tiny_decoder import LayerWindow, OneKeyHead, Widened
+from tiny_model import encoding_of
 
-from posenc.encodings import build_encoding
 from posenc.encodings.base import Shape
 from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.registry import own_encodings
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions.distances import FirstAndNear
 from posenc.model import flex, kernels
 
 BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones
 SHAPE = Shape(HEADS * WIDTH, HEADS, WIDTH, LAYERS, 64)
-NAMES = sorted(p.stem for p in (Path(__file__).parents[2] / "conf" / "encoding").glob("*.yaml"))
 
 
 def filled(made):
@@ -28,8 +26,7 @@ def filled(made):
 
 def encoding(name, *options):
     params = {"parts": ["alibi", "t5"]} if name == "sum" else {}
-    sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": LAYERS}
-    own = filled(build_encoding(name, train_length=64, **sizes, **params))
+    own = filled(encoding_of(name, 64, HEADS, WIDTH, LAYERS, **params))
     if not options:
         return own
     made = Composed(SHAPE, (own, *options))
@@ -37,7 +34,7 @@ def encoding(name, *options):
     return made
 
 
-SERVED = [name for name in NAMES if encoding(name).hooks <= flex.SERVED]
+SERVED = [name for name in own_encodings() if encoding(name).hooks <= flex.SERVED]
 OPTIONS = {
     "none": [],
     "window of 1": [Window(SHAPE, window=1)],
@@ -68,20 +65,14 @@ def eager(q, k, v, *, score_mod, block_mask, scale):
     scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
     if score_mod is not None:
         scores = score_mod(scores, b, h, i, j)
-    return (
-        torch.softmax(scores.masked_fill(~block_mask.mask_mod(b, h, i, j), float("-inf")), -1).to(v.dtype) @ v
-    )
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
+    scores = scores.masked_fill(~block_mask.mask_mod(b, h, i, j), float("-inf"))
+    return torch.softmax(scores, -1).to(v.dtype) @ v
 
 
 def test_which_encodings_flex_serves(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
     q, k, v = qkv(64, 64)
-    assert {name for name in NAMES if flex.serves(encoding(name), q, k, v)} == set(SERVED)
+    assert {name for name in own_encodings() if flex.serves(encoding(name), q, k, v)} == set(SERVED)
     assert {"alibi", "t5", "rope", "sum"} <= set(SERVED) and not set(SERVED) & {"fire", "shaw", "cope"}
     drawn = Randomized(SHAPE, max=None, dense=False)
     assert flex.serves(encoding("alibi", drawn), q, k, v)
@@ -103,7 +94,8 @@ CHOICES = [
 @pytest.mark.parametrize("queries", [KEYS, 40, 1])
 @pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
-def test_equals_the_blocks(which, kernel, queries, stand_in):
+def test_equals_the_blocks(which, kernel, queries, monkeypatch):
+    monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
     if isinstance(which, str):
         name, _, option = which.partition("+")
         e = encoding(name, *OPTIONS[option or "none"])
@@ -125,7 +117,7 @@ def test_which_kernel_serves(monkeypatch):
         kernels.attend(*qkv(keys, keys), torch.zeros(BATCH, keys, SHAPE.d_model), torch.arange(keys), e, 0)
 
     many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
-    cases = (("rope", fewer), ("rope", many), ("alibi", many), ("learned", many), ("fox", many))
+    cases = (("rope", fewer), *((which, many) for which in ("rope", "alibi", "learned", "fox")))
     for which, keys in cases:
         attend(encoding(which), keys)
     assert served == ["_blockwise", "_causal", "_blockwise", "_causal", "_blockwise"]

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tiny_decoder import norm
 
 from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
@@ -19,14 +20,9 @@ DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 def model_of(encoding="rope", *, window=None, scale="none", **ranks):
     """Of the settings that a run has; weights of norms and scales are drawn, since ones would hide them."""
     rope = {"base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
-    settings = {
-        "attention": {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale},
-        "encoding": {"name": encoding, **(rope if encoding == "rope" else {})},
-        "positions": {"name": "contiguous"},
-        "context_length": T,
-        "plugins": [],
-        "seed": 1,
-    }
+    settings = {"positions": {"name": "contiguous"}, "context_length": T, "plugins": [], "seed": 1}
+    settings["attention"] = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
+    settings["encoding"] = {"name": encoding, **(rope if encoding == "rope" else {})}
     model = build_model(settings, SHAPE, VOCABULARY)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -45,10 +41,6 @@ def turn(encoding, x, t):
     half = len(x) // 2
     pairs = [complex(x[k], x[k + half]) * cmath.exp(1j * t * 100.0 ** (-k / half)) for k in range(half)]
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
-
-
-def norm(x, weight):
-    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight.double()
 
 
 def exactly(a, encoding, x, pos, window, slopes):

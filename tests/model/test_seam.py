@@ -3,13 +3,14 @@
 import copy
 import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from decoding import SHAPE, VOCABULARY, BothPositions, Double, LayerWindow, OneKeyHead, Widened
+from tiny_decoder import SHAPE, VOCABULARY, BothPositions, Double, LayerWindow, OneKeyHead, Widened, norm
+from tiny_model import encoding_of
 
-from posenc.encodings import build_encoding
 from posenc.encodings.base import HOOKS, Shape
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, initialize
@@ -19,8 +20,7 @@ POS = torch.tensor([0, 1, 5, 6, 7, 20, 21, 30, 31, 40, 63])
 
 
 def built(which, short_conv=None):
-    sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": WINDOW}
-    own = build_encoding(which, **sizes) if isinstance(which, str) else which(Shape(**sizes))
+    own = encoding_of(which, WINDOW) if isinstance(which, str) else which(Shape(16, 2, 8, 2, WINDOW))
     model = Decoder(replace(SHAPE, short_conv=short_conv), VOCABULARY, own)
     initialize(model, 3)
     return model
@@ -28,10 +28,6 @@ def built(which, short_conv=None):
 
 def tokens(batch=2):
     return torch.randint(VOCABULARY, (batch, WINDOW), generator=torch.Generator().manual_seed(4))
-
-
-def norm(x):
-    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
 
 
 def exactly(model, tokens, pos):
@@ -45,8 +41,7 @@ def exactly(model, tokens, pos):
         if block.short_conv is not None:
             past = block.short_conv.weight[:, 0].unbind(-1)[::-1]  # of the token itself, the one before, ...
             seen = [
-                x + sum(w * seen[i - back] for back, w in enumerate(past) if back <= i)
-                for i, x in enumerate(seen)
+                x + sum(w * y for w, y in zip(past, seen[i::-1], strict=False)) for i, x in enumerate(seen)
             ]
         # [token][head] (D,)
         q, k, v = ([(w @ x).split(width) for x in seen] for w in block.attention.qkv.weight.chunk(3))
@@ -83,17 +78,10 @@ def test_blocks_of_queries_equal_one_block(which, wanted, monkeypatch):
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    starts = []
-    bias = kernels.Masked.bias
-
-    def recording(self, start, stop, seen):
-        starts.append(start)
-        return bias(self, start, stop, seen)
-
     monkeypatch.setattr(kernels, "MAX_SCORES", 2 * 2 * WINDOW * 4)
-    monkeypatch.setattr(kernels.Masked, "bias", recording)
-    blocks = model(ids, POS, wanted)
-    assert starts[:3] == [8, 4, 0]
+    with mock.patch.object(kernels.Masked, "bias", autospec=True, side_effect=kernels.Masked.bias) as bias:
+        blocks = model(ids, POS, wanted)
+    assert [call.args[1] for call in bias.call_args_list][:3] == [8, 4, 0]
     blocks.square().sum().backward()
     assert (blocks - whole).abs().max() < 3e-6
     for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
@@ -114,10 +102,7 @@ def test_scores_are_scaled_in_float32_under_bf16():
 
 
 def test_a_hook_left_alone_is_never_called(monkeypatch):
-    def called(*arguments):
-        raise AssertionError("a hook that does nothing was called")
-
     model = built(Double)
     for hook in set(HOOKS) - {"positions"}:
-        monkeypatch.setattr(model.encoding, hook, called)
+        monkeypatch.setattr(model.encoding, hook, None)  # whoever calls it fails
     model(tokens(), torch.arange(WINDOW))

@@ -96,17 +96,17 @@ def test_rows_are_named_by_what_differs(tmp_path):
     write_run(tmp_path, "sum", params={"parts": [{"name": "alibi"}, {"name": "rope", "base": 500.0}]})
     write_run(tmp_path, "t5", config={"train": {"lr": 0.01, "tokens": 1}})
     comparison = compared(tmp_path)
-    assert list(rows_of(comparison)) == [
-        "alibi+rope",
-        "learned",
-        *("rope", "rope attention=mla scale=logn", "rope positions=randomized"),
-        *("t5", "xpos base=10000", "xpos base=500000"),
-    ]
+    ropes = ["rope", "rope attention=mla scale=logn", "rope positions=randomized"]
+    others = ["t5", "xpos base=10000", "xpos base=500000"]
+    assert list(rows_of(comparison)) == ["alibi+rope", "learned", *ropes, *others]
     assert rows_of(comparison)["xpos base=500000"].seeds == [0, 1]
     assert comparison.header["also_differs"]["train.lr"] == ["0.003", "0.01"]
     without = write_run(tmp_path / "facts", facts={"attention": {"name": "mha", "window": 16}})
     (without / "config.yaml").unlink()
     assert list(rows_of(compared(tmp_path / "facts"))) == ["rope window=16"]
+    for name, beta in (("adamw", 0.9), ("muon", 0.95)):
+        write_run(tmp_path / "optim", config={"optim": {"name": name, "beta1": beta}})
+    assert list(rows_of(compared(tmp_path / "optim"))) == ["rope adamw", "rope muon"]
 
 
 def test_an_extension_is_compared_with_the_crop_line(tmp_path):
@@ -167,25 +167,13 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(tmp_path, key, first,
     assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
-def test_a_model_option_that_is_null_is_as_in_runs_that_are_older_than_it(tmp_path):
-    write_run(tmp_path, "alibi")
-    write_run(tmp_path, "rope", facts={"model": {"name": "nano", "n_layers": 4, "short_conv": None}})
-    (table,) = compare_runs(load_runs([tmp_path]))
-    assert len(table.rows) == 2 and table.header["model"]["name"] == "nano"
-
-
-def test_optimizers_are_named(tmp_path):
-    for name, beta in (("adamw", 0.9), ("muon", 0.95)):
-        write_run(tmp_path, config={"optim": {"name": name, "beta1": beta}})
-    assert list(rows_of(compared(tmp_path))) == ["rope adamw", "rope muon"]
-
-
 def test_groups_of_runs(tmp_path):
     """The most runs first; runs without numbers in the group of their settings, or the last one."""
     other = [record(64, 1.1, targets_hash="b"), record(1024, 1.1, targets_hash="b")]
-    for seed in (0, 1):
+    null = {"model": {"name": "nano", "n_layers": 4, "short_conv": None}}  # as in runs older than the option
+    for seed, facts in enumerate(({}, null)):
         write_run(tmp_path, "rope", seed=seed, **BIG)
-        write_run(tmp_path, "alibi", seed=seed)
+        write_run(tmp_path, "alibi", seed=seed, facts=facts)
     write_run(tmp_path, "fire", **BIG)
     write_run(tmp_path, "nope", records=other)
     write_run(tmp_path, "alibi", seed=2, status="failed", results=False)
@@ -208,9 +196,7 @@ def test_groups_of_runs(tmp_path):
 
 
 def words(comparison, i=0):
-    """Return each row's word against the best in one column."""
-    cells = {row.label: row.cells[i].versus_best for row in comparison.rows}
-    return {label: versus and versus.word for label, versus in cells.items()}
+    return {row.label: (best := row.cells[i].versus_best) and best.word for row in comparison.rows}
 
 
 def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path):
@@ -292,8 +278,8 @@ def test_a_probe_without_bytes_has_no_verdict_and_no_rank(tmp_path):
         write_run(tmp_path, name, records=[record(64, 1.0), *(record(w, w / 100, **copied) for w in windows)])
     alone = compared(tmp_path, protocol="induction")
     assert alone.header["unit"] == copied["unit"]
-    cells = rows_of(alone)["rope"].cells
-    assert (cells[1].mean, cells[1].change) == (pytest.approx(2.56), pytest.approx(1.92))
+    cell = rows_of(alone)["rope"].cells[1]
+    assert (cell.mean, cell.change) == (pytest.approx(2.56), pytest.approx(1.92))
     assert not any(cell.versus_best or cell.verdict for row in alone.rows for cell in row.cells)
     bits = compared(tmp_path, "bpb", protocol="induction", rows=["rope"])
     assert {cell.note for cell in bits.rows[0].cells} == {"no bytes"}
@@ -308,11 +294,10 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path):
     assert [column.window for column in comparison.columns] == [8, 16, 32, 48, 64, 96, 128, 256, 512]
     assert [column.window for column in comparison.columns if not column.shown] == [48, 96]
     assert [column.targets for column in comparison.columns][:3] == [320, 320, 640]
-    row, cell = comparison.rows[1], comparison.rows[1].cells[6]
+    cell, at = comparison.rows[1].cells[6], comparison.rows[1].curve
     assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
     assert (cell.change_ci95, cell.verdict, cell.versus_best) == (None, None, None)
-    assert (row.curve.breaks_at, row.curve.train_length) == ([97, 129, None], T)
-    assert row.curve.holds == [False, False, True]
+    assert (at.breaks_at, at.train_length, at.holds) == ([97, 129, None], T, [False, False, True])
     assert {cell.note for cell in comparison.rows[0].cells} == {"oom"}
     extended = {**positions(shift=0.5), "extend": YARN}
     write_run(tmp_path / "one", records=[positions(), record(T, 1.0), extended])
@@ -335,24 +320,16 @@ def sweep(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize(
-    ("view", "labels"),
-    [
-        ({}, "alibi long nope rope"),
-        ({"rows": ["rope", "al*"]}, "rope alibi"),
-        ({"sort": "-name"}, "rope nope long alibi"),
-        ({"sort": "1x"}, "long rope alibi nope"),
-        ({"sort": "-change@8x"}, "rope nope alibi long"),
-        ({"sort": "change", "rows": ["rope", "nope", "alibi"]}, "alibi nope rope"),
-    ],
-)
-def test_rows_in_the_order_asked_for(sweep, view, labels):
-    comparison = compared(sweep, **view)
-    assert list(rows_of(comparison)) == labels.split()
-    if "rows" in view:  # columns and ranks of the rows that are shown
+def test_rows_in_the_order_asked_for(sweep):
+    orders = {None: "alibi long nope rope", "-name": "rope nope long alibi", "1x": "long rope alibi nope"}
+    for sort, labels in {**orders, "-change@8x": "rope nope alibi long"}.items():
+        assert list(rows_of(compared(sweep, sort=sort))) == labels.split()
+    some = {"sort": "change", "rows": ["rope", "nope", "alibi"]}
+    for view, labels in ({"rows": ["rope", "al*"]}, "rope alibi"), (some, "alibi nope rope"):
+        comparison = compared(sweep, **view)  # columns and ranks of the rows that are shown
+        assert list(rows_of(comparison)) == labels.split()
         assert [c.multiple for c in comparison.columns] == [1, 8]
-        best = min(comparison.rows, key=lambda row: row.cells[1].mean).label
-        assert [label for label, word in words(comparison, 1).items() if word == "best"] == [best]
+        assert [label for label, word in words(comparison, 1).items() if word == "best"] == ["alibi"]
 
 
 def test_columns_and_a_baseline(sweep, tmp_path):
@@ -373,8 +350,6 @@ def test_no_runs_are_the_users_mistake():
 
 
 # --- Tidy tables: a line for each cell or seed, a unit a column
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two encodings of two seeds, one extended, and a run of another length; a token has two bytes."""

@@ -16,21 +16,8 @@ from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, writ
 
 from posenc.core.errors import RunError, UserError
 from posenc.report.runs_table import headline_losses, run_summary
-from posenc.results import load_runs
-from posenc.results.load import (
-    CELL,
-    SUFFIX,
-    assemble_results,
-    bundled,
-    find_record,
-    is_dead,
-    load_run,
-    packed,
-    plain_yaml,
-    read_records,
-    resume_command,
-    write_record,
-)
+from posenc.results import load, load_runs
+from posenc.results.load import SUFFIX, bundled, load_run, packed
 from posenc.results.schema import check_record, make_record, printed, printed_change
 from posenc.results.settings import where
 
@@ -76,37 +63,31 @@ def test_damage_is_a_problem_never_an_exception(tmp_path, how):
     assert run_summary(run)["status"] == "damaged"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("a: !!python/object/apply:os.getcwd []", "a: [", "x: !!int ''", "x: 2001-01-01", "x: !!set {a}"),
-        *("x: !!binary aGk=", "3: x", "\x00"),
-    ],
-)
-def test_settings_that_are_no_plain_data_are_refused(text):
-    with pytest.raises(ValueError, match=r"config\.yaml: "):
-        plain_yaml(text.encode())
-    assert plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
-        "a": [1, 2.5, True, None, "${oc.env:HOME}"]
-    }
+def test_settings_that_are_no_plain_data_are_refused():
+    odd = ["a: !!python/object/apply:os.getcwd []", "a: [", "x: !!int ''", "x: 2001-01-01", "x: !!set {a}"]
+    for text in (*odd, "x: !!binary aGk=", "3: x", "\x00"):
+        with pytest.raises(ValueError, match=r"config\.yaml: "):
+            load.plain_yaml(text.encode())
+    plain = {"a": [1, 2.5, True, None, "${oc.env:HOME}"]}
+    assert load.plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == plain
 
 
 def test_a_killed_process_is_dead_and_a_reused_number_too():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     now = datetime.now().astimezone().isoformat()
     status = {"pid": process.pid, "host": socket.gethostname(), "updated": now}
+    old = {**status, "updated": "2020-01-01T00:00:00+00:00"}
     try:
-        assert not is_dead(status)
-        assert is_dead({**status, "updated": "2020-01-01T00:00:00+00:00"})  # it began after that
+        assert not load.is_dead(status) and load.is_dead(old)  # it began after that
         for other in ({"host": "elsewhere"}, *({"pid": pid} for pid in (-1, 0, None, "7", 2**70, True))):
-            assert not is_dead({**status, "updated": "2020-01-01T00:00:00+00:00", **other})
+            assert not load.is_dead({**old, **other})
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-        assert is_dead(status)
+        assert load.is_dead(status)
     finally:
         process.kill()
         process.communicate()
-    assert is_dead(status)
+    assert load.is_dead(status)
 
 
 def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
@@ -130,9 +111,9 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
         edit_json(stopped / "status.json", status=state)
         assert run_summary(load_run(stopped))["continue"] == f"posenc train encoding=alibi seed=0{more}"
     edit_json(stopped / "status.json", overrides=["data.paths=a b"])
-    assert resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
+    assert load.resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)
-    assert resume_command(load_run(stopped)) is None
+    assert load.resume_command(load_run(stopped)) is None
 
 
 @pytest.fixture
@@ -163,33 +144,30 @@ def test_conditions_keep_what_fulfils_all(runs):
     assert {conditions: len(where(runs, conditions)) for conditions in counts} == counts
 
 
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        (["encoding"], ["not a condition", "key=value"]),
-        (["encodng=rope"], ["--where=encodng", "no run has this key", "did you mean: encoding"]),
-        (["encoding=ropee"], ["no run fulfils it", "alibi, rope, t5", "did you mean: rope"]),
-        (["encoding=rope", "seed=\x1b[31m7"], ["no run fulfils it", "\\x1b", "allowed: 0, 1"]),
-    ],
-)
-def test_wrong_conditions_name_what_there_is(runs, conditions, words):
-    with pytest.raises(UserError) as caught:
-        where(runs, conditions)
-    text = caught.value.text()
-    assert all(word in text for word in words) and "\x1b" not in text, text
+def test_wrong_conditions_name_what_there_is(runs):
+    said = {
+        ("encoding",): ["not a condition", "key=value"],
+        ("encodng=rope",): ["--where=encodng", "no run has this key", "did you mean: encoding"],
+        ("encoding=ropee",): ["no run fulfils it", "alibi, rope, t5", "did you mean: rope"],
+        ("encoding=rope", "seed=\x1b[31m7"): ["no run fulfils it", "\\x1b", "allowed: 0, 1"],
+    }
+    for conditions, words in said.items():
+        with pytest.raises(UserError) as caught:
+            where(runs, conditions)
+        text = caught.value.text()
+        assert all(word in text for word in words) and "\x1b" not in text, text
 
 
 @pytest.fixture
-def folder(tmp_path):
+def two(tmp_path):
     for seed in range(2):
-        write_run(tmp_path, seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
-    return tmp_path
+        write_run(tmp_path / "runs", seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
+    write_run(tmp_path / "runs", seed=2, status="diverged", reason="nan", results=False)
+    return load_runs([tmp_path / "runs"])
 
 
-def test_a_bundle_holds_the_results(folder):
-    bundle = folder / "out" / f"two{SUFFIX}"
-    bundle.parent.mkdir()
-    runs = load_runs([folder])
+def test_a_bundle_holds_the_results(two, tmp_path):
+    runs, bundle = two, tmp_path / f"two{SUFFIX}"
     runs[0].status |= {"host": "mine", "pid": 77}
     runs[0].config["runs_dir"] = "/home/me/runs"
     lines = [bundled(run) for run in runs]
@@ -198,16 +176,16 @@ def test_a_bundle_holds_the_results(folder):
     again = load_runs([bundle])
     assert packed([bundled(run) for run in again]) == bundle.read_bytes()  # a bundle of a bundle
     assert [run.path for run in again] == [bundle / run.name for run in runs]
-    here, there = compared(folder), compared(bundle)
+    assert (again[2].state, again[2].reason, again[2].problem) == ("diverged", "nan", None)
+    here, there = compared(tmp_path / "runs"), compared(bundle)
     assert [cell.mean for cell in there.rows[0].cells] == [cell.mean for cell in here.rows[0].cells]
     earlier = [json.loads(line) | {"losses": {"tokens": [1], "loss": [3.0]}} for line in lines]
     bundle.write_bytes(packed([json.dumps(one).encode() + b"\n" for one in earlier]))  # with training losses
     assert [run.records for run in load_runs([bundle])] == [run.records for run in again]
 
 
-def test_a_damaged_bundle_is_a_problem(folder):
-    bundle = folder / f"bad{SUFFIX}"
-    data = packed([bundled(run) for run in load_runs([folder])])
+def test_a_damaged_bundle_is_a_problem(two, tmp_path):
+    bundle, data = tmp_path / f"bad{SUFFIX}", packed([bundled(run) for run in two])
     broken = [gzip.compress(b"x" * 100)[:10] + b"\x07" + b"\xff" * 40, gzip.compress(b'{"posenc_bundle": 2}')]
     for share in (0.1, 0.5, 0.99):
         at = int(share * len(data))
@@ -221,16 +199,7 @@ def test_a_damaged_bundle_is_a_problem(folder):
     assert len(runs) == 3 and all(run.problem and run.path.parent == bundle for run in runs)
 
 
-def test_a_run_that_diverged_unmeasured_stays_a_run_of_a_bundle(tmp_path):
-    write_run(tmp_path, status="diverged", reason="nan", results=False)
-    (tmp_path / f"x{SUFFIX}").write_bytes(packed([bundled(run) for run in load_runs([tmp_path])]))
-    (run,) = load_runs([tmp_path / f"x{SUFFIX}"])
-    assert (run.state, run.reason, run.problem) == ("diverged", "nan", None)
-
-
 # --- Records on disk: what one says, its file, results.json; and settings as a command
-
-
 PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h", "seconds": 0.5}
 PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}
 
@@ -258,28 +227,29 @@ def test_overflow_note_and_divergence_have_no_numbers():
     assert (bad["nats"], bad["note"], bad["targets"]) == (None, "diverged", 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"window": "64"}, "window"),
-        ({"window": 0}, "window"),
-        ({"nats": None}, "null without a note"),
-        ({"nats": 1e200}, "nats"),
-        ({"targets": -1}, "targets"),
-        ({"checkpoint_step": True}, "checkpoint_step"),
-        ({"ci95": [1.0]}, "ci95"),
-        ({"extend": {}}, "must have a name"),
-        ({"extend": {"name": "yarn", "tuned": [1]}}, "tuned"),
-        ({"per_document": {"document": [0], "nats": [1.0], "targets": [0], "bytes": [1]}}, "targets"),
-        ({"per_document": {"document": [0], "nats": [], "targets": [1], "bytes": [1]}}, "different lengths"),
-        ({"per_document": {"document": [0, 0], "nats": [1, 1], "targets": [1, 1], "bytes": [1, 1]}}, "twice"),
-        ({"curve": positions()["curve"] | {"nats": [1.0]}}, "different lengths"),
-        ({"curve": positions()["curve"] | {"edges": list(range(10, 0, -1))}}, "must rise"),
-    ],
-)
-def test_a_wrong_record_is_refused_by_name(change, words):
+SUMS, CURVE = {"document": [0], "nats": [1.0], "targets": [1], "bytes": [1]}, positions()["curve"]
+WRONG = [  # key, value, what is said
+    ("window", "64", "window"),
+    ("window", 0, "window"),
+    ("nats", None, "null without a note"),
+    ("nats", 1e200, "nats"),
+    ("targets", -1, "targets"),
+    ("checkpoint_step", True, "checkpoint_step"),
+    ("ci95", [1.0], "ci95"),
+    ("extend", {}, "must have a name"),
+    ("extend", {"name": "yarn", "tuned": [1]}, "tuned"),
+    ("per_document", {**SUMS, "targets": [0]}, "targets"),
+    ("per_document", {**SUMS, "nats": []}, "different lengths"),
+    ("per_document", {key: 2 * values for key, values in SUMS.items()}, "twice"),
+    ("curve", {**CURVE, "nats": [1.0]}, "different lengths"),
+    ("curve", {**CURVE, "edges": list(range(10, 0, -1))}, "must rise"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=str)
+def test_a_wrong_record_is_refused_by_name(key, value, words):
     with pytest.raises(ValueError, match=words):
-        check_record(json.dumps({**record(64, 1.0), **change}).encode())
+        check_record(json.dumps({**record(64, 1.0), key: value}).encode())
 
 
 def test_one_file_a_cell_and_its_name(tmp_path):
@@ -287,42 +257,41 @@ def test_one_file_a_cell_and_its_name(tmp_path):
     changes += [{"extend": {"name": "../y|arn", "factor": factor}} for factor in (2, 4)]
     cells = [*(record(128, 1.0, **one) for one in changes), record(64, 1.0)]
     cells.append(record(128, 1.0, protocol="sliding", stride=8))
-    paths = {write_record(tmp_path, one) for one in cells}
+    paths = {load.write_record(tmp_path, one) for one in cells}
     assert len(paths) == len(cells)
     assert all(p.parent == tmp_path / "records" and re.fullmatch(r"[A-Za-z0-9._+-]+", p.name) for p in paths)
     # pinned: the finished cells of older runs are found by it
-    assert write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
+    assert load.write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
     assert set((tmp_path / "records").iterdir()) == paths  # no temporary is left
-    assert len(read_records(tmp_path)) == len(cells)
+    assert len(load.read_records(tmp_path)) == len(cells)
 
 
 def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path):
     one = record(128, 1.0)
-    cell = {key: one[key] for key in CELL}
-    assert find_record(tmp_path, **cell) is None
-    path = write_record(tmp_path, one)
-    assert find_record(tmp_path, **cell) == one
+    cell = {key: one[key] for key in load.CELL}
+    assert load.find_record(tmp_path, **cell) is None
+    path = load.write_record(tmp_path, one)
+    assert load.find_record(tmp_path, **cell) == one
     for key, other in {"window": 256, "split": "validation", "stride": 8, "targets_hash": "b"}.items():
-        assert find_record(tmp_path, **{**cell, key: other}) is None
+        assert load.find_record(tmp_path, **{**cell, key: other}) is None
     path.write_text(path.read_text()[:50])
-    assert find_record(tmp_path, **cell) is None
+    assert load.find_record(tmp_path, **cell) is None
     with pytest.raises(RunError, match=re.escape(path.name)):
-        read_records(tmp_path)
+        load.read_records(tmp_path)
 
 
 def test_results_are_sorted_and_whole(tmp_path):
     run = write_run(tmp_path, records=[positions(), *(record(w, 1.0) for w in (512, 64, 32))])
     data = json.loads((run / "results.json").read_text())
     assert (data["schema_version"], data["run"]["encoding"]) == (1, {"name": "rope"})
-    assert [(r["protocol"], r["window"]) for r in data["records"][:3]] == [
-        ("fixed-target", window) for window in (32, 64, 512)
-    ]
+    order = [(r["protocol"], r["window"]) for r in data["records"]]
+    assert order == [*(("fixed-target", window) for window in (32, 64, 512)), ("positions", 512)]
     (curve,) = json.loads((run / "positions.json").read_text())["curves"]
     assert curve["protocol"] == "positions" and curve["level"] == 1.2 and curve["documents"] == 40
     before = (run / "results.json").read_bytes()
-    assemble_results(run, data["run"])
+    load.assemble_results(run, data["run"])
     assert (run / "results.json").read_bytes() == before
-    assemble_results(tmp_path, {"name": "x"})
+    load.assemble_results(tmp_path, {"name": "x"})
     assert json.loads((tmp_path / "results.json").read_text())["records"] == []
 
 

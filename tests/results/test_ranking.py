@@ -7,20 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posenc.results.load import load_runs
+from posenc.results import load_runs, statistics
 from posenc.results.rows import group_runs, samples_of
 from posenc.results.settings import mixed_values, select
-from posenc.results.statistics import (
-    COLLAPSED,
-    MORE_DOCUMENTS,
-    MORE_SEEDS,
-    SAME,
-    Estimate,
-    compare_with,
-    shared_variances,
-    verdict,
-)
+from posenc.results.statistics import COLLAPSED, SAME, Estimate, compare_with, verdict
 
+MORE_DOCUMENTS, MORE_SEEDS = statistics.MORE_DOCUMENTS, statistics.MORE_SEEDS
 BIT = math.log(2)
 NEAR = 1e-6
 DOCUMENTS = 60
@@ -32,23 +24,20 @@ def estimate(value, half):
     return Estimate(value, 0.0, (half / 2.0210753903) ** 2, 40.0)
 
 
-@pytest.mark.parametrize(
-    ("value", "half", "word"),
-    [
-        (0.0, SAME - NEAR, "same"),
-        (0.0, SAME + NEAR, MORE_DOCUMENTS),
-        (-SAME / 2, SAME / 2 + NEAR, MORE_DOCUMENTS),
-        (0.05, 0.05 - SAME - NEAR, "worse"),
-        (0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
-        (-0.05, 0.05 - SAME - NEAR, "better"),
-        (-0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
-        (0.6, 0.6 - COLLAPSED - NEAR, "collapsed"),
-        (0.6, 0.6 - COLLAPSED + NEAR, "worse"),
-        (-0.6, 0.01, "better"),
-    ],
-)
-def test_words_at_their_borders(value, half, word):
-    assert verdict(estimate(value, half)) == word
+def test_words_at_their_borders():
+    borders = {
+        (0.0, SAME - NEAR): "same",
+        (0.0, SAME + NEAR): MORE_DOCUMENTS,
+        (-SAME / 2, SAME / 2 + NEAR): MORE_DOCUMENTS,
+        (0.05, 0.05 - SAME - NEAR): "worse",
+        (0.05, 0.05 - SAME + NEAR): MORE_DOCUMENTS,
+        (-0.05, 0.05 - SAME - NEAR): "better",
+        (-0.05, 0.05 - SAME + NEAR): MORE_DOCUMENTS,
+        (0.6, 0.6 - COLLAPSED - NEAR): "collapsed",
+        (0.6, 0.6 - COLLAPSED + NEAR): "worse",
+        (-0.6, 0.01): "better",
+    }
+    assert {given: verdict(estimate(*given)) for given in borders} == borders
 
 
 def test_unclear_says_what_would_narrow_the_interval():
@@ -106,8 +95,8 @@ def test_documents_are_paired_and_one_seed_says_so():
     assert found[0].ci95 == pytest.approx([0.5, 0.5], abs=1e-9)  # what both share cancels
     mixed = compare_with([hard, sample(1.0, wiggle=-0.4, noise=0.01)], None, "bpb")
     assert mixed[0].method == "documents" and mixed[0].ci95[1] - mixed[0].ci95[0] > 0.2
-    few = {0: {key: values[:8] for key, values in easy[1].items()}}
-    other = {0: {key: values[:8] for key, values in hard[0].items()}}
+    first = ({key: values[:8] for key, values in one.items()} for one in (easy[1], hard[0]))
+    few, other = ({0: columns} for columns in first)
     assert compare_with([few, other], None, "bpb")[1].ci95 is None
     assert words(few, other) == {0: "best", 1: "tied"}
     far = {0: {**easy[1], "document": list(range(100, 100 + DOCUMENTS))}}
@@ -135,23 +124,21 @@ def column(rng, rows, seeds, spread, means=None):
 def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     rng = np.random.default_rng(0)
     rows = [*column(rng, 19, 3, 0.01), (0.0, 1e-5, -1e-5)]
-    shared = shared_variances(tuple(rows))
+    shared = statistics.shared_variances(tuple(rows))
     own = [np.var(row, ddof=1) for row in rows]
     assert shared[19][0] > 1000 * own[19] and all(2 < freedom <= 3.5 for _, freedom in shared)
     largest = int(np.argmax(own))
     assert 0.3 * own[largest] < shared[largest][0] < own[largest]
     means = np.linspace(0, 3, 20)
-    grown = shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
+    grown = statistics.shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
     assert grown[19][0] > 20 * grown[0][0]
 
 
-@pytest.mark.parametrize(
-    ("rows", "seeds", "spread"),
-    [(7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, np.where(np.arange(20) % 7, 0.01, 0.1))],
-    ids=["few rows", "two seeds", "equal seeds", "no common variance"],
-)
-def test_variances_are_not_shared(rows, seeds, spread):
-    assert shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
+def test_variances_are_not_shared():
+    """Of few rows, two seeds, equal seeds, or without a common variance."""
+    apart = np.where(np.arange(20) % 7, 0.01, 0.1)
+    for rows, seeds, spread in ((7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, apart)):
+        assert statistics.shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
 def test_rows_that_are_added_change_no_word():
@@ -163,16 +150,16 @@ def test_rows_that_are_added_change_no_word():
     assert [every[i].word for i in range(1, 10)] == [some[i].word for i in range(1, 10)]
 
 
-@pytest.mark.parametrize(("rows", "seeds"), [(6, 3), (12, 3)])
-def test_equal_rows_are_rarely_ranked(rows, seeds):
-    rng, wrong, size = np.random.default_rng(3), 0, 40
-    for _ in range(200):
-        made = []
-        for _ in range(rows):
-            bits = rng.normal(0, 0.1, size) + rng.normal(0, 0.05, (seeds, 1))
-            columns = {"document": list(range(size)), "bytes": [100.0] * size}
-            made.append({s: {**columns, "nats": list(row * 100 * BIT)} for s, row in enumerate(bits)})
-        wrong += "above" in words(*made).values()
+@pytest.mark.parametrize("rows", [6, 12])
+def test_equal_rows_are_rarely_ranked(rows):
+    rng, size = np.random.default_rng(3), 40
+    columns = {"document": list(range(size)), "bytes": [100.0] * size}
+
+    def drawn():
+        bits = rng.normal(0, 0.1, size) + rng.normal(0, 0.05, (3, 1))
+        return {s: {**columns, "nats": list(row * 100 * BIT)} for s, row in enumerate(bits)}
+
+    wrong = sum("above" in words(*(drawn() for _ in range(rows))).values() for _ in range(200))
     assert wrong <= 12  # 5% of 200, and chance
 
 

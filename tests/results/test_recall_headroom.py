@@ -17,9 +17,11 @@ from posenc.results.recall_headroom import LEVEL, wilson
 LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
 
 
-def write(root, name, found, seed=0, **changes):
-    """A run that finds so many of 100 values at each distance, whatever the window."""
-    write_run(root, name, seed=seed, records=[*LOSSES, *recall_records(found)], **changes)
+def write(root, name, found, seed=0, beyond=None, **changes):
+    """A run that finds so many of 100 values at each distance, whatever the window, or others past T."""
+    pairs = zip(recall_records(found), recall_records(beyond or found), strict=True)
+    recall = [near if near["window"] <= T else far for near, far in pairs]
+    write_run(root, name, seed=seed, records=[*LOSSES, *recall], **changes)
 
 
 #        distances within T, then 1.75, 3.5 and 7 T
@@ -27,39 +29,32 @@ SURE = {8: 100, 32: 98, 56: 96, 112: 97, 224: 96, 448: 95}
 FADES = {8: 100, 32: 100, 56: 91, 112: 62, 224: 49, 448: 5}
 BLIND = {8: 95, 32: 90, 56: 84, 112: 88, 224: 87, 448: 86}  # 89.7% within T
 FALLS = {8: 100, 32: 100, 56: 100, 112: 40, 224: 30, 448: 50}  # not monotone
+ALL, NEAREST = dict.fromkeys(SURE, 100), dict.fromkeys(SURE, 0) | {8: 100}
 
 
 @pytest.mark.parametrize(
-    ("found", "within", "beyond", "learned", "horizon"),
+    ("found", "far", "within", "beyond", "learned", "horizon"),
     [
-        (SURE, 0.98, [0.97, 0.96, 0.95], True, (448, 7.0, True)),
-        (FADES, 0.97, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # 0.49 is more than half of 0.97
-        (BLIND, 269 / 300, [0.88, 0.87, 0.86], False, None),
-        (FALLS, 1.0, [0.40, 0.30, 0.50], True, (448, 7.0, True)),
-        ({**FADES, 8: 90, 32: 90, 56: 90}, 0.9, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # just enough
-        (dict.fromkeys(SURE, 0) | {8: 300}, 1.0, [0, 0, 0], True, (8, 1 / 8, False)),
+        (SURE, SURE, 0.98, [0.97, 0.96, 0.95], True, (448, 7.0, True)),
+        (FADES, FADES, 0.97, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # 0.49 is more than half of 0.97
+        (BLIND, BLIND, 269 / 300, [0.88, 0.87, 0.86], False, None),
+        (FALLS, FALLS, 1.0, [0.40, 0.30, 0.50], True, (448, 7.0, True)),
+        (dict.fromkeys(SURE, 90), FADES, 0.9, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # just enough
+        (ALL, NEAREST, 1.0, [0, 0, 0], True, (8, 1 / 8, False)),
     ],
 )
-def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, horizon):
+def test_columns_gate_and_horizon(tmp_path, found, far, within, beyond, learned, horizon):
     assert LEVEL == 90
-    if found[8] > 100:  # the mean within T is of its distances, each alike
-        found = {**found, 8: 100, 32: 100, 56: 100}
-        records = recall_records(found)
-        for one in records:
-            if one["window"] > T:
-                one["recall"]["correct"] = [100 * (d == 8) for d in one["recall"]["distance"]]
-        write_run(tmp_path, records=[*LOSSES, *records])
-    else:
-        write(tmp_path, "rope", found)
+    write(tmp_path, "rope", found, beyond=far)
     for protocol in ("fixed-target", "recall"):
         comparison = compared(tmp_path, protocol=protocol)
         assert comparison.recall.multiples == [2, 4, 8]
         own = comparison.rows[0].recall
         assert own.within.accuracy == pytest.approx(within) and own.learned is learned
-        assert [one and one.accuracy for one in own.beyond] == pytest.approx(beyond)
-        assert [one and one.distance for one in own.beyond] == [112, 224, 448]
-        far = own.horizon
-        assert (far and (far.distance, far.multiple, far.longest)) == horizon
+        assert [one.accuracy for one in own.beyond] == pytest.approx(beyond)
+        assert [one.distance for one in own.beyond] == [112, 224, 448]
+        last = own.horizon
+        assert (last and (last.distance, last.multiple, last.longest)) == horizon
         # all lines of all windows, in JSON too
         assert len(own.grid) == 2 + 5 + 6 + 7 + 8
         assert [one.pairs for one in own.grid if (one.multiple, one.distance) == (8, 32)] == [1, 4, 16]
@@ -69,13 +64,11 @@ def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, hori
     assert len(lines) == len(own.grid)
 
 
-NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)]
-
-
-@pytest.mark.parametrize(("found", "count", "low", "high"), [*NEWCOMBE, (20, 20, 1 - 0.1611, 1)])
-def test_wilsons_interval_is_that_of_newcombes_table(found, count, low, high):
-    """1998, table I, method 3."""
-    assert wilson(found / count, count) == pytest.approx((low, high), abs=5e-5)
+def test_wilsons_interval_is_that_of_newcombes_table():
+    """1998, table I, method 3; and one by symmetry."""
+    table = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (1, 29): (0.0061, 0.1718)}
+    for (found, count), limits in {**table, (0, 20): (0, 0.1611), (20, 20): (1 - 0.1611, 1)}.items():
+        assert wilson(found / count, count) == pytest.approx(limits, abs=5e-5)
 
 
 def test_intervals_are_over_windows_and_seeds(tmp_path):
@@ -86,17 +79,16 @@ def test_intervals_are_over_windows_and_seeds(tmp_path):
     assert (own.within.windows, own.within.spread) == (100, None)
     for seed, at in ((0, 40), (1, 60)):
         write(tmp_path / "two", "rope", FADES | {448: at}, seed=seed)
-    far = rows_of(compared(tmp_path / "two"))["rope"].recall.beyond[-1]
+    far = compared(tmp_path / "two").rows[0].recall.beyond[-1]
     assert (far.accuracy, far.seeds, far.spread) == (0.5, 2, pytest.approx(math.sqrt(0.02)))
     assert far.ci95 == [0, 1]  # t(1) is 12.7
     write(tmp_path / "two", "rope", FADES | {448: 50}, seed=2)
-    far = rows_of(compared(tmp_path / "two"))["rope"].recall.beyond[-1]
+    far = compared(tmp_path / "two").rows[0].recall.beyond[-1]
     seeds, windows = 4.302653 * 0.1 / math.sqrt(3), 0.5 - wilson(0.5, 100)[0]
     assert far.ci95 == pytest.approx([0.5 - math.hypot(seeds, windows), 0.5 + math.hypot(seeds, windows)])
 
 
 def ranks(root, **request):
-    """The rank of each row in the longest window."""
     rows = compared(root, **request).rows
     return {row.label: row.recall.beyond[-1].rank for row in rows if row.recall}
 
@@ -109,9 +101,8 @@ def test_rows_that_learned_are_ranked(tmp_path):
     assert ranks(tmp_path) == {"alibi": "best", "nope": "below", "rope": "tied", "t5": None}
     assert ranks(tmp_path, recall_level=85.0)["t5"] == "tied"
     assert set(ranks(tmp_path, recall_level=99.0).values()) == {None}
-    order = {"-recall": ["alibi", "rope", "nope", "t5"], "recall": ["nope", "rope", "alibi", "t5"]}
-    for sort, labels in order.items():
-        assert [row.label for row in compared(tmp_path, sort=sort).rows] == labels
+    for sort, labels in {"-recall": "alibi rope nope t5", "recall": "nope rope alibi t5"}.items():
+        assert [row.label for row in compared(tmp_path, sort=sort).rows] == labels.split()
     write(tmp_path, "alibi", SURE, seed=1, status="diverged")  # its other seed wins nothing
     assert ranks(tmp_path)["alibi"] is None
     other = [one | {"targets_hash": "b"} for one in recall_records(SURE)]
@@ -133,9 +124,9 @@ def test_beside_runs_without_records(tmp_path):
     comparison = compared(tmp_path)
     rows = rows_of(comparison)
     assert rows["alibi"].recall is None  # of another model
-    assert rows["rope"].recall.note == "1 of 2 without"
-    assert rows["rope"].recall.beyond[0].seeds == 1
-    assert rows["nope"].recall.learned and rows["nope"].recall.note == "1 of 2 did not learn"
+    rope, nope = rows["rope"].recall, rows["nope"].recall
+    assert (rope.note, rope.beyond[0].seeds) == ("1 of 2 without", 1)
+    assert (nope.note, nope.learned) == ("1 of 2 did not learn", True)
     assert compared(tmp_path, columns=[1, 8]).recall.multiples == [8]
     found = {x["label"] for x in cells_table([comparison]) if x["protocol"] == "recall"}
     assert found == {"rope", "nope"}
@@ -155,8 +146,6 @@ def test_an_extension_learned_what_its_model_did(tmp_path):
 
 
 # --- The share of the room past T that a short-trained model recovers, by losses that are known by hand
-
-
 LONG = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
 
 
@@ -172,8 +161,8 @@ def found(root, **request):
     return compare_runs(load_runs([root]), CompareRequest(**request))
 
 
-def recovered(root, label="rope"):
-    return {row.label: row for row in found(root)[0].rows}[label].recovered
+def recovered(root):
+    return found(root)[0].rows[0].recovered
 
 
 @pytest.mark.parametrize(
@@ -185,9 +174,7 @@ def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, t
     one = recovered(tmp_path)
     assert one.share == pytest.approx(share) and one.note is None
     assert (one.room, one.reference, one.multiple, one.window) == pytest.approx((0.5, 1.0, 8, 512))
-    lines = render(found(tmp_path), "table").splitlines()
-    (line,) = [line for line in lines if line.startswith("recovered: ")]
-    assert line.split()[1] == text
+    assert f"\nrecovered: {text} " in render(found(tmp_path), "table")
 
 
 def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):
@@ -216,17 +203,15 @@ def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("at_t", "long", "changes", "note"),
+    ("at_t", "window", "long", "changes", "note"),
     [
-        (1.01, 1.0, {}, "no room"),  # 0.01 +- 0.06 of the documents
-        (1.0, 1.5, {}, "no room"),  # training long is worse
-        (1.5, 1.0, {"targets_hash": "b" * 16}, None),  # other targets
-        (1.5, 1.0, {"checkpoint_step": 900, "window": 4 * T}, None),  # not measured at its own T
+        (1.01, 8 * T, 1.0, {}, "no room"),  # 0.01 +- 0.06 of the documents
+        (1.0, 8 * T, 1.5, {}, "no room"),  # training long is worse
+        (1.5, 8 * T, 1.0, {"targets_hash": "b" * 16}, None),  # other targets
+        (1.5, 4 * T, 1.0, {"checkpoint_step": 900}, None),  # not measured at its own T
     ],
 )
-def test_without_room_or_reference_there_is_no_share(tmp_path, at_t, long, changes, note):
-    changes = dict(changes)
-    window = changes.pop("window", 8 * T)
+def test_without_room_or_reference_there_is_no_share(tmp_path, at_t, window, long, changes, note):
     write_run(tmp_path / "short", records=[record(T, at_t, wiggle=0.3), record(8 * T, 1.4)])
     own = record(window, long, train_length=8 * T, **changes)
     write_run(tmp_path / "long", records=[own], **LONG)

@@ -1,20 +1,14 @@
-"""Means, intervals and paired differences against closed forms, and how often intervals contain the truth."""
+"""Means, intervals and paired differences against closed forms."""
 
 import math
 
 import numpy as np
 import pytest
+from fake_runs import record
 from scipy import stats
 
-from posenc.results.schema import make_record
-from posenc.results.statistics import (
-    Estimate,
-    difference,
-    mean_and_spread,
-    on_shared_documents,
-    p_beyond,
-    ratio_interval,
-)
+from posenc.results import statistics
+from posenc.results.statistics import Estimate, difference, p_beyond, ratio_interval
 
 
 def sample(nats, targets=None, sizes=None, start=0):
@@ -52,8 +46,8 @@ def test_an_interval_from_ten_documents_on():
 
 
 def test_difference_divides_once_and_aligns_documents():
-    a, straight = sample([12.0, 40.0], [10, 30], [20, 60]), sample([10.0, 30.0], [10, 30], [20, 60])
-    b = {key: values[::-1] for key, values in straight.items()}
+    a, b = (sample(nats, [10, 30], [20, 60]) for nats in ([12.0, 40.0], [10.0, 30.0]))
+    b = {key: values[::-1] for key, values in b.items()}
     assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
     assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
     with pytest.raises(ValueError, match="no bytes"):
@@ -65,10 +59,10 @@ def test_pairing_removes_what_both_share():
     estimate = difference([(sample(noise + 2), sample(noise))], "targets")
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
-    ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
+    ours, theirs = statistics.on_shared_documents([sample(noise), sample(noise[5:], start=5)])
     assert ours["document"] == theirs["document"] == list(range(5, 40))
     assert ours["nats"] == theirs["nats"]
-    assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
+    assert statistics.on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
 def test_two_tokenizers_are_compared_over_the_same_documents():
@@ -100,25 +94,19 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty():
     assert half({**alike, **few}, {**zero, **few}) == half(alike, zero)
     low, high = ratio_interval(alike["nats"], zero["targets"], group["group"])
     assert (high - low) / 2 == pytest.approx(by_group)
-    facts = dict.fromkeys(("checkpoint_step", "window", "train_length", "seconds"), 1) | {
-        "bytes": zero["document"]
-    }
-    facts |= dict.fromkeys(("protocol", "corpus", "fingerprint", "split", "targets_hash"), "x")
     sums = {"documents": zero["document"], "nats": alike["nats"], "targets": zero["targets"]}
-    made = make_record(**sums, groups=group["group"], **facts)
+    made = record(64, 0, **sums, bytes=zero["document"], groups=group["group"])
     assert made["ci95"] == pytest.approx([low, high])
 
 
-@pytest.mark.parametrize("what", ["seeds", "documents", "documents of equal seeds"])
-def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what):
-    values = [0.31, 0.27, 0.36] if what == "seeds" else list(np.random.default_rng(3).normal(0.3, 1.0, 50))
-    if what == "seeds":
-        pairs = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in values]
-    else:
-        pairs = [(bits(values), bits([0.0] * 50))] * (1 if what == "documents" else 3)
-    expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
-    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond(estimate, 0.02) == pytest.approx(expected.pvalue / 2, rel=1e-6)
+def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary():
+    seeds, documents = [0.31, 0.27, 0.36], list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+    of_seeds = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in seeds]
+    of_documents = [(bits(documents), bits([0.0] * 50))]
+    for values, pairs in (seeds, of_seeds), (documents, of_documents), (documents, of_documents * 3):
+        expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
+        assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert p_beyond(estimate, 0.02) == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
 def test_documents_are_judged_after_averaging_over_seeds():
@@ -131,9 +119,7 @@ def test_documents_are_judged_after_averaging_over_seeds():
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
-def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_interval_clears_the_margin(
-    margin,
-):
+def test_both_parts_add_up_as_squares_and_p_agrees_with_the_interval_of_its_level(margin):
     for value in (0.03, -0.06, 0.09, -0.2):
         estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
@@ -147,6 +133,6 @@ def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_i
 
 
 def test_mean_and_spread():
-    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert mean_and_spread([1.5]) == (1.5, None)
-    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
+    assert statistics.mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert statistics.mean_and_spread([1.5]) == (1.5, None)
+    assert statistics.mean_and_spread([1.0, math.inf]) == (math.inf, None)

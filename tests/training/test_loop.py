@@ -8,17 +8,16 @@ import torch
 import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
-from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
 from posenc.data import ScheduledSampler, WindowSampler
+from posenc.encodings.registry import own_encodings
 from posenc.model.attention import LatentAttention
 from posenc.training.optimizer import build_optimizer, learning_rate
 
 
 def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
     """The same steps, written out again without the loop."""
-    logged = []
-    model = build("rope", store)
+    model, logged = build("rope", store), []
     run(model, store, tmp_path / "kept", on_log=logged.append, grad_clip=0.5)
     again = build("rope", store)
     optimizer = build_optimizer(again, OPTIMIZATION)
@@ -39,9 +38,8 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tm
     for (name, ours), theirs in zip(model.named_parameters(), again.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=2e-4), name
     assert [p.step for p in logged] == [5, 10, STEPS]
-    assert [p.loss for p in logged] == pytest.approx(
-        [np.mean(losses[:5]), np.mean(losses[5:10]), np.mean(losses[10:])], abs=1e-4
-    )
+    means = [np.mean(some) for some in (losses[:5], losses[5:10], losses[10:])]
+    assert [p.loss for p in logged] == pytest.approx(means, abs=1e-4)
     assert [p.grad_norm for p in logged] == pytest.approx([norms[4], norms[9], norms[11]], rel=1e-3)
     assert [p.tokens for p in logged] == [5 * 4 * T, 10 * 4 * T, STEPS * 4 * T]
     assert [p.lr for p in logged] == [learning_rate(s - 1, STEPS, OPTIMIZATION) for s in (5, 10, STEPS)]
@@ -49,8 +47,7 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tm
 
 def test_every_step_draws_positions_of_its_own(store, tmp_path):
     """By (seed, step), so that a run that stopped draws the same ones again."""
-    seen = []
-    model = build("rope", store, positions={"name": "offset", "max": None})
+    model, seen = build("rope", store, positions={"name": "offset", "max": None}), []
     model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
     run(model, store, tmp_path, seed=3)
     assert len({pos.sum().item() for pos in seen}) > STEPS // 2
@@ -64,8 +61,7 @@ def growing(store, seed=3):
 
 
 def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
-    seen, logged = [], []
-    model = build("rope", store)
+    model, seen, logged = build("rope", store), [], []
     model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append((args[0].shape[:2], args[1])))
     trained = run(model, store, tmp_path / "kept", sampler=growing(store), on_log=logged.append)
     assert [tuple(shape) for shape, _ in seen] == [(16, T // 4)] * 4 + [(8, T // 2)] * 4 + [(4, T)] * 4
@@ -77,8 +73,7 @@ def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
 def test_what_is_not_finite_stops_before_the_update(store, tmp_path, kind):
-    model = build("rope", store)
-    seen = []
+    model, seen = build("rope", store), []
 
     def poisoned(module, given, value):
         seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -100,11 +95,8 @@ def test_what_is_not_finite_stops_before_the_update(store, tmp_path, kind):
 
 QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
 ENCODINGS = [
-    pytest.param(path.stem, {}, {}, marks=[] if path.stem in QUICK else [pytest.mark.slow])
-    for path in sorted((conf_dir() / "encoding").glob("*.yaml"))
+    pytest.param(name, {}, {}, marks=[] if name in QUICK else [pytest.mark.slow]) for name in own_encodings()
 ]
-
-
 RANDOMIZED, OFFSET = {"name": "randomized", "max": None, "dense": False}, {"name": "offset", "max": None}
 CREAM = {"name": "cream", "max": None, "sigma": 3.0}
 LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
@@ -124,8 +116,7 @@ LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
     ],
 )
 def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_path, encoding, how, model):
-    """Those of growing windows are in three stages."""
-    if "sampler" in how:
+    if "sampler" in how:  # in three stages
         how = {**how, "sampler": how["sampler"](store)}
     run(build(encoding, store, **model), store, tmp_path / "whole", **how)
     whole = on_disk(tmp_path / "whole")

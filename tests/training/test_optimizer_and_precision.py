@@ -15,12 +15,11 @@ from posenc.training.optimizer import OPTIMIZERS, MuonAdamW, build_optimizer, le
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("able", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_auto_is_bf16_where_the_hardware_has_it(monkeypatch, able, expected):
+@pytest.mark.parametrize(("able", "auto"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_bf16_where_the_hardware_has_it(monkeypatch, able, auto):
     monkeypatch.setattr(device, "has_hardware_bf16", lambda _: able)
-    assert resolve_precision("auto", CPU) == expected
-    assert resolve_precision("fp32", CPU) == "fp32"
-    assert resolve_precision("bf16", CPU) == "bf16"
+    for said, meant in {"auto": auto, "fp32": "fp32", "bf16": "bf16"}.items():
+        assert resolve_precision(said, CPU) == meant
 
 
 def test_without_accelerator_auto_is_the_cpu(monkeypatch):
@@ -28,10 +27,9 @@ def test_without_accelerator_auto_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve_device("auto") == CPU
-    with pytest.raises(UserError, match="no such device"):
-        resolve_device("cuda")
-    with pytest.raises(UserError, match="no such device"):
-        resolve_device("mps")
+    for name in ("cuda", "mps"):
+        with pytest.raises(UserError, match="no such device"):
+            resolve_device(name)
 
 
 SCHEDULE = replace(OPTIMIZATION, lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2)
@@ -80,25 +78,17 @@ def test_muon_is_torchs_in_bf16_and_near_it_in_fp32():
     """torch's own has bfloat16 alone, which a CPU without it computes 20 times as slowly as float32."""
     torch.manual_seed(0)
     how = replace(OPTIMIZATION, name="muon", precision="bf16")
-    own, exact, theirs = (
-        [torch.nn.Parameter(torch.randn(24, 8)), torch.nn.Parameter(torch.randn(8, 24))] for _ in range(3)
-    )
-    for ours, other, peer in zip(own, exact, theirs, strict=True):
-        ours.data, other.data = peer.data.clone(), peer.data.clone()
+    start = [torch.randn(24, 8), torch.randn(8, 24)]
+    own, exact, theirs = ([torch.nn.Parameter(x.clone()) for x in start] for _ in range(3))
     optimizers = [MuonAdamW(own, [], how), MuonAdamW(exact, [], replace(how, precision="fp32"))]
-    muon = torch.optim.Muon(
-        theirs,
-        lr=how.lr,
-        weight_decay=how.weight_decay,
-        momentum=how.betas[0],
-        adjust_lr_fn="match_rms_adamw",
-    )
+    given = {"weight_decay": how.weight_decay, "momentum": how.betas[0], "adjust_lr_fn": "match_rms_adamw"}
+    optimizers.append(torch.optim.Muon(theirs, lr=how.lr, **given))
     for step in range(4):
         for trio in zip(own, exact, theirs, strict=True):
             gradient = torch.randn(trio[0].shape, generator=torch.Generator().manual_seed(step))
             for parameter in trio:
                 parameter.grad = gradient.clone()
-        for one in (*optimizers, muon):
+        for one in optimizers:
             one.step()
     for ours, other, peer in zip(own, exact, theirs, strict=True):
         assert torch.equal(ours, peer)

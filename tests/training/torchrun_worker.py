@@ -11,6 +11,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -31,28 +32,24 @@ STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for
 
 def trained(store, folder, seed=0):
     """A short training; what it logged, and what every step was given in this process."""
-    model, logged = build("rope", store, seed), list[Progress]()
-    seen = {"inputs": [], "targets": [], "pos": []}
+    model, logged, seen = build("rope", store, seed), list[Progress](), []
     forward = NextTokenLoss.forward
 
     def watched(self, *given):
-        for kept, one in zip(seen.values(), given, strict=True):
-            kept.append(one.numpy().copy())
+        seen.append([one.numpy().copy() for one in given])
         return forward(self, *given)
 
-    NextTokenLoss.forward = watched
-    try:
-        shares = {"steps": STEPS, "windows": WINDOWS, "log_every": 1}
+    with mock.patch.object(NextTokenLoss, "forward", watched):
+        shares = {"steps": STEPS, "batch_windows": WINDOWS, "log_every": 1}
         run(model, store, folder / "checkpoints", on_log=logged.append, **shares)
-    finally:
-        NextTokenLoss.forward = forward
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     said = {
         "losses": [progress.loss for progress in logged],
         "norms": [progress.grad_norm for progress in logged],
         "weights": hashlib.sha256(weights).hexdigest(),
     }
-    return said, {name: np.stack(values) for name, values in seen.items()}
+    stacked = map(np.stack, zip(*seen, strict=True))
+    return said, dict(zip(("inputs", "targets", "pos"), stacked, strict=True))
 
 
 def posenc(*arguments):
@@ -66,7 +63,6 @@ def posenc(*arguments):
 
 
 def failing():
-    """The last process fails, the others are waiting for it."""
     group = current()
     group.connect(CPU, "test", None)
     if group.rank == group.size - 1:
@@ -77,7 +73,6 @@ def failing():
 
 
 def commands(folder, corpus):
-    """Several command lines, and a failure, one after the other."""
     words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
     said = {
         "train": posenc(*words, "positions=randomized"),

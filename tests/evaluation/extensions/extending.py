@@ -1,35 +1,32 @@
 """Small trained-looking models, and each extension a second time: from raw queries and keys, pair by pair."""
 
+import cmath
 import itertools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+import tiny_decoder
 import torch
-
-sys.path.append(str(Path(__file__).parents[2] / "model"))
-import decoding
+from tiny_decoder import SHAPE, VOCABULARY, T
+from tiny_model import encoding_of
 
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension
 from posenc.model import kernels
 from posenc.model.decoder import Decoder
 
-T = decoding.T  # 8
-LONG = 4 * T
+LONG = 4 * T  # of 8
 BASE = 100.0  # turns 1.3, 0.4, 0.13 and 0.04 times within T
-WIDTH = decoding.SHAPE.head_dim  # 8
-HEADS = decoding.SHAPE.n_heads
+WIDTH, HEADS = SHAPE.head_dim, SHAPE.n_heads  # 8, 2
 FACTORS = [1.0, 1.5, 3.0, 4.5]  # longrope's, one for each of four pairs
 
 
 def model_of(name, *options, **params):
-    """Of decoding.SHAPE at T; `rope` with BASE. Attention is sharp, so that a wrong score shows."""
+    """Of SHAPE at T; `rope` with BASE. Attention is sharp, so that a wrong score shows."""
     if name == "rope":
         params = {"base": BASE, **params}
-    model = decoding.model_of(decoding.encoding(name, **params), *options)
+    model = tiny_decoder.model_of(encoding_of(name, T, **params), *options)
     with torch.no_grad():
         for block in model.blocks:
             block.attention.qkv.weight.mul_(1.5)
@@ -39,7 +36,7 @@ def model_of(name, *options, **params):
 def outline_of(name):
     """Without numbers, as a stored run's settings are checked."""
     with torch.device("meta"):
-        return Decoder(decoding.SHAPE, decoding.VOCABULARY, decoding.encoding(name))
+        return Decoder(SHAPE, VOCABULARY, encoding_of(name, T))
 
 
 def extension_of(model, name, **knobs):
@@ -59,10 +56,9 @@ def theta_of(encoding):
 
 
 @torch.no_grad()
-def logits(model, tokens, acting=None, wanted=None):
+def logits(model, tokens, acting=None):
     """(T, V) of one text at 0, 1, 2, ..."""
-    out = model(torch.tensor([list(tokens)]), torch.arange(len(tokens)), wanted, acting)
-    return out[0]
+    return model(torch.tensor([list(tokens)]), torch.arange(len(tokens)), None, acting)[0]
 
 
 @dataclass
@@ -75,21 +71,15 @@ class Way:
     times: Callable[[int], float] = lambda visible: 1.0  # of the logits, by the number of visible keys
 
 
-def turned_product(q, k, r, theta):
-    """Interleaved pairs as complex numbers: the real part of q conj(k) e^(i r theta)."""
-    return sum(
-        (complex(*q[2 * n : 2 * n + 2]) * complex(*k[2 * n : 2 * n + 2]).conjugate() * rotor).real
-        for n, angle in enumerate(theta)
-        for rotor in [complex(math.cos(r * angle), math.sin(r * angle))]
-    )
-
-
 def alibi(r, head):
     return -(2.0 ** (-8 * (head + 1) / HEADS)) * r
 
 
 def rope(q, k, r, head, theta):
-    return turned_product(q, k, r, theta) / math.sqrt(len(q))
+    """Interleaved pairs as complex numbers: the real part of q conj(k) e^(i r theta)."""
+    pairs = zip(q[::2], q[1::2], k[::2], k[1::2], theta, strict=True)
+    turned = sum(complex(a, b) * complex(c, -d) * cmath.exp(1j * r * w) for a, b, c, d, w in pairs)
+    return turned.real / math.sqrt(len(q))
 
 
 def alibi_and_rope(q, k, r, head, theta):

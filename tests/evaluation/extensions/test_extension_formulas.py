@@ -2,25 +2,10 @@
 
 import math
 
+import extending
 import pytest
 import torch
-from extending import (
-    BASE,
-    FACTORS,
-    HEADS,
-    LONG,
-    WIDTH,
-    T,
-    Way,
-    alibi,
-    alibi_and_rope,
-    attended,
-    by_pairs,
-    drawn_text,
-    extension_of,
-    model_of,
-    rope,
-)
+from extending import BASE, FACTORS, HEADS, LONG, WIDTH, T, Way, attended, by_pairs, drawn_text, model_of
 
 from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
@@ -83,77 +68,46 @@ def chunked(s):
     return distance
 
 
-# name, knobs, and what it is; T = 8, W = 32, s = 4
+# name, and a word where there are several -> knobs, and what it is; T = 8, W = 32, s = 4
 SLOW = {"beta_slow": 0.1, "beta_fast": 1.0}
+V2 = {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4}
+PAPER = {"ramp": "turns", "beta_slow": 0.1, "beta_fast": 2.0, "mscale_all_dim": 1.0}
+LLAMA = {"low_freq_factor": 0.1, "high_freq_factor": 2.0, "original_context": "0.5x"}
+DIVIDED = [theta / divisor for theta, divisor in zip(THETA, FACTORS, strict=True)]
 ROTARY = {
-    "pi": ("pi", {}, Way(distance=lambda i, j: i / S - j / S)),
-    "ntk": ("ntk", {}, Way(based(BASE * S ** (WIDTH / (WIDTH - 2))))),
-    "dynamic_ntk": (
-        "dynamic_ntk",
-        {"factor": 2.0},
-        Way(based(BASE * (2 * LONG / T - 1) ** (WIDTH / (WIDTH - 2)))),
-    ),
-    "ntk_by_parts": ("ntk_by_parts", SLOW, Way(by_index(0.1, 1.0))),
-    "ntk_by_parts-all": ("ntk_by_parts", {**SLOW, "beta_slow": 1e-4}, Way(by_index(1e-4, 1.0))),
-    "ntk_by_parts-turns": ("ntk_by_parts", {**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
-    "yarn-paper": (
-        "yarn",
-        {"ramp": "turns", "beta_slow": 0.1, "beta_fast": 2.0, "mscale_all_dim": 1.0},
-        Way(by_parts(0.1, 2.0), times=lambda n: temperature(1) ** 2),
-    ),
-    "yarn-v2": (
-        "yarn",
-        {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4},
-        Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2),
-    ),
-    "llama3": (
-        "llama3",
-        {"low_freq_factor": 0.1, "high_freq_factor": 2.0, "original_context": "0.5x"},
-        Way(by_parts(0.1, 2.0, T // 2)),
-    ),
-    "longrope": (
-        "longrope",
-        {"factors": FACTORS},
-        Way(
-            [theta / divisor for theta, divisor in zip(THETA, FACTORS, strict=True)],
-            times=lambda n: 1 + math.log(S) / math.log(T),
-        ),
-    ),
-    "logn": ("logn", {}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
-    "scale": ("scale", {"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),
-    "drop": ("drop", {}, Way([0.0] * 4)),
+    "pi": ({}, Way(distance=lambda i, j: i / S - j / S)),
+    "ntk": ({}, Way(based(BASE * S ** (WIDTH / (WIDTH - 2))))),
+    "dynamic_ntk": ({"factor": 2.0}, Way(based(BASE * (2 * LONG / T - 1) ** (WIDTH / (WIDTH - 2))))),
+    "ntk_by_parts": (SLOW, Way(by_index(0.1, 1.0))),
+    "ntk_by_parts all": ({**SLOW, "beta_slow": 1e-4}, Way(by_index(1e-4, 1.0))),
+    "ntk_by_parts turns": ({**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
+    "yarn paper": (PAPER, Way(by_parts(0.1, 2.0), times=lambda n: temperature(1) ** 2)),
+    "yarn v2": (V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2)),
+    "llama3": (LLAMA, Way(by_parts(0.1, 2.0, T // 2))),
+    "longrope": ({"factors": FACTORS}, Way(DIVIDED, times=lambda n: 1 + math.log(S) / math.log(T))),
+    "logn": ({}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
+    "scale": ({"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),
+    "drop": ({}, Way([0.0] * 4)),
 }
+LEAKY = Way(distance=lambda i, j: min(i - j, 3 + (i - j - 3) / 2.5))
+INFINITE = Way(distance=lambda i, j: min(i - j, T - 1), seen=lambda i, j: j < 3 or i - j < T - 1)
+SINKS = Way(distance=in_cache(1, 5), seen=lambda i, j: j < 1 or i - j < 4)
 DISTANCE = {
-    "rerope": ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
-    "self_extend": ("self_extend", {"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
-    "dca": ("dca", {}, Way(distance=chunked(6))),
-    "dca-short": ("dca", {"chunk": 3}, Way(distance=chunked(3))),
-    "string": (
-        "string",
-        {"shift": 4, "near": 2},
-        Way(distance=lambda i, j: i - j if i - j < 4 else i - j - 4 + 2),
-    ),
-    "window": ("window", {"window": 5}, Way(seen=lambda i, j: i - j < 5)),
-    "sinks": (
-        "sinks",
-        {"sinks": 1, "window": 4},
-        Way(distance=in_cache(1, 5), seen=lambda i, j: j < 1 or i - j < 4),
-    ),
-    "leaky": (
-        "rerope",
-        {"window": 3, "leak": 2.5},
-        Way(distance=lambda i, j: i - j if i - j < 3 else 3 + (i - j - 3) / 2.5),
-    ),
-    "lm_infinite": (
-        "lm_infinite",
-        {"sinks": 3},
-        Way(distance=lambda i, j: min(i - j, T - 1), seen=lambda i, j: j < 3 or i - j < T - 1),
-    ),
+    "rerope": ({"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
+    "rerope leaky": ({"window": 3, "leak": 2.5}, LEAKY),
+    "self_extend": ({"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
+    "dca": ({}, Way(distance=chunked(6))),
+    "dca short": ({"chunk": 3}, Way(distance=chunked(3))),
+    "string": ({"shift": 4, "near": 2}, Way(distance=lambda i, j: i - j if i - j < 4 else i - j - 4 + 2)),
+    "window": ({"window": 5}, Way(seen=lambda i, j: i - j < 5)),
+    "sinks": ({"sinks": 1, "window": 4}, SINKS),
+    "lm_infinite": ({"sinks": 3}, INFINITE),
 }
 
 
-def agrees(model, name, knobs, way, law=rope):
-    acting, text = extension_of(model, name, **knobs).effective_encoding(LONG), drawn_text()
+def agrees(model, case, knobs, way, law=extending.rope):
+    extension, text = extending.extension_of(model, case.split()[0], **knobs), drawn_text()
+    acting = extension.effective_encoding(LONG)
     expected = by_pairs(text, way, law)
     assert (attended(acting, text) - expected).abs().max() < CLOSE
     assert (attended(acting, text, wanted=3) - expected[:, -3:]).abs().max() < CLOSE
@@ -168,35 +122,32 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize("case", [*ROTARY, *DISTANCE])
 def test_rope(case):
-    agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]))
+    agrees(model_of("rope"), case, *{**ROTARY, **DISTANCE}[case])
 
 
 @pytest.mark.parametrize("case", ["rerope", "self_extend", "dca", "string", "sinks", "lm_infinite"])
 def test_a_bias_is_looked_up_at_the_new_distance(case):
     model = model_of("sum", parts=[{"name": "rope", "base": BASE}, "alibi"])
-    agrees(model, *DISTANCE[case], alibi_and_rope)
+    agrees(model, case, *DISTANCE[case], extending.alibi_and_rope)
 
 
 def test_cos_and_sin_are_louder_and_the_bias_is_not():
     model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
-    mscale, all_dim = 0.707, 0.4
-    louder = (temperature(mscale) / temperature(all_dim)) ** 2
+    louder = (temperature(0.707) / temperature(0.4)) ** 2
 
     def law(q, k, r, head, theta):
-        return louder * rope(q, k, r, head, theta) + alibi(r, head)
+        return louder * extending.rope(q, k, r, head, theta) + extending.alibi(r, head)
 
-    way = Way(by_index(0.1, 1.0), times=lambda n: temperature(all_dim) ** 2)
-    knobs = {**SLOW, "mscale": mscale, "mscale_all_dim": all_dim}
-    agrees(model, "yarn", knobs, way, law)
+    agrees(model, "yarn", V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.4) ** 2), law)
 
 
 @pytest.mark.parametrize("name", ["window", "sinks"])
 def test_a_trained_scale_counts_the_keys_that_are_left(name):
     own = model_of("rope").encoding
     model, text = model_of("rope", LogN(own.shape, counted=(own,))), drawn_text(26)
-    _, knobs, way = DISTANCE[name]
+    knobs, way = DISTANCE[name]
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
-    acting = extension_of(model, name, **knobs).effective_encoding(26)
+    acting = extending.extension_of(model, name, **knobs).effective_encoding(26)
     assert (attended(acting, text) - by_pairs(text, counting)).abs().max() < CLOSE
     assert model.options[0].counted == (own,)  # the trained one still counts all keys
 
@@ -208,13 +159,13 @@ def test_a_trained_window_stays():
         ("window", {"window": 7}, Way(seen=lambda i, j: i - j < 6)),
         ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)),
     ):
-        acting = extension_of(model, name, **knobs).effective_encoding(26)
+        acting = extending.extension_of(model, name, **knobs).effective_encoding(26)
         assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE
 
 
 def test_the_papers_example_of_dual_chunks():
     """Figure 2 of the paper: twelve tokens, chunks of 6, trained at 10."""
-    built, pos = extension_of(model_of("rope"), "dca", chunk=6), torch.arange(12)
+    built, pos = extending.extension_of(model_of("rope"), "dca", chunk=6), torch.arange(12)
     built.reach = 10
     new = pos[:, None] - pos
     for far in built.far(12):

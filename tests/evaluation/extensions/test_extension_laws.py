@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from functools import partial
 
 import pytest
 import torch
@@ -17,12 +18,9 @@ PATHS = sorted((conf_dir() / "extend").glob("*.yaml"))
 NAMES = [path.stem for path in PATHS if path.stem != "none"]
 TOKENS = list(range(13)) * 3
 every_extension = pytest.mark.parametrize("name", NAMES)
-QUICK = {"rope", "rnope_swa", "t5", "sum"}
-ENCODINGS = [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in list_encodings()
-]
-# what cannot have a default: found for each model
-NEEDED = {"longrope": {"factors": FACTORS}}
+slow = partial(pytest.param, marks=pytest.mark.slow)
+ENCODINGS = [name if name in ("rope", "rnope_swa", "t5", "sum") else slow(name) for name in list_encodings()]
+NEEDED = {"longrope": {"factors": FACTORS}}  # what cannot have a default
 
 
 def on_rope(name):
@@ -62,16 +60,13 @@ def test_beyond_it_changes_finite_logits_and_never_the_model(name):
     extended = logits(model, TOKENS[:LONG], acting)
     assert extended.isfinite().all() and (extended - plain).abs().max() > 1e-2
     assert torch.equal(logits(model, TOKENS[:LONG]), plain)
-    assert [*model.state_dict()] == [*before]
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert {id(one) for one in acting.parameters()} <= {id(one) for one in model.parameters()}
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encoding):
-    model = model_of(encoding)
-    outline = outline_of(encoding)
-    applied = []
+    model, outline, applied = model_of(encoding), outline_of(encoding), []
     for name in NAMES:
         needed = {} if encoding == "scale_invariant" else NEEDED.get(name, {})  # it has other pairs
         try:

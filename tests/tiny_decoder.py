@@ -1,21 +1,14 @@
-"""A small decoder, the same in float64 a token and a head at a time, and encodings in no catalogue."""
+"""A small decoder, and encodings in no catalogue."""
 
 import torch
 from torch import nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 T, VOCABULARY = 8, 13
-
-
-def encoding(name, **params):
-    """With the parameters of its YAML, unless they are given, for a model of SHAPE."""
-    sizes = {"d_model": SHAPE.d_model, "n_heads": SHAPE.n_heads, "head_dim": SHAPE.head_dim}
-    return build_encoding(name, **sizes, n_layers=SHAPE.n_layers, train_length=T, **params)
 
 
 def model_of(own, *options):
@@ -26,6 +19,11 @@ def model_of(own, *options):
         if not parameter.detach().any():
             nn.init.normal_(parameter, generator=generator_for(number, "test"))
     return model.eval()
+
+
+def norm(x, weight=1.0):
+    """The RMSNorm of a vector, written out."""
+    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight
 
 
 class Double(Encoding):
