@@ -22,13 +22,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
-from torch.optim import Optimizer
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError, first_line
 from posenc.model.decoder import Decoder
 from posenc.results.settings import flatten
 from posenc.training.distributed import current
+from posenc.training.optimizer import AdamW
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def save_checkpoint(
     folder: Path,
     step: int,
     model: Decoder,
-    optimizer: Optimizer,
+    optimizer: AdamW,
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
@@ -99,7 +99,7 @@ def save_checkpoint(
 
 
 def resume(
-    folder: Path, model: Decoder, optimizer: Optimizer, steps: int, run: Mapping[str, Any]
+    folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     """Load the newest intact checkpoint of `run` and return its step and state; step 0 for a fresh run."""
     for left in folder.glob(".tmp-step-*"):  # of a killed save

@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from posenc.core.errors import RunError, UserError
+from posenc.training.optimizer import AdamW
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class ProcessGroup:
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(loss_of, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def share_moments(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def share_moments(self, model: nn.Module, optimizer: AdamW) -> None:
         """Give every process the first one's moments."""
         state, parameters = optimizer.state, list(model.parameters())
         found = self.first(lambda: [{key: m.cpu() for key, m in state[p].items()} for p in parameters])

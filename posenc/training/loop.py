@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
@@ -28,7 +27,7 @@ from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
-from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
+from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 
 class NextTokenLoss(nn.Module):
@@ -73,7 +72,7 @@ def gradients(
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
-def update(optimizer: Optimizer, lr: float) -> None:
+def update(optimizer: AdamW, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim.adam import adam
 
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
@@ -56,8 +57,54 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
         for is_decayed, decay in ((True, optimization.weight_decay), (False, 0.0))
     ]
     if not muon:
-        return AdamW(groups, optimization.lr, optimization.betas, optimization.eps, fused=True)
+        return AdamW(groups, optimization)
     return MuonAdamW([p for p in model.parameters() if p in hidden], groups, optimization)
+
+
+class AdamW:
+    """torch's fused AdamW as a function: its class imports torch's compiler, 1.2 s before the first step."""
+
+    def __init__(self, groups: list[dict[str, Any]], optimization: Optimization) -> None:
+        self.param_groups = [{**group, "lr": optimization.lr} for group in groups]
+        self.betas, self.eps = optimization.betas, optimization.eps
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Make one update of the parameters that have gradients."""
+        for group in self.param_groups:
+            self._update(group)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def _update(self, group: dict[str, Any]) -> None:
+        moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in moved]
+        for parameter, state in zip(moved, states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)
+                state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        adam(
+            moved,
+            [parameter.grad for parameter in moved],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            decoupled_weight_decay=True,
+            amsgrad=False,
+            maximize=False,
+            lr=group["lr"],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=group["weight_decay"],
+            eps=self.eps,
+        )
 
 
 class MuonAdamW(AdamW):
@@ -71,24 +118,24 @@ class MuonAdamW(AdamW):
         self, hidden: list[torch.nn.Parameter], rest: list[dict[str, Any]], optimization: Optimization
     ) -> None:
         group = {"params": hidden, "weight_decay": optimization.weight_decay}
-        super().__init__([group, *rest], optimization.lr, optimization.betas, optimization.eps, fused=True)
+        super().__init__([group, *rest], optimization)
         self.dtype = torch.float32 if optimization.precision == "fp32" else torch.bfloat16
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Make one update with both; `closure` is torch's, and not used."""
-        hidden = self.param_groups[0]
+    def step(self) -> None:
+        """Make one update with both."""
+        hidden, *rest = self.param_groups
         for parameter in hidden["params"]:
             gradient, state = parameter.grad, self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-            momentum = hidden["betas"][0]
+            momentum = self.betas[0]
             state["momentum_buffer"].lerp_(gradient, 1 - momentum)
             update = orthogonal(gradient.lerp(state["momentum_buffer"], momentum), self.dtype)
             parameter.mul_(1 - hidden["lr"] * hidden["weight_decay"])
             parameter.add_(update, alpha=-hidden["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
-            parameter.grad = None  # AdamW moves what has a gradient
-        super().step()
+        for group in rest:
+            self._update(group)
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:

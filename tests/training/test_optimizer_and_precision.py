@@ -93,3 +93,22 @@ def test_muon_is_torchs_in_bf16_and_near_it_in_fp32():
     for ours, other, peer in zip(own, exact, theirs, strict=True):
         assert torch.equal(ours, peer)
         assert 0 < (other - peer).abs().max() < 0.02 * 4 * how.lr * 0.2 * 24**0.5
+
+
+def test_adamw_is_torchs_bit_for_bit(store):
+    """The class there imports torch's compiler, which takes longer than all else before the first step."""
+    moved = []
+    for theirs in (False, True):
+        model = build("learned", store)
+        optimizer = build_optimizer(model, OPTIMIZATION)
+        if theirs:
+            groups = [{k: v for k, v in group.items() if k != "lr"} for group in optimizer.param_groups]
+            beta, eps = OPTIMIZATION.betas, OPTIMIZATION.eps
+            optimizer = torch.optim.AdamW(groups, lr=OPTIMIZATION.lr, betas=beta, eps=eps, fused=True)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        moved.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*moved)
