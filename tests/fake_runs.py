@@ -1,4 +1,4 @@
-"""Run directories as posenc writes them, with losses that are known by hand."""
+"""Run directories: written as posenc does, with losses that are known by hand, and read back."""
 
 import hashlib
 import json
@@ -136,9 +136,25 @@ def write_run(
     return run
 
 
+def read_json(path):
+    return json.loads(path.read_text())
+
+
 def edit_json(path, **changes):
     """Change top-level keys of a JSON file, as somebody with an editor would."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+def only_run(runs):
+    """The only run directory below a `runs_dir`."""
+    (run,) = (runs / "default").glob("[!.]*")
+    return run
+
+
+def stamps(folder):
+    """Every file below it, with its time and number: a file that was written again has others."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 
 def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):
