@@ -152,9 +152,9 @@ def only_run(runs):
 
 
 def stamps(folder):
-    """Every file below it, with its time and number: a file that was written again has others."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
+    """Every path below it, files with time and number: one that was written again has others."""
+    facts = {path: path.stat() for path in folder.rglob("*")}
+    return {path: path.is_file() and (one.st_mtime_ns, one.st_ino) for path, one in facts.items()}
 
 
 def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):
