@@ -1,4 +1,4 @@
-"""Commands: help, doors, configuration, catalogue, corpora, and options of training that reach the run."""
+"""Commands: help, completion, doors, configuration, catalogue."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from posenc import __version__
 from posenc.cli import app
 from posenc.cli.catalogue import PLACES, print_catalogue
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import groups, parse
+from posenc.config.overrides import candidates, groups, parse
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class
@@ -66,6 +66,31 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
     flat = " ".join(out.split())
     assert all(name in flat for group in groups(command) for name in choice_files(group))
     assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
+
+
+RUN = "runs/default/mine-T16-s0-12345678"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("train encoding=rope,ali", ["encoding=rope,alibi"]),
+        ("train context", ["context_length="]),
+        ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
+        ("train eval.protocols=[sliding,fix", ["eval.protocols=[sliding,fixed-target"]),
+        ("train encoding=alibi encoding.le", ["encoding.learned_slopes="]),
+        ("train --config-dir mine encoding=od", ["encoding=odd"]),
+        ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
+        ("eval run=", [f"run={RUN}"]),
+    ],
+)
+def test_what_fits_at_a_tab(place, line, found):
+    (place / "mine" / "encoding").mkdir(parents=True)
+    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+    (place / RUN).mkdir(parents=True)
+    (place / RUN / "status.json").write_text("{}")
+    command, *words = line.split(" ")
+    assert candidates(command, words[:-1], words[-1]) == found
 
 
 @pytest.mark.slow
