@@ -20,10 +20,9 @@ def home(tmp_path, monkeypatch):
         if name.startswith("WANDB_") or name.lower().endswith("_proxy") or name == "NETRC":
             monkeypatch.delenv(name)
     # set through monkeypatch, so that what posenc sets by default is undone as well
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staging"))
-    monkeypatch.setenv("HOME", str(place))
+    quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+    for name, value in {**quiet, "WANDB_DATA_DIR": f"{tmp_path}/staging", "HOME": str(place)}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     yield place
     if "wandb" in sys.modules:

@@ -26,18 +26,16 @@ class FakeWandb:
                 if fake.state == "hanging":
                     fake.release.wait(60)
                     self.close_connection = True
-                else:
-                    self.reply(200, {"data": answer(body)} if "graphql" in self.path else {})
-
-            do_GET = do_HEAD = do_POST  # noqa: N815
-
-            def reply(self, status, content):
+                    return
+                content = {"data": answer(body)} if "graphql" in self.path else {}
                 text = b"" if self.command == "HEAD" else json.dumps(content).encode()
-                self.send_response(status)
+                self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
+
+            do_GET = do_HEAD = do_POST  # noqa: N815
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -52,23 +50,13 @@ class FakeWandb:
 
 
 def answer(body):
-    """Return the data of one GraphQL operation."""
-    if "upsertBucket" in body:
-        project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
-        bucket = {
-            "id": "b",
-            "name": json.loads(body)["variables"].get("name"),
-            "displayName": "",
-            "config": "{}",
-        }
-        return {
-            "upsertBucket": {
-                "bucket": {**bucket, "project": project, "historyLineCount": 0},
-                "inserted": True,
-            }
-        }
-    if "viewer" in body:
-        return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
-    if "createRunFiles" in body:
-        return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
-    return {}
+    """Return the data of a GraphQL operation, and of others that its text names."""
+    project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
+    bucket = {"id": "b", "name": json.loads(body).get("variables", {}).get("name"), "displayName": ""}
+    bucket |= {"config": "{}", "project": project, "historyLineCount": 0}
+    every = {
+        "upsertBucket": {"bucket": bucket, "inserted": True},
+        "viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}},
+        "createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []},
+    }
+    return {name: data for name, data in every.items() if name in body}
