@@ -2,23 +2,13 @@
 
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
-import tiny
-from battery import SHORT, command
+from battery import SHORT, called, command
 
 POSENC = f"{shlex.quote(sys.executable)} -m posenc"
 pytestmark = pytest.mark.faults
-
-
-def shell(script, cwd, **env):
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=cwd, env=tiny.environment(**env), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, errors="replace", timeout=300, check=False,
-    )  # fmt: skip
-    return tiny.Result(done.returncode, done.stdout, done.stderr)
 
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
@@ -38,7 +28,7 @@ CASES = [  # a script, exit codes, what stderr says
 )
 def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
     train = f"{POSENC} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"
-    result = shell(script.replace("{train}", train).replace("{}", POSENC), place, **env)
+    result = called("bash", "-c", script.replace("{train}", train).replace("{}", POSENC), cwd=place, **env)
     assert result.code in codes and re.search(says, result.err), result
     assert not re.search("Traceback|Exception ignored|fault of posenc", result.err), result.err
     assert not env or result.out.isascii()
