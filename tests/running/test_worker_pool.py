@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import yaml
@@ -23,17 +22,15 @@ open('begun', 'w').close()
 time.sleep(60)
 """
 DONE = "open('done', 'w').close()"
-Run = Callable[..., tuple[int, str]]
 
 
 def jobs_of(folder, *scripts, **more):
     found = []
     for i, script in enumerate(scripts):
         place = folder / "runs" / str(i)
-        text = (
-            f"import os, signal, sys\nos.makedirs({str(place)!r}, exist_ok=True)\nos.chdir({str(place)!r})\n"
-        )
-        words = [sys.executable, "-S", "-c", text + script]
+        place.mkdir(parents=True, exist_ok=True)
+        begin = f"import os, signal, sys\nos.chdir({str(place)!r})\n"
+        words = [sys.executable, "-S", "-c", begin + script]
         found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))
     return found
 
@@ -115,9 +112,7 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool, tmp_path):
 
 
 def test_output_is_read_to_its_end_whoever_keeps_it_open(pool, tmp_path, capsys):
-    leave = (
-        "import subprocess\nsubprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(5)'])\n"
-    )
+    leave = "import subprocess\nsubprocess.Popen(['sleep', '5'])\n"
     says = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
     began = time.monotonic()
     jobs = jobs_of(tmp_path, leave + DONE, says + DONE)
