@@ -1,9 +1,9 @@
 """Whole sweeps: jobs in processes of their own, the comparison at the end, failures listed."""
 
-import json
 import re
 
 import tiny
+from fake_runs import read_json, stamps
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
@@ -13,7 +13,7 @@ from posenc.running.sweep import jobs_of
 
 def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, place, corpus):
     """Rope with seed 0 is trained already."""
-    before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("model.safetensors")}
+    before = stamps(run_copy / "checkpoints")
     sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
     result = tiny.spawn(*sweep, cwd=place)
     assert result.code == 0, result.err
@@ -21,7 +21,7 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, plac
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
     ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
     assert re.search(ends, result.err)
-    assert {p: p.stat().st_mtime_ns for p in before} == before and "\x1b" not in result.err
+    assert stamps(run_copy / "checkpoints") == before and "\x1b" not in result.err
     assert len(list((place / "runs" / "default").iterdir())) == 2
     assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
@@ -36,7 +36,7 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, place):
     assert result.code == 1 and "damaged record" in result.err
     assert f"(log: {run_copy}/log.txt)" in result.err
     assert "damaged record" in (run_copy / "log.txt").read_text()
-    assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
+    assert read_json(run_copy / "status.json")["status"] == "finished"
 
 
 def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place, corpus):
