@@ -27,26 +27,19 @@ def test_without_the_plug_in_it_says_what_to_install(posenc, place, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("programs", "launcher", "code", "said"),
+    ("programs", "name", "code", "said"),
     [
         ({"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}, "submitit_slurm", 2, "no controller"),
-        (
-            {"sbatch": "echo invalid >&2; exit 1", "sinfo": "", "srun": ""},
-            "slurm",
-            1,
-            "Slurm refuses the jobs: ",
-        ),
+        ({"sbatch": "echo no >&2; exit 1", "sinfo": "", "srun": ""}, "slurm", 1, "Slurm refuses the jobs: "),
         ({}, "submitit_local", 2, "allowed: basic, slurm"),
     ],
 )
-def test_where_slurm_does_not_answer_nothing_is_left(
-    train, place, monkeypatch, programs, launcher, code, said
-):
+def test_where_slurm_does_not_answer_nothing_is_left(train, place, monkeypatch, programs, name, code, said):
     pytest.importorskip("submitit")
-    for name, script in programs.items():
-        put(place, name, script)
+    for program, script in programs.items():
+        put(place, program, script)
     monkeypatch.setenv("PATH", str(place))
-    result = train("-m", f"hydra/launcher={launcher}", "seed=0,1")
+    result = train("-m", f"hydra/launcher={name}", "seed=0,1")
     assert result.code == code and said in result.err and "Traceback" not in result.err, result.err
     assert len(result.err.splitlines()) < 6 and not (place / "runs" / ".sweeps").exists()
 

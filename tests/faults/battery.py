@@ -18,14 +18,8 @@ def command(corpus, *words):
 
 def called(*words, cwd, **env):
     """Run a program with nothing to read, and wait."""
-    done = subprocess.run(
-        words,
-        cwd=cwd,
-        env=tiny.environment(**env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=300,
-    )
+    how = {"env": tiny.environment(**env), "stdin": subprocess.DEVNULL, "capture_output": True}
+    done = subprocess.run(words, cwd=cwd, timeout=300, **how)
     return tiny.Result(done.returncode, *(out.decode(errors="replace") for out in (done.stdout, done.stderr)))
 
 

@@ -1,9 +1,10 @@
-"""Locks, the order of fsync and rename, damaged checkpoints, full disks."""
+"""Locks, the order of fsync and rename, full disks; streams, limits and folders that are not as usual."""
 
 import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from battery import SAVES, called, command, weights
+from battery import SAVES, SHORT, called, command, weights
 
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
@@ -148,3 +149,31 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path):
     folder.append_metrics(tmp_path, {"step": 2})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+# --- What is not as usual: it works, or says why in a line.
+
+
+POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+CASES = [  # a script, exit codes, what stderr says
+    ("set -o pipefail; {} compare | head -1", (0, 1, 141), "^$", {}),
+    ("{} compare --format json > /dev/full", (1,), "No space left", {}),
+    ("{} runs <&- >&- 2>&-", (0, 1), "^$", {}),
+    ("{} compare", (0,), "", POSIX),
+    ("mkdir gone; cd gone; rmdir ../gone; {} runs", (0, 1, 2), "", {}),
+    ("ulimit -n 64; {train} runs_dir=few", (0,), "", {}),
+    ("ulimit -f 100; {train} runs_dir=short", (1,), "File too large", {}),
+]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("script", "codes", "says", "env"), CASES, ids=[case[0] + "".join(case[3]) for case in CASES]
+)
+def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
+    posenc = f"{shlex.quote(sys.executable)} -m posenc"
+    train = f"{posenc} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"
+    result = called("bash", "-c", script.replace("{train}", train).replace("{}", posenc), cwd=place, **env)
+    assert result.code in codes and re.search(says, result.err), result
+    assert not re.search("Traceback|Exception ignored|fault of posenc", result.err), result.err
+    assert not env or result.out.isascii()

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from fake_runs import positions, record
-from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
@@ -123,16 +122,13 @@ def train(place, url, dies=None):
 
 
 @pytest.mark.slow
-def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(tmp_path, home, fake_wandb):
+def test_the_key_goes_to_the_users_server_whatever_a_run_directory_says(tmp_path, home, fake_wandb, stranger):
     """W&B has settings in folders called wandb; of a run directory's own none is read."""
-    stranger, run = FakeWandb(), tmp_path / "run"
+    run = tmp_path / "run"
     for folder, url in ((home / ".config" / "wandb", fake_wandb.url), (run / "wandb", stranger.url)):
         folder.mkdir(parents=True)
         (folder / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
-    try:
-        said = train(run, None)
-    finally:
-        stranger.close()
+    said = train(run, None)
     assert stranger.requests == [] and said == ""
     for sent in ("upsertBucket", "train/loss", "eval/fixed-target/nats"):
         assert any(sent in body for body in fake_wandb.requests), sent
