@@ -48,8 +48,8 @@ def swept(tmp_path_factory):
         for seed in (0, 1, 2):
             losses = {m: 1.2 + 0.01 * seed * m + max(0, m - 1) * slope for m in MULTIPLES}
             records = [record(int(m * T), loss) for m, loss in losses.items()]
-            for m, probe in [(m, probe) for m in (1, 2, 8) for probe in ("induction", "far-copy")]:
-                records.append(record(int(m * T), 2 + m * slope, protocol=probe))
+            for probe in ("induction", "far-copy"):
+                records += [record(m * T, 2 + m * slope, protocol=probe) for m in (1, 2, 8)]
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
             records += recall_records(FOUND | ({448: 10} if name == "rope" else {8: 20 + seed}))
             write_run(root, name, seed=seed, records=records)
@@ -73,9 +73,8 @@ def test_the_charts_have_the_comparisons_numbers_and_margins(swept, metric, unit
         assert points(change, row.label) == pytest.approx(moved, rel=1e-5, abs=1e-9)
     cell = found[0].rows[0].cells[-1]
     band = next(p for p in context.spec["data"]["values"] if p.get("row") == "alibi" and p["x"] == 8)
-    assert (band["low"], band["high"]) == pytest.approx(
-        (cell.mean - cell.spread, cell.mean + cell.spread), rel=1e-5
-    )
+    ends = (cell.mean - cell.spread, cell.mean + cell.spread)
+    assert (band["low"], band["high"]) == pytest.approx(ends, rel=1e-5)
     margins = [(p["bottom"], p["top"]) for p in change.spec["data"]["values"] if "top" in p]
     assert margins == ([] if unit is None else [pytest.approx((-0.02 * unit, 0.02 * unit))])
     assert context.spec["encoding"]["y"]["scale"]["type"] == ("log" if metric == "ppl" else "linear")
@@ -161,9 +160,7 @@ def test_styles_are_distinct_and_those_of_earlier_figures():
     assert len(set(styles_of(extended).values())) == len(extended)
     assert style_of("rope", "rope") == series.Style("#2B9DF4", "#7C9AD3", (), "P")
     assert style_of("rope base=500000", "rope") == series.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
-
-
-def test_a_variant_keeps_the_family_and_an_extension_its_mark():
+    # a variant keeps the family and an extension its mark
     base, yarn = style_of("rope", "rope"), style_of("rope+yarn", "rope")
     other = style_of("alibi+yarn", "alibi")
     assert (yarn.dash, yarn.marker) == (other.dash, other.marker)
