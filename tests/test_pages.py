@@ -14,14 +14,9 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
 
 
 def test_opens_with_exactly_two_commands_that_share_their_set_up():
-    kind, body = BLOCKS[0]
-    lines = body.strip().splitlines()
-    assert kind == "sh" and len(lines) == 2
-    for line, install in zip(lines, ("-e .", "-e '.[dev]'"), strict=True):
-        begin = f"python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt {install} && "
-        assert line.startswith(begin)
-    assert lines[0].endswith(".venv/bin/posenc train encoding=rope")
-    assert lines[1].endswith(".venv/bin/python -m pytest")
+    installs = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e {} && .venv/bin/{}\n"
+    ends = ((".", "posenc train encoding=rope"), ("'.[dev]'", "python -m pytest"))
+    assert BLOCKS[0] == ("sh", "".join(installs.format(*end) for end in ends))
 
 
 def test_the_python_example_runs():
@@ -135,21 +130,16 @@ def test_every_printed_field_is_described(posenc, trained_once, options):
 # --- The README and docs/study.md say what the records say: tables and figures made anew, nothing trained.
 
 
-RECORDS = tiny.ROOT / "docs" / "study"
-
-
-@pytest.mark.parametrize(("records", "context_length"), [(RECORDS, 64), (RECORDS.parent / "study-128", 128)])
-def test_records_are_compact_and_of_finished_runs_of_one_recipe(records, context_length):
-    runs = load_runs([records])
-    assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
-    assert sum(file.stat().st_size for file in records.iterdir()) < 5e6
-    for run in runs:
-        of = [run.facts[key] for key in ("tokens", "precision", "context_length")]
-        assert of == [3999744, "fp32", context_length] and run.config["train"]["lr"] == 0.002
-    assert {run.facts["model"]["name"] for run in runs} == {"nano"}
+@pytest.mark.parametrize(("folder", "context_length"), [("study", 64), ("study-128", 128)])
+def test_records_are_compact_and_of_finished_runs_of_one_recipe(folder, context_length):
+    runs = load_runs([DOCS / folder])
+    assert runs and sum(file.stat().st_size for file in (DOCS / folder).iterdir()) < 5e6
     assert len({run.facts["corpus"]["fingerprint"] for run in runs}) == 1
     protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
     for run in runs:
+        of = [run.facts[key] for key in ("tokens", "precision", "context_length")]
+        assert of == [3999744, "fp32", context_length] and run.config["train"]["lr"] == 0.002
+        assert run.state == "finished" and run.facts["model"]["name"] == "nano"
         assert protocols <= {record["protocol"] for record in run.records}, run.name
 
 
