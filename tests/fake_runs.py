@@ -22,23 +22,12 @@ def record(window, loss, **changes):
     note = changes.get("note")
     count = changes.pop("count", DOCUMENTS)
     wiggle = changes.pop("wiggle", 0.1)
-    sums = {
-        "documents": range(count),
-        "nats": [10 * (loss + wiggle * (-1) ** d) for d in range(count)],
-        "targets": [10] * count,
-        "bytes": [10] * count,
-    }
-    facts = {
-        "protocol": "fixed-target",
-        "train_length": T,
-        "checkpoint_step": 800,
-        "corpus": "sympy",
-        "fingerprint": "f" * 64,
-        "split": "test",
-        "targets_hash": "a" * 16,
-        "seconds": 1.0,
-    }
-    return make_record(window=window, **{**facts, **({} if note else sums), **changes})
+    facts = {"protocol": "fixed-target", "train_length": T, "checkpoint_step": 800, "seconds": 1.0}
+    facts |= {"corpus": "sympy", "fingerprint": "f" * 64, "split": "test", "targets_hash": "a" * 16}
+    if not note:
+        nats = [10 * (loss + wiggle * (-1) ** d) for d in range(count)]
+        facts |= {"documents": range(count), "nats": nats, "targets": [10] * count, "bytes": [10] * count}
+    return make_record(window=window, **{**facts, **changes})
 
 
 EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
@@ -47,16 +36,17 @@ EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 
 def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
     """Bin i has a loss of 1 + i / 10 + shift (1 + shift if `flat`), over a level of 1.2."""
     nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
+    rise = {"level": 1.2, "rise": [loss - 1.2 for loss in nats], "breaks_at": breaks_at}
+    rise["rise_ci95"] = [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])]
+    slope_ci95 = None if slope is None else [slope - 2e-4, slope + 2e-4]
+    targets = [40 * (b - a) for a, b in pairwise(EDGES)]
     return {
         "edges": EDGES,
         "nats": nats,
-        "targets": [40 * (b - a) for a, b in pairwise(EDGES)],
-        "level": 1.2,
-        "rise": [loss - 1.2 for loss in nats],
-        "rise_ci95": [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])],
+        "targets": targets,
+        **rise,
         "slope": slope,
-        "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4],
-        "breaks_at": breaks_at,
+        "slope_ci95": slope_ci95,
     }
 
 
@@ -75,16 +65,11 @@ def recall_records(found, windows=100):
         lines = [(distance, 4, count) for distance, count in found.items() if distance < window]
         lines += [(T // 2, 1, 50), (T // 2, 16, 10)] if window >= T else [(8, 1, 50)]
         distance, pairs, correct = map(list, zip(*lines, strict=True))
-        recall = {
-            "distance": distance,
-            "pairs": pairs,
-            "windows": [windows] * len(lines),
-            "correct": correct,
-            "nats": [4.16 * (1 - count / windows) for count in correct],
-        }
-        unit = "nats per value"
-        changes = {"protocol": "recall", "unit": unit, "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
-        made.append(record(window, 2.0, recall=recall, **changes))
+        nats = [4.16 * (1 - count / windows) for count in correct]
+        recall = {"distance": distance, "pairs": pairs, "windows": [windows] * len(lines)}
+        recall |= {"correct": correct, "nats": nats}
+        changes = {"unit": "nats per value", "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
+        made.append(record(window, 2.0, protocol="recall", recall=recall, **changes))
     return made
 
 
@@ -120,19 +105,11 @@ def write_run(
     losses = losses if losses is not None else dict.fromkeys(MULTIPLES, 1.3)
     for one in records if records is not None else [record(int(m * T), loss) for m, loss in losses.items()]:
         write_record(run, one)
-    run_facts = {
-        "name": run.name,
-        "encoding": described,
-        "model": {"name": "nano", "n_layers": 4},
-        "parameters": {"total": 803_000, "encoding": 0, "embedding": 33_000},
-        "corpus": {"name": "sympy", "fingerprint": "f" * 64},
-        "tokenizer": "bytes",
-        "context_length": T,
-        "tokens": 3_276_800,
-        "steps": 800,
-        "seed": seed,
-    }
-    assemble_results(run, {**run_facts, **(facts or {})})
+    about = {"name": run.name, "encoding": described, "context_length": T, "seed": seed}
+    about |= {"tokens": 3_276_800, "steps": 800, "model": {"name": "nano", "n_layers": 4}}
+    about |= {"parameters": {"total": 803_000, "encoding": 0, "embedding": 33_000}}
+    about |= {"tokenizer": "bytes", "corpus": {"name": "sympy", "fingerprint": "f" * 64}}
+    assemble_results(run, about | (facts or {}))
     return run
 
 

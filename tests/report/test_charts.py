@@ -129,22 +129,19 @@ def test_the_same_runs_give_the_same_bytes(swept):
     assert re.search(rb"/FontFile2? \d+ 0 R|/FontFile3", content) or b"FlateDecode" in content
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "words"),
-    [
+def test_wrong_input_is_named(tmp_path):
+    write_run(tmp_path / "runs", "n" * 44)
+    for path, kind, words in (
         ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
         ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall"),
-    ],
-)
-def test_wrong_input_is_named(tmp_path, path, kind, words):
-    write_run(tmp_path / "runs", "n" * 44)
-    with pytest.raises(UserError, match=words):
-        save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
-    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
-    if kind == "heat" or "ending" in words:  # asked before the work, too
+    ):
         with pytest.raises(UserError, match=words):
-            check_plot(tmp_path / path, kind)
+            save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
+        if kind != "recall":  # asked before the work, too
+            with pytest.raises(UserError, match=words):
+                check_plot(tmp_path / path, kind)
+    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
 
 
 # --- Styles of encodings: distinct, stable, told apart without colour

@@ -26,12 +26,11 @@ def records(*windows):
 
 
 def test_a_run_is_curves_against_steps_windows_and_positions(tracker, tmp_path, capfd):
-    measured = [*records(64, 512), dict(positions())]
     run = tmp_path / f"whole-{tracker}"
     tracked = begin(tracker, run)
     for step in (25, 50):
         tracked.log({"loss": 100 / step, "train/lr": 1e-3, "tokens": step}, step)
-    tracked.evaluation(measured)
+    tracked.evaluation([*records(64, 512), dict(positions())])
     tracked.finish("finished")
     tracked.log({"loss": 9.0}, 75)  # after the end
     got = found(tracker, run)
@@ -45,8 +44,12 @@ def test_a_run_is_curves_against_steps_windows_and_positions(tracker, tmp_path, 
 
 def test_a_resumed_run_goes_on_without_doubled_points(tracker, tmp_path):
     run = tmp_path / f"resumed-{tracker}"
-    first, again, later = [25, 50, 75], [50, 75, 100], [100]  # the checkpoint was of step 25
-    for steps, cells, sweep in ((first, [], "a"), (again, [64], "b"), (later, [64, 512], "c")):
+    # the checkpoint was of step 25
+    for steps, cells, sweep in (
+        ((25, 50, 75), [], "a"),
+        ((50, 75, 100), [64], "b"),
+        ((100,), [64, 512], "c"),
+    ):
         tracked = begin(tracker, run, group=sweep)
         for step in steps:
             tracked.log({"loss": float(step)}, step)
@@ -59,21 +62,19 @@ def test_a_resumed_run_goes_on_without_doubled_points(tracker, tmp_path):
     assert kept["group"] == "a" and kept["step"] >= 100  # it stays in the group that it began in
 
 
-class Written(BaseTracker):
-    """One that writes down what it is sent, and fails as told."""
+class Failing(BaseTracker):
+    """One that writes down what it is sent, and fails at it."""
 
     label = "the tracker"
 
-    def __init__(self, run, trouble=None):
+    def __init__(self, run):
         super().__init__(TrackedRun("r", "g", [], {"seed": 1}, run), "written")
         self.save()
-        self.trouble = trouble
         self.got = []
 
     def send(self, row, axis, at):
         self.got.append(at)
-        if self.trouble is not None:
-            raise self.trouble
+        raise OSError(f"gone with {'k' * 40}\nand more\x1b")
 
     def end(self, status):
         self.got.append(status)
@@ -81,7 +82,7 @@ class Written(BaseTracker):
 
 def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    tracked = Written(tmp_path, trouble=OSError(f"gone with {'k' * 40}\nand more\x1b"))
+    tracked = Failing(tmp_path)
     for step in (25, 50):
         tracked.log({"loss": 1.0}, step)
     tracked.evaluation(records(64))
@@ -89,7 +90,7 @@ def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog
     tracked.finish("finished")
     (line,) = [one.getMessage() for one in caplog.records]
     assert line == "the tracker is switched off, the run goes on without it (OSError: gone with ***)."
-    assert tracked.got == [25, "failed"] and Written(tmp_path).progress.step == -1
+    assert tracked.got == [25, "failed"] and Failing(tmp_path).progress.step == -1
 
 
 # The choice

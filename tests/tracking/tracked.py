@@ -21,8 +21,7 @@ def shipped(name):
 
 def begin(name, run, group="sweep-1", tags=("rope",), **keys):
     """Start a tracker as shipped, but for `keys`."""
-    settings = {**shipped(name), **keys}
-    return build_tracker(settings, TrackedRun(run.name, group, tags, CONFIG, run))
+    return build_tracker({**shipped(name), **keys}, TrackedRun(run.name, group, tags, CONFIG, run))
 
 
 class Found(NamedTuple):
