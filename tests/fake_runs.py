@@ -15,22 +15,17 @@ from posenc.results.schema import make_record
 T = 64
 MULTIPLES = (0.5, 1, 2, 4, 8)
 DOCUMENTS = 40
+EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
 
 
-def record(window, loss, **changes):
+def record(window, loss, *, count=DOCUMENTS, wiggle=0.1, **changes):
     """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0."""
-    note = changes.get("note")
-    count = changes.pop("count", DOCUMENTS)
-    wiggle = changes.pop("wiggle", 0.1)
     facts = {"protocol": "fixed-target", "train_length": T, "checkpoint_step": 800, "seconds": 1.0}
     facts |= {"corpus": "sympy", "fingerprint": "f" * 64, "split": "test", "targets_hash": "a" * 16}
-    if not note:
+    if not changes.get("note"):
         nats = [10 * (loss + wiggle * (-1) ** d) for d in range(count)]
         facts |= {"documents": range(count), "nats": nats, "targets": [10] * count, "bytes": [10] * count}
     return make_record(window=window, **{**facts, **changes})
-
-
-EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
 
 
 def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
@@ -38,16 +33,8 @@ def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
     nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
     rise = {"level": 1.2, "rise": [loss - 1.2 for loss in nats], "breaks_at": breaks_at}
     rise["rise_ci95"] = [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])]
-    slope_ci95 = None if slope is None else [slope - 2e-4, slope + 2e-4]
-    targets = [40 * (b - a) for a, b in pairwise(EDGES)]
-    return {
-        "edges": EDGES,
-        "nats": nats,
-        "targets": targets,
-        **rise,
-        "slope": slope,
-        "slope_ci95": slope_ci95,
-    }
+    rise |= {"slope": slope, "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4]}
+    return {"edges": EDGES, "nats": nats, "targets": [40 * (b - a) for a, b in pairwise(EDGES)], **rise}
 
 
 def positions(**changes):

@@ -29,6 +29,8 @@ FEWER = {
     "experiment=headline": "experiment=headline encoding=rope",
 }
 ONLY_ASKS = {"--help", "--cfg"}
+HYDRAS = dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir"))
+HYDRAS |= dict.fromkeys(("check", "show"), ("-m", "--config-dir"))
 # What a page has the reader write, by block; elsewhere typing the commands is all.
 SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
 
@@ -147,10 +149,6 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason():
     for page in PAGES:
         marks = re.findall(r"<!-- not run:.*?-->\n(.*)", page.read_text(encoding="utf-8"))
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"
-
-
-HYDRAS = dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir"))
-HYDRAS |= dict.fromkeys(("check", "show"), ("-m", "--config-dir"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,6 +11,9 @@ from posenc.results import load_runs
 
 TEXT = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+DOCS = tiny.ROOT / "docs"
+SCHEMA = (DOCS / "schema.md").read_text(encoding="utf-8")
+LISTS = {"columns": "Column", "rows": "Row"}
 
 
 def test_opens_with_exactly_two_commands_that_share_their_set_up():
@@ -25,18 +28,12 @@ def test_the_python_example_runs():
 
 
 def test_the_tree_of_the_architecture_page_is_the_real_one():
-    page = (tiny.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     block = next(body for body in re.findall(r"```text\n(.*?)```", page, re.S) if body.startswith("conf/"))
     named = set(re.findall(r"^(\S+/)", block, re.M))
     folders = {f"posenc/{p.name}/" for p in (tiny.ROOT / "posenc").iterdir() if (p / "__init__.py").is_file()}
     assert {n for n in named if n.startswith("posenc/")} == folders
     assert all((tiny.ROOT / name).is_dir() for name in named)
-
-
-# --- The documentation site builds, needs no other machine, and its Python page runs.
-
-
-DOCS = tiny.ROOT / "docs"
 
 
 @pytest.mark.slow
@@ -83,23 +80,16 @@ def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
             assert (site / target).is_file(), f"{page.name}: {target}"
 
 
-# --- docs/schema.md is what the types say, and names every field of a real document.
-
-
-SCHEMA = tiny.ROOT / "docs" / "schema.md"
-LISTS = {"columns": "Column", "rows": "Row"}
-
-
 def described():
     """The fields of each type on the page."""
-    sections = re.split(r"^### ", SCHEMA.read_text(encoding="utf-8"), flags=re.M)[1:]
+    sections = re.split(r"^### ", SCHEMA, flags=re.M)[1:]
     return {one.splitlines()[0]: set(re.findall(r"^\| `(\w+)` \|", one, re.M)) for one in sections}
 
 
 @pytest.mark.parametrize("name", ["schema", "encodings"])
 def test_the_page_is_what_its_script_writes(name):
     code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
-    made, page = tiny.python("-c", code), (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    made, page = tiny.python("-c", code), (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert made.code == 0 and made.out == page, f"run python scripts/{name}_page.py"
 
 
@@ -121,13 +111,10 @@ def test_every_printed_field_is_described(posenc, trained_once, options):
     document = json.loads(posenc("compare", str(trained_once), "--format", "json", *options).out)
     for one in document["comparisons"] if options else [document]:
         assert set(one) == {"schema_version", "summary"} | described()["Comparison"]
-        assert all(f"`{key}`" in SCHEMA.read_text(encoding="utf-8") for key in one["header"])
+        assert all(f"`{key}`" in SCHEMA for key in one["header"])
         for key, kind in LISTS.items():
             assert all(set(item) == described()[kind] for item in one[key])
         assert all(set(cell) == described()["Cell"] for row in one["rows"] for cell in row["cells"])
-
-
-# --- The README and docs/study.md say what the records say: tables and figures made anew, nothing trained.
 
 
 @pytest.mark.parametrize(("folder", "context_length"), [("study", 64), ("study-128", 128)])

@@ -108,9 +108,6 @@ def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document
     assert "\\|" in render(evil, "markdown", 80)
 
 
-# --- scripts/bench_peers.py: every peer is a causal model of posenc's size that learns.
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["nanoGPT-like", "transformers", "x-transformers"])
 def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):

@@ -21,6 +21,8 @@ from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class
 
+RUN = "runs/default/mine-T16-s0-12345678"
+
 
 def names(command, path=()):
     """The command and every one below it."""
@@ -66,9 +68,6 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
     flat = " ".join(out.split())
     assert all(name in flat for group in groups(command) for name in choice_files(group))
     assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
-
-
-RUN = "runs/default/mine-T16-s0-12345678"
 
 
 @pytest.mark.parametrize(

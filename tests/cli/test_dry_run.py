@@ -51,11 +51,12 @@ def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, place, cor
 
 
 def test_states_and_a_sweep(train, run_copy, place):
-    result = train("-m", "encoding=rope,alibi", "seed=0,1", "--dry-run")
+    result = train("-m", "encoding=rope,alibi", "seed=1,0", "--dry-run")
     assert result.code == 0, result.err
-    lines = [line.rstrip() for line in result.out.splitlines() if re.match(r"(rope|alibi)-", line)]
-    assert len(lines) == 4 and lines[0].endswith("finished") and lines[3].endswith("to run")
-    assert [line.split("-")[0] for line in lines] == ["rope", "alibi"] * 2  # seed by seed, as they run
+    lines = re.findall(r"^(\w+)-.*-s(\d)-\w+ .* (finished|to run) *$", result.out, re.M)
+    # seed by seed, as they run
+    assert [" ".join(line[:2]) for line in lines] == ["rope 1", "alibi 1", "rope 0", "alibi 0"]
+    assert [line[2] for line in lines] == ["to run", "to run", "finished", "to run"]
     assert "4 jobs, one after the other" in result.out
     (run_copy / "status.json").write_text('{"status": "diverged"}')
     before = stamps(place)

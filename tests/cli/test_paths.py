@@ -11,6 +11,8 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 
+NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
+
 
 def settings_of(*words, command="train"):
     return [job.settings for job in compose_jobs(command, parse(list(words))).jobs]
@@ -45,12 +47,6 @@ def test_runs_lie_where_the_path_says(train, posenc, place, corpus, monkeypatch)
     assert posenc("eval", f"run=~/mehrere Läufe/default/{run.name}", "eval.lengths=[1x,2x]").code == 0
     (place / "mein conf").mkdir()
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
-
-
-# --- `posenc eval -m run=...`: folders and globs stand for the runs below them.
-
-
-NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from fake_runs import only_run, stamps
 import posenc as px
 from posenc.laws import LAWS, statement
 
+PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
+
 
 def own_encoding(place):
     """Write a plug-in with a bias; the arguments that make it known."""
@@ -66,9 +68,6 @@ def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
     assert posenc("show", f"run={run}").code == 2
 
 
-# --- check
-
-
 def only(monkeypatch, *laws):
     monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
 
@@ -117,12 +116,6 @@ def test_all_of_them_but_those_that_refuse(posenc, monkeypatch):
     documents = json.loads(posenc("check", "--all", "positions=randomized", "--json").out)
     refused = {one["encoding"]["name"] for one in documents if "refused" in one}
     assert "nope" in refused and len(documents) == 4
-
-
-# --- sample
-
-
-PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
 
 
 def columns(out):

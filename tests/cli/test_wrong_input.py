@@ -202,6 +202,6 @@ def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(posenc, monke
     monkeypatch.setattr("posenc.cli.runs._read", broken)
     result = posenc("runs")
     assert (result.code, len(result.err.splitlines())) == (1, 2)
-    assert "KeyError: 'surprise'" in result.err and "--debug" in result.err
+    assert "KeyError: 'surprise'\n  this is a fault of posenc; --debug shows" in result.err
     with pytest.raises(KeyError, match="surprise"):
         posenc("runs", "--debug")

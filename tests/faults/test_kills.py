@@ -23,9 +23,6 @@ def test_kill_9_and_the_same_command(train, place, corpus):
     assert len(lines) == len({line.partition(",")[0] for line in lines})
 
 
-# --- sweeps: two at once, and stopped
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_two_of_the_same_sweep_share_the_work(place, corpus, jobs):

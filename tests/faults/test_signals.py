@@ -200,15 +200,11 @@ def test_a_signal_that_python_swallowed_is_not_lost():
         (MemoryError(), "error: not enough memory: MemoryError\n"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
-        (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
     ],
 )
 def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
     assert report_error(error, StopFlag()) == 1
     assert said in capsys.readouterr().err
-
-
-# --- Work goes on when nobody sees it any more, and stops with a save when its terminal is gone.
 
 
 @pytest.mark.parametrize("terminal", [False, True])

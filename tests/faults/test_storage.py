@@ -151,9 +151,6 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
-# --- What is not as usual: it works, or says why in a line.
-
-
 POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 CASES = [  # a script, exit codes, what stderr says
     ("set -o pipefail; {} compare | head -1", (0, 1, 141), "^$", {}),

@@ -15,6 +15,10 @@ from posenc.report.series import DASHES, MARKERS, VARIANT_DASHES, Names, style_o
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 
+FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
+CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
+EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
+
 
 def given(root, **request):
     """The tables of the runs below a folder."""
@@ -35,9 +39,6 @@ def points(made, row, panel=""):
 def svg_texts(kind, found):
     root = ElementTree.fromstring(plot_bytes("svg", kind, found))
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
-
-
-FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
 
 
 @pytest.fixture(scope="module")
@@ -142,13 +143,6 @@ def test_wrong_input_is_named(tmp_path):
             with pytest.raises(UserError, match=words):
                 check_plot(tmp_path / path, kind)
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
-
-
-# --- Styles of encodings: distinct, stable, told apart without colour
-
-
-CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
-EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
 
 
 def test_styles_are_distinct_and_those_of_earlier_figures():

@@ -135,9 +135,6 @@ def test_the_same_runs_give_the_same_bytes_and_a_failure_leaves_the_old_page(roo
     assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2
 
 
-# --- in a browser
-
-
 @pytest.fixture
 def tab(root, page):
     """The page at the size of a desk; nothing may have been requested, asked or printed on the console."""

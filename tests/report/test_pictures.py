@@ -78,9 +78,6 @@ def test_every_kind_of_panel_is_drawn_with_its_lines_and_marks(names):
         assert lines | {name for name in {**panel.marks, **panel.y_marks} if name} <= texts
 
 
-# What is measured
-
-
 def test_bias_curves_are_the_bias():
     slopes = [2**-4, 2**-8, 2**-2]  # of three heads
     (curves,) = panels_of(encoding_of("alibi", **ALIBI)).values()

@@ -61,9 +61,6 @@ def of_run(root, which="", **saved):
     return stream.getvalue()
 
 
-# --- one screen
-
-
 def test_a_run_of_the_study_is_one_screen():
     text = of_run(ROOT / "docs" / "study", "rope-nano-T64-s0-", saved=Path("runs/default/rope"))
     lines = text.splitlines()
@@ -179,9 +176,6 @@ def test_the_next_command_is_this_one_with_more(tmp_path, monkeypatch):
     assert text.splitlines()[-2] == f"saved  runs/default/{run.name}"
 
 
-# --- the answer
-
-
 def test_the_answer_names_the_best_and_who_keeps_its_loss(tmp_path):
     for name, loss in {"alibi": 1.001, "rope": 1.1, "nope": 2.0, "t5": 3.0, "cope": 0.9}.items():
         for seed in range(3):
@@ -219,9 +213,6 @@ def test_what_is_missing_is_in_the_row(tmp_path):
     ]
     with pytest.raises(UserError, match="did you mean: markdown"):
         render([compared(tmp_path)], "markdwn")
-
-
-# --- in full, papers, programs
 
 
 def test_in_full(sweep):
@@ -275,9 +266,6 @@ def test_streams_decide_width_colour_and_signs(sweep, monkeypatch):
     assert "\x1b[1;32m" in render([comparison], "table", 80, True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "32m" not in render([comparison], "table", 80, True)
-
-
-# --- strangers' text
 
 
 @pytest.mark.parametrize(

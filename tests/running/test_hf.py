@@ -23,6 +23,8 @@ from posenc.running.jobs import check_jobs
 
 T = hf_models.T
 load = transformers.AutoModelForCausalLM.from_pretrained
+YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
+DIVISORS, SHORT = [1.0, 1.5, 3.0, 4.5], {"short_factor": [1.0] * 4}  # one for each pair
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
 
 
@@ -106,13 +108,6 @@ def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
     assert [record["nats"] is None for record in run.records] == [False, True]
     said = f"n/a: no encoding of positions from {8 * T + 1} on" if name == "gpt2" else "out of bounds"
     assert said in str(run.records[1]["note"])
-
-
-# --- traps: the number of the naive way, and ours
-
-
-YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
-DIVISORS, SHORT = [1.0, 1.5, 3.0, 4.5], {"short_factor": [1.0] * 4}  # one for each pair
 
 
 @pytest.mark.parametrize(
@@ -251,9 +246,6 @@ def test_the_command(checkpoints, place, corpus, posenc, capsys):
     assert posenc("eval", f"run={run}", "context_length=8").code == 2
     again = posenc("eval", f"run={run}")
     assert again.code == 2 and "not a run that was trained" in again.err
-
-
-# --- the other way: a run as a checkpoint
 
 
 def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus, asked, posenc):

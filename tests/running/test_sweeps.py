@@ -17,7 +17,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.machine import threads_for
 from posenc.running import sweep as module
-from posenc.running.jobs import check_jobs, seed_by_seed
+from posenc.running.jobs import check_jobs
 from posenc.running.run_directory import FINISHED
 from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus
 
@@ -170,9 +170,6 @@ def test_how_many_at_once(tmp_path, monkeypatch):
     assert visible_gpus() == ["5", "GPU-a1"]
 
 
-# --- Whole sweeps: the comparison at the end, failures listed.
-
-
 def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, place, corpus):
     """Rope with seed 0 is trained already."""
     before = stamps(run_copy / "checkpoints")
@@ -207,11 +204,3 @@ def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place, corpus):
     jobs = module.jobs_of("train", line, check_jobs("train", compose_jobs("train", line)))
     assert jobs[1].words[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
     assert list(jobs[1].words[-2:]) == ["seed=1", "hydra.mode=RUN"] and jobs[1].name == "[2/2] seed=1"
-
-
-def test_a_sweep_goes_seed_by_seed_under_the_same_name():
-    composed = compose_jobs("train", parse(["-m", "encoding=rope,alibi", "train.lr=1e-3,2e-3", "seed=2,0"]))
-    jobs = [one for one, _ in seed_by_seed([(one, None) for one in composed.jobs])]
-    assert [job.settings["seed"] for job in jobs] == [2] * 4 + [0] * 4
-    assert [job.settings["encoding"]["name"] for job in jobs] == ["rope", "rope", "alibi", "alibi"] * 2
-    assert sorted(job.overrides for job in jobs) == sorted(job.overrides for job in composed.jobs)

@@ -44,12 +44,8 @@ def test_a_run_is_curves_against_steps_windows_and_positions(tracker, tmp_path, 
 
 def test_a_resumed_run_goes_on_without_doubled_points(tracker, tmp_path):
     run = tmp_path / f"resumed-{tracker}"
-    # the checkpoint was of step 25
-    for steps, cells, sweep in (
-        ((25, 50, 75), [], "a"),
-        ((50, 75, 100), [64], "b"),
-        ((100,), [64, 512], "c"),
-    ):
+    first, again, later = [25, 50, 75], [50, 75, 100], [100]  # the checkpoint was of step 25
+    for steps, cells, sweep in ((first, [], "a"), (again, [64], "b"), (later, [64, 512], "c")):
         tracked = begin(tracker, run, group=sweep)
         for step in steps:
             tracked.log({"loss": float(step)}, step)
@@ -93,9 +89,6 @@ def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog
     assert tracked.got == [25, "failed"] and Failing(tmp_path).progress.step == -1
 
 
-# The choice
-
-
 def test_every_yaml_has_exactly_the_keys_that_its_tracker_takes(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # as if all were installed
     for name in posenc.tracking.TRACKERS:
@@ -112,9 +105,6 @@ def test_a_missing_extra_is_refused_with_the_command_that_installs_it(monkeypatc
     with pytest.raises(UserError, match=f"needs the package {name}, which is not installed") as caught:
         check_tracking(shipped(name))
     assert f"pip install 'posenc[{name}]'" in caught.value.text()
-
-
-# The curves
 
 
 def cell(protocol, window, nats, **more):

@@ -43,9 +43,6 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, c
     assert not any("eval/window" in row for row in rows if "eval/position" in row)
 
 
-# What the user has set
-
-
 @pytest.mark.parametrize(("environment", "file", "found"), [("disabled", "online", 0), (None, "offline", 1)])
 def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, found):
     """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
@@ -79,8 +76,6 @@ def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
     (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
     assert has_key()
 
-
-# Trouble
 
 PROGRAM = """
 import json, logging, pathlib, sys
@@ -147,9 +142,6 @@ def test_a_server_in_trouble_costs_seconds_and_one_warning(tmp_path, fake_wandb,
     said = "Upload: wandb sync" if state == "dies" else "W&B is offline"
     assert told.count("\n") == 1 and said in told, told
     assert state == "dies" or len(offline_runs(tmp_path / "run")) == 1
-
-
-# The dashboard
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
