@@ -20,6 +20,7 @@ if hasattr(signal, "SIGHUP"):  # nohup leaves it ignored, and processes of tests
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of them
 
 
@@ -89,9 +90,7 @@ def as_a_new_process(arguments):
 
     root = logging.getLogger()
     before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)
-    handlers = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    }
+    handlers = {number: signal.getsignal(number) for number in ENDS}
     sys.argv = ["posenc", *arguments]
     try:
         yield

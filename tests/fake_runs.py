@@ -1,4 +1,4 @@
-"""Run directories as posenc writes them, with losses that are known by hand."""
+"""Run directories: written as posenc does, with losses that are known by hand, and read back."""
 
 import hashlib
 import json
@@ -15,49 +15,26 @@ from posenc.results.schema import make_record
 T = 64
 MULTIPLES = (0.5, 1, 2, 4, 8)
 DOCUMENTS = 40
-
-
-def record(window, loss, **changes):
-    """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0."""
-    note = changes.get("note")
-    count = changes.pop("count", DOCUMENTS)
-    wiggle = changes.pop("wiggle", 0.1)
-    sums = {
-        "documents": range(count),
-        "nats": [10 * (loss + wiggle * (-1) ** d) for d in range(count)],
-        "targets": [10] * count,
-        "bytes": [10] * count,
-    }
-    facts = {
-        "protocol": "fixed-target",
-        "train_length": T,
-        "checkpoint_step": 800,
-        "corpus": "sympy",
-        "fingerprint": "f" * 64,
-        "split": "test",
-        "targets_hash": "a" * 16,
-        "seconds": 1.0,
-    }
-    return make_record(window=window, **{**facts, **({} if note else sums), **changes})
-
-
 EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
+
+
+def record(window, loss, *, count=DOCUMENTS, wiggle=0.1, **changes):
+    """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0."""
+    facts = {"protocol": "fixed-target", "train_length": T, "checkpoint_step": 800, "seconds": 1.0}
+    facts |= {"corpus": "sympy", "fingerprint": "f" * 64, "split": "test", "targets_hash": "a" * 16}
+    if not changes.get("note"):
+        nats = [10 * (loss + wiggle * (-1) ** d) for d in range(count)]
+        facts |= {"documents": range(count), "nats": nats, "targets": [10] * count, "bytes": [10] * count}
+    return make_record(window=window, **{**facts, **changes})
 
 
 def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
     """Bin i has a loss of 1 + i / 10 + shift (1 + shift if `flat`), over a level of 1.2."""
     nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
-    return {
-        "edges": EDGES,
-        "nats": nats,
-        "targets": [40 * (b - a) for a, b in pairwise(EDGES)],
-        "level": 1.2,
-        "rise": [loss - 1.2 for loss in nats],
-        "rise_ci95": [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])],
-        "slope": slope,
-        "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4],
-        "breaks_at": breaks_at,
-    }
+    rise = {"level": 1.2, "rise": [loss - 1.2 for loss in nats], "breaks_at": breaks_at}
+    rise["rise_ci95"] = [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])]
+    rise |= {"slope": slope, "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4]}
+    return {"edges": EDGES, "nats": nats, "targets": [40 * (b - a) for a, b in pairwise(EDGES)], **rise}
 
 
 def positions(**changes):
@@ -75,16 +52,11 @@ def recall_records(found, windows=100):
         lines = [(distance, 4, count) for distance, count in found.items() if distance < window]
         lines += [(T // 2, 1, 50), (T // 2, 16, 10)] if window >= T else [(8, 1, 50)]
         distance, pairs, correct = map(list, zip(*lines, strict=True))
-        recall = {
-            "distance": distance,
-            "pairs": pairs,
-            "windows": [windows] * len(lines),
-            "correct": correct,
-            "nats": [4.16 * (1 - count / windows) for count in correct],
-        }
-        unit = "nats per value"
-        changes = {"protocol": "recall", "unit": unit, "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
-        made.append(record(window, 2.0, recall=recall, **changes))
+        nats = [4.16 * (1 - count / windows) for count in correct]
+        recall = {"distance": distance, "pairs": pairs, "windows": [windows] * len(lines)}
+        recall |= {"correct": correct, "nats": nats}
+        changes = {"unit": "nats per value", "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
+        made.append(record(window, 2.0, protocol="recall", recall=recall, **changes))
     return made
 
 
@@ -120,25 +92,33 @@ def write_run(
     losses = losses if losses is not None else dict.fromkeys(MULTIPLES, 1.3)
     for one in records if records is not None else [record(int(m * T), loss) for m, loss in losses.items()]:
         write_record(run, one)
-    run_facts = {
-        "name": run.name,
-        "encoding": described,
-        "model": {"name": "nano", "n_layers": 4},
-        "parameters": {"total": 803_000, "encoding": 0, "embedding": 33_000},
-        "corpus": {"name": "sympy", "fingerprint": "f" * 64},
-        "tokenizer": "bytes",
-        "context_length": T,
-        "tokens": 3_276_800,
-        "steps": 800,
-        "seed": seed,
-    }
-    assemble_results(run, {**run_facts, **(facts or {})})
+    about = {"name": run.name, "encoding": described, "context_length": T, "seed": seed}
+    about |= {"tokens": 3_276_800, "steps": 800, "model": {"name": "nano", "n_layers": 4}}
+    about |= {"parameters": {"total": 803_000, "encoding": 0, "embedding": 33_000}}
+    about |= {"tokenizer": "bytes", "corpus": {"name": "sympy", "fingerprint": "f" * 64}}
+    assemble_results(run, about | (facts or {}))
     return run
+
+
+def read_json(path):
+    return json.loads(path.read_text())
 
 
 def edit_json(path, **changes):
     """Change top-level keys of a JSON file, as somebody with an editor would."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+def only_run(runs):
+    """The only run directory below a `runs_dir`."""
+    (run,) = (runs / "default").glob("[!.]*")
+    return run
+
+
+def stamps(folder):
+    """Every path below it, files with time and number: one that was written again has others."""
+    facts = {path: path.stat() for path in folder.rglob("*")}
+    return {path: path.is_file() and (one.st_mtime_ns, one.st_ino) for path, one in facts.items()}
 
 
 def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):

@@ -29,6 +29,8 @@ FEWER = {
     "experiment=headline": "experiment=headline encoding=rope",
 }
 ONLY_ASKS = {"--help", "--cfg"}
+HYDRAS = dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir"))
+HYDRAS |= dict.fromkeys(("check", "show"), ("-m", "--config-dir"))
 # What a page has the reader write, by block; elsewhere typing the commands is all.
 SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
 
@@ -93,13 +95,8 @@ def place(command, folders, shared_cache, monkeypatch):
         shutil.rmtree(folder / "clone", ignore_errors=True)
         env = set_up[command.block](folder)
     monkeypatch.chdir(folder)
-    given = {
-        "POSENC_CACHE": str(shared_cache),
-        "OMP_NUM_THREADS": "1",
-        "WANDB_MODE": "offline",
-        "COLUMNS": "80",
-    }
-    for name, value in given.items():
+    given = {"POSENC_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    for name, value in {**given, "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     return folder, env
 
@@ -141,8 +138,7 @@ def test_it_runs(command, place, posenc):
     else:
         result = posenc(*shlex.split(text)[1:], *small)
     assert result.code == 0, f"{text}\n{result.out[-500:]}\n{result.err[-2000:]}"
-    assert "Traceback" not in result.err
-    assert result.out.strip() or result.err.strip()
+    assert "Traceback" not in result.err and (result.out + result.err).strip()
 
 
 def test_there_are_commands_and_every_one_left_out_has_a_reason():
@@ -155,15 +151,8 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason():
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"
 
 
-HYDRAS = {
-    **dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir")),
-    **dict.fromkeys(("check", "show"), ("-m", "--config-dir")),
-}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_inside_sentences_exist(page):
-    """Named commands and options are real ones."""
     import typer
 
     from posenc import cli

@@ -11,17 +11,15 @@ from posenc.results import load_runs
 
 TEXT = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+DOCS = tiny.ROOT / "docs"
+SCHEMA = (DOCS / "schema.md").read_text(encoding="utf-8")
+LISTS = {"columns": "Column", "rows": "Row"}
 
 
 def test_opens_with_exactly_two_commands_that_share_their_set_up():
-    kind, body = BLOCKS[0]
-    lines = body.strip().splitlines()
-    assert kind == "sh" and len(lines) == 2
-    for line, install in zip(lines, ("-e .", "-e '.[dev]'"), strict=True):
-        begin = f"python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt {install} && "
-        assert line.startswith(begin)
-    assert lines[0].endswith(".venv/bin/posenc train encoding=rope")
-    assert lines[1].endswith(".venv/bin/python -m pytest")
+    installs = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e {} && .venv/bin/{}\n"
+    ends = ((".", "posenc train encoding=rope"), ("'.[dev]'", "python -m pytest"))
+    assert BLOCKS[0] == ("sh", "".join(installs.format(*end) for end in ends))
 
 
 def test_the_python_example_runs():
@@ -30,18 +28,12 @@ def test_the_python_example_runs():
 
 
 def test_the_tree_of_the_architecture_page_is_the_real_one():
-    page = (tiny.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     block = next(body for body in re.findall(r"```text\n(.*?)```", page, re.S) if body.startswith("conf/"))
     named = set(re.findall(r"^(\S+/)", block, re.M))
     folders = {f"posenc/{p.name}/" for p in (tiny.ROOT / "posenc").iterdir() if (p / "__init__.py").is_file()}
     assert {n for n in named if n.startswith("posenc/")} == folders
     assert all((tiny.ROOT / name).is_dir() for name in named)
-
-
-# --- The documentation site builds, needs no other machine, and its Python page runs.
-
-
-DOCS = tiny.ROOT / "docs"
 
 
 @pytest.mark.slow
@@ -88,23 +80,16 @@ def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
             assert (site / target).is_file(), f"{page.name}: {target}"
 
 
-# --- docs/schema.md is what the types say, and names every field of a real document.
-
-
-SCHEMA = tiny.ROOT / "docs" / "schema.md"
-LISTS = {"columns": "Column", "rows": "Row"}
-
-
 def described():
     """The fields of each type on the page."""
-    sections = re.split(r"^### ", SCHEMA.read_text(encoding="utf-8"), flags=re.M)[1:]
+    sections = re.split(r"^### ", SCHEMA, flags=re.M)[1:]
     return {one.splitlines()[0]: set(re.findall(r"^\| `(\w+)` \|", one, re.M)) for one in sections}
 
 
 @pytest.mark.parametrize("name", ["schema", "encodings"])
 def test_the_page_is_what_its_script_writes(name):
     code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
-    made, page = tiny.python("-c", code), (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    made, page = tiny.python("-c", code), (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert made.code == 0 and made.out == page, f"run python scripts/{name}_page.py"
 
 
@@ -126,30 +111,22 @@ def test_every_printed_field_is_described(posenc, trained_once, options):
     document = json.loads(posenc("compare", str(trained_once), "--format", "json", *options).out)
     for one in document["comparisons"] if options else [document]:
         assert set(one) == {"schema_version", "summary"} | described()["Comparison"]
-        assert all(f"`{key}`" in SCHEMA.read_text(encoding="utf-8") for key in one["header"])
+        assert all(f"`{key}`" in SCHEMA for key in one["header"])
         for key, kind in LISTS.items():
             assert all(set(item) == described()[kind] for item in one[key])
         assert all(set(cell) == described()["Cell"] for row in one["rows"] for cell in row["cells"])
 
 
-# --- The README and docs/study.md say what the records say: tables and figures made anew, nothing trained.
-
-
-RECORDS = tiny.ROOT / "docs" / "study"
-
-
-@pytest.mark.parametrize(("records", "context_length"), [(RECORDS, 64), (RECORDS.parent / "study-128", 128)])
-def test_records_are_compact_and_of_finished_runs_of_one_recipe(records, context_length):
-    runs = load_runs([records])
-    assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
-    assert sum(file.stat().st_size for file in records.iterdir()) < 5e6
-    for run in runs:
-        of = [run.facts[key] for key in ("tokens", "precision", "context_length")]
-        assert of == [3999744, "fp32", context_length] and run.config["train"]["lr"] == 0.002
-    assert {run.facts["model"]["name"] for run in runs} == {"nano"}
+@pytest.mark.parametrize(("folder", "context_length"), [("study", 64), ("study-128", 128)])
+def test_records_are_compact_and_of_finished_runs_of_one_recipe(folder, context_length):
+    runs = load_runs([DOCS / folder])
+    assert runs and sum(file.stat().st_size for file in (DOCS / folder).iterdir()) < 5e6
     assert len({run.facts["corpus"]["fingerprint"] for run in runs}) == 1
     protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
     for run in runs:
+        of = [run.facts[key] for key in ("tokens", "precision", "context_length")]
+        assert of == [3999744, "fp32", context_length] and run.config["train"]["lr"] == 0.002
+        assert run.state == "finished" and run.facts["model"]["name"] == "nano"
         assert protocols <= {record["protocol"] for record in run.records}, run.name
 
 

@@ -30,16 +30,10 @@ def test_ways_to_say_it(mine):
     (changed,) = jobs("encoding=./mine.py", "encoding.strength=2", "plugins=[other]")
     assert changed == ({**usual, "strength": 2}, ["other", "./mine.py"])
     swept = jobs("-m", "encoding=rope,./mine.py:Mine", "seed=0,1")
-    assert [(encoding["name"], files) for encoding, files in swept] == [
-        ("rope", []),
-        ("rope", []),
-        ("mine", ["./mine.py"]),
-        ("mine", ["./mine.py"]),
-    ]
-
-
-def test_its_parameters_need_no_star(mine):
-    mine.write_text(tiny.PLUGIN.replace("*, strength", "strength"))
+    assert [(one["name"], files) for one, files in swept] == [("rope", [])] * 2 + [
+        ("mine", ["./mine.py"])
+    ] * 2
+    mine.write_text(tiny.PLUGIN.replace("*, strength", "strength"))  # parameters need no star
     assert jobs("encoding=./mine.py", "encoding.strength=2")[0][0] == {"name": "mine", "strength": 2}
 
 
@@ -55,13 +49,11 @@ def test_its_parameters_need_no_star(mine):
     ],
 )
 def test_files_that_are_refused(mine, place, words, says):
-    (place / "two.py").write_text(
-        tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
-    )
-    (place / "none.py").write_text("x = 1\n")
-    (place / "broken.py").write_text("def\n")
+    two = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
+    for name, text in {"two": two, "none": "x = 1\n", "broken": "def\n"}.items():
+        (place / f"{name}.py").write_text(text)
     with pytest.raises(px.UserError, match=says):
-        px.train(**{word.partition("=")[0]: word.partition("=")[2] for word in words})
+        px.train(**dict(word.split("=") for word in words))
 
 
 def test_it_is_trained_and_read_with_its_file_alone(mine, corpus):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from fake_runs import stamps
 
 import posenc as px
 from posenc.core.errors import UserError
@@ -27,8 +28,7 @@ def test_import_reads_posenc_and_the_standard_library_alone():
 
 
 def test_a_run_by_path_name_and_hash(run_copy):
-    digest = run_copy.name.rpartition("-")[2]
-    for name in (run_copy, str(run_copy), run_copy.name, digest, run_copy / "."):
+    for name in (run_copy, str(run_copy), run_copy.name, run_copy.name[-8:], run_copy / "."):
         found = px.load(name)
         assert found.path.resolve() == run_copy.resolve() and found.state == "finished"
     assert found.config["context_length"] == found.train_length == 16
@@ -60,26 +60,22 @@ def test_a_context_crops_every_token(run, context):
 
 
 def test_a_continuation(run):
-    assert run.generate(TEXT, tokens=20, seed=1) == run.generate(TEXT, tokens=20, seed=1)
-    assert run.generate(TEXT, tokens=20, seed=1) != run.generate(TEXT, tokens=20, seed=2)
+    first = run.generate(TEXT, tokens=20, seed=1)
+    assert first == run.generate(TEXT, tokens=2e1, seed=1) != run.generate(TEXT, tokens=20, seed=2)
     ids = run.tokenizer.encode(TEXT)
-    assert run.generate(TEXT, tokens=2e1, seed=1) == run.generate(TEXT, tokens=20, seed=1)
     for context in (16, None):
         said = list(ids)
         for _ in range(12):
-            given = torch.tensor([said if context is None else said[-context:]])
-            said.append(int(run.model(given)[0, -1].argmax()))
+            said.append(int(run.model(torch.tensor([said[-(context or 0) :]]))[0, -1].argmax()))
         want = run.tokenizer.decode(said[len(ids) :])
         assert run.generate(TEXT, context, tokens=12, temperature=0) == want
 
 
 def test_train_is_the_command(run_copy, corpus, capsys):
     """The same settings are the same run, found finished; other ones are trained."""
-    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
+    before = stamps(run_copy)
     assert px.train(encoding="rope", **tiny.keywords(corpus)).path.resolve() == run_copy.resolve()
-    assert "already finished" in capsys.readouterr().err
-    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in before} == before
-    assert {p for p in run_copy.rglob("*") if p.is_file()} == {*before}
+    assert "already finished" in capsys.readouterr().err and stamps(run_copy) == before
     other = px.train(encoding="alibi", **tiny.keywords(corpus))
     assert other.state == "finished" and other.name.startswith("alibi-")
     assert len(px.load_runs()) == 2 and len(px.load_runs(where=["encoding=alibi"])) == 1
@@ -107,8 +103,9 @@ def test_the_comparison_is_the_commands(run, posenc, monkeypatch):
     runs = run.runs()
     assert str(runs.compare()) == posenc("compare").out.rstrip()
     assert runs.compare(protocol="nonoverlapping").text("csv").startswith("protocol,")
-    assert [c.multiple for c in runs.compare(columns=[1, "4x"], rows="rope").tables[0].columns] == [1, 4]
-    assert [c.multiple for c in runs.compare(columns="4x").tables[0].columns] == [4]
+    for columns, want in (([1, "4x"], [1, 4]), ("4x", [4])):
+        found = runs.compare(columns=columns, rows="rope").tables[0].columns
+        assert [column.multiple for column in found] == want
 
 
 def test_a_plot_shows_and_saves_itself(run, tmp_path):
@@ -124,7 +121,6 @@ def test_a_plot_shows_and_saves_itself(run, tmp_path):
     [
         (lambda run: px.load("nowhere"), "run=nowhere: there is no such folder"),
         (lambda run: px.train(encoding="ropee"), "did you mean: rope"),
-        (lambda run: px.train(train={"lr": "fast"}), "allowed: a number"),
         (lambda run: px.train(train={"tokens": "6e6"}), "train.tokens=6e6: wrong type"),
         (lambda run: px.train(seed=object()), "cannot be a setting"),
         (lambda run: px.train(encoding=["rope", "alibi"]), "takes one choice"),
@@ -133,11 +129,9 @@ def test_a_plot_shows_and_saves_itself(run, tmp_path):
         (lambda run: px.train(seed=np.int64(-1)), "seed=-1: too small"),
         (lambda run: px.train(train={"lr": np.float32(-1)}), "train.lr=-1"),
         (lambda run: run.nll("xyz", context=0), "context=0: too small"),
-        (lambda run: run.generate(""), "prompt: is empty"),
         (lambda run: run.generate("x", tokens=1.5), "tokens=1.5: not a whole number"),
         (lambda run: px.load_runs("runs", where="encoding=zzz").compare(), "encoding=zzz"),
         (lambda run: px.evaluate("hf", subject={"pth": "x"}), "did you mean: subject.path"),
-        (lambda run: run.generate("x", temperature=-1.0), "temperature=-1.0: out of range"),
         (lambda run: px.load_runs("nowhere"), "no such run directory"),
         (lambda run: run.runs().to_frame("run"), "allowed: cell, seed"),
         (lambda run: run.runs().compare(sorted="8x"), "sorted: there is no such option"),
@@ -152,10 +146,8 @@ def test_wrong_input_raises(run, call, words):
 
 def test_an_encoding_that_ends(place, corpus):
     """beyond=truncate sees its T tokens, beyond=refuse none more."""
-    for beyond in ("truncate", "refuse"):
-        run = px.train(encoding="learned", **{"encoding.beyond": beyond}, **tiny.keywords(corpus))
-        if beyond == "truncate":
-            assert np.array_equal(run.nll(TEXT), run.nll(TEXT, context=16))
-        else:
-            with pytest.raises(UserError, match="up to 16 tokens"):
-                run.nll(TEXT)
+    given = {"encoding": "learned", **tiny.keywords(corpus)}
+    cropped, refused = (px.train(**given, **{"encoding.beyond": one}) for one in ("truncate", "refuse"))
+    assert np.array_equal(cropped.nll(TEXT), cropped.nll(TEXT, context=16))
+    with pytest.raises(UserError, match="up to 16 tokens"):
+        refused.nll(TEXT)

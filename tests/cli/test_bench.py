@@ -13,12 +13,12 @@ from posenc.cli import app
 from posenc.cli.bench import cases, render, training
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.seeds import generator_for
 from posenc.model.decoder import ModelShape, forward_flops, training_flops
 from posenc.running.build import build_model
 from posenc.training.loop import NextTokenLoss, gradients
 
 LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
+SMALL = ("context_length=16", "train.precision=fp32")
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
 
 
@@ -27,15 +27,10 @@ def chosen(*overrides, lengths="8x"):
     return cases(jobs, lengths)
 
 
-def model(*overrides):
-    (one,) = chosen(*overrides, f"context_length={LENGTH}")
-    return build_model(one.step.parts, SHAPE, VOCABULARY)
-
-
 def counted(subject, *, training):
     """Operations a token by torch's own count of what ran."""
     tokens = torch.randint(VOCABULARY, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(0))
-    pos = subject.positions(LENGTH, generator_for(0, "test"))
+    pos = torch.arange(LENGTH)
     with FlopCounterMode(display=False) as counter:
         if training:
             gradients(NextTokenLoss(subject), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
@@ -50,7 +45,8 @@ def counted(subject, *, training):
 )
 def test_operations_are_those_that_run(overrides):
     """Exactly in a forward pass; a step also makes the norms' gradients by products, under a hundredth."""
-    subject = model(*overrides)
+    (case,) = chosen(*overrides, f"context_length={LENGTH}")
+    subject = build_model(case.step.parts, SHAPE, VOCABULARY)
     assert counted(subject, training=False) == forward_flops(subject, LENGTH)
     in_training = counted(subject, training=True)
     assert training_flops(subject, LENGTH) <= in_training <= 1.01 * training_flops(subject, LENGTH)
@@ -72,12 +68,11 @@ def test_commas_make_cases_once_each_and_labels_say_what_differs():
 @pytest.fixture(scope="module")
 def document():
     """What one call measured, in samples of one call: two rows, the second of which refuses 4 T."""
-    small = (*tiny.MODEL, "context_length=16", "train.batch_tokens=128", "train.precision=fp32", "device=cpu")
-    rows = ("encoding=learned", "encoding.beyond=clamp,refuse")
+    rows = ("encoding=learned", "encoding.beyond=clamp,refuse", "train.batch_tokens=128", "device=cpu")
     asked = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posenc.cli.bench.SHORTEST", 0.0)
-        result = CliRunner().invoke(app, ["bench", *small, *rows, *asked])
+        result = CliRunner().invoke(app, ["bench", *tiny.MODEL, *SMALL, *rows, *asked])
     assert result.exit_code == 0, result
     return json.loads(result.stdout)
 
@@ -113,16 +108,6 @@ def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document
     assert "\\|" in render(evil, "markdown", 80)
 
 
-# --- scripts/bench_peers.py: every peer is a causal model of posenc's size that learns.
-
-
-SETTINGS = (
-    "encoding=rope",
-    *tiny.MODEL,
-    *("context_length=16", "train.precision=fp32", "train.batch_tokens=256", "train.lr=1e-2", "device=cpu"),
-)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["nanoGPT-like", "transformers", "x-transformers"])
 def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
@@ -131,22 +116,20 @@ def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
 
     if bench_peers.installed().get(package, "") is None:
         pytest.skip(f"needs {package}")
-    (case,) = cases(compose_jobs("train", CommandLine(list(SETTINGS))).jobs, "none")
+    (case,) = chosen(*tiny.MODEL, *SMALL, "train.batch_tokens=256", "train.lr=1e-2", lengths="none")
     every = [one for one in bench_peers.PEERS if one.package == package]
     for peer, attention in [(one, attention) for one in every for attention in one.attentions]:
         model, ours = bench_peers.peer_model(peer, attention, case), case.model()
         sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
         assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
         tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
-        changed = tokens.clone()
-        changed[:, 9:] += 1
+        later = (torch.arange(16) > 8).long()
         with torch.no_grad():
-            before, after = model.eval()(tokens), model(changed % 256)
+            before, after = model.eval()(tokens), model((tokens + later) % 256)
         assert before.shape == (2, 16, 256)
         assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
         assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-        losses = []
-        loss = bench_peers.PeerLoss(model)
+        losses, loss = [], bench_peers.PeerLoss(model)
         loss.register_forward_hook(lambda module, given, found, told=losses: told.append(found.item()))
         work = training(case, model, lambda _, loss=loss: loss)
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Commands: help, doors, configuration, catalogue, corpora, and options of training that reach the run."""
+"""Commands: help, completion, doors, configuration, catalogue."""
 
 import json
 import re
@@ -16,10 +16,12 @@ from posenc import __version__
 from posenc.cli import app
 from posenc.cli.catalogue import PLACES, print_catalogue
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import groups, parse
+from posenc.config.overrides import candidates, groups, parse
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class
+
+RUN = "runs/default/mine-T16-s0-12345678"
 
 
 def names(command, path=()):
@@ -44,12 +46,11 @@ def test_every_command_knows_both_words_for_help(posenc, command):
     ],
 )
 def test_help_and_completion_import_nothing_heavy(place, line, said):
-    code = (
-        "import sys\nfrom posenc.cli import main\n"
-        "try: main()\nexcept SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'wandb', 'datasets'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
+    code = """import sys\nfrom posenc.cli import main
+try: main()
+except SystemExit as end: assert not end.code
+heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'wandb', 'datasets'} & set(sys.modules)
+assert not heavy, heavy"""
     words, env = line.split()[1:], {}
     if "--help" not in words:
         env = {"COMP_WORDS": line, "COMP_CWORD": str(len(words)), "_POSENC_COMPLETE": "complete_bash"}
@@ -67,6 +68,28 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
     flat = " ".join(out.split())
     assert all(name in flat for group in groups(command) for name in choice_files(group))
     assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("train encoding=rope,ali", ["encoding=rope,alibi"]),
+        ("train context", ["context_length="]),
+        ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
+        ("train eval.protocols=[sliding,fix", ["eval.protocols=[sliding,fixed-target"]),
+        ("train encoding=alibi encoding.le", ["encoding.learned_slopes="]),
+        ("train --config-dir mine encoding=od", ["encoding=odd"]),
+        ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
+        ("eval run=", [f"run={RUN}"]),
+    ],
+)
+def test_what_fits_at_a_tab(place, line, found):
+    (place / "mine" / "encoding").mkdir(parents=True)
+    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+    (place / RUN).mkdir(parents=True)
+    (place / RUN / "status.json").write_text("{}")
+    command, *words = line.split(" ")
+    assert candidates(command, words[:-1], words[-1]) == found
 
 
 @pytest.mark.slow
@@ -105,23 +128,23 @@ def test_the_experiment_of_the_tutorial(place):
     file.parent.mkdir(parents=True)
     file.write_text(text)
     jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
-    assert jobs.sweep and len(jobs.jobs) == 4  # without -m
     found = [job.settings for job in jobs.jobs]
-    assert {one["encoding"]["name"] for one in found} == {"alibi", "fox", "cable", "stick_breaking"}
-    assert {(one["context_length"], one["experiment_name"]) for one in found} == {(128, "longer")}
+    assert jobs.sweep  # without -m
+    assert sorted(s["encoding"]["name"] for s in found) == ["alibi", "cable", "fox", "stick_breaking"]
+    assert {(s["context_length"], s["experiment_name"]) for s in found} == {(128, "longer")}
 
 
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     print_catalogue(None, as_json=False)
-    place, found = "", {}
+    heading, found = "", {}
     for line in capsys.readouterr().out.splitlines():
         assert len(line) <= 80
-        if line in PLACES.values():
-            place = next(key for key, words in PLACES.items() if words == line)
-        elif line.startswith("  ") and line[2:3].strip():
-            found[line.split()[0]] = place
-    assert {name: encoding_class(name).acts_on for name in list_encodings()}.items() <= found.items()
+        heading = line if line in PLACES.values() else heading
+        if re.match(r"  \S", line):
+            found[line.split()[0]] = heading
+    wanted = {name: PLACES[encoding_class(name).acts_on] for name in list_encodings()}
+    assert wanted.items() <= found.items()
     print_catalogue(None, as_json=True)
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert sorted(entries) == list_encodings()

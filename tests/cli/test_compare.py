@@ -1,7 +1,6 @@
 """`posenc compare` with its choices, on stored runs: what they show, and what wrong ones say."""
 
 import csv
-import io
 import json
 import shlex
 from pathlib import Path
@@ -28,16 +27,12 @@ def document(posenc, *options):
     return json.loads(result.out)
 
 
-def csv_rows(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_every_format_holds_the_same_numbers(posenc, sweep):
     finished = ("compare", "--where", "status=finished")
     outputs = {f: posenc(*finished, "--format", f) for f in ("table", "markdown", "csv", "latex", "json")}
     assert all(result.code == 0 and result.err == "" for result in outputs.values())
     assert {row["label"] for row in json.loads(outputs["json"].out)["rows"]} == {"rope", "alibi", "nope"}
-    assert len(csv_rows(outputs["csv"].out)) == 6 and "| rope" in outputs["markdown"].out
+    assert outputs["csv"].out.count("\n") == 7 and "| rope" in outputs["markdown"].out
     for format in ("table", "markdown", "latex"):
         assert "1.305" in outputs[format].out and "1.700" in outputs[format].out
     assert posenc(*finished).out == outputs["table"].out
@@ -64,7 +59,7 @@ def test_recall_is_a_protocol_with_a_level(posenc, place):
         assert shown["recall"]["level"] == float(level)
         assert shown["rows"][0]["recall"]["learned"] is learned
         assert ("Did not learn" in shown["summary"]) is not learned
-    lines = csv_rows(posenc("compare", "--format", "csv").out)
+    lines = csv.DictReader(posenc("compare", "--format", "csv").out.splitlines())
     (far,) = [x for x in lines if (x["protocol"], x["multiple"], x["distance"]) == ("recall", "2.0", "112")]
     assert (far["recall"], far["pairs"], far["windows"]) == ("0.6", "4", "100")
 
@@ -82,8 +77,6 @@ def test_a_failed_run_is_a_row_and_a_line(posenc, sweep):
     result = posenc("compare")
     assert "shaw" in result.out and "[red]no memory" in posenc("compare", "--full").out
     assert "[red]no memory" in result.err and "log.txt" in result.err
-    only = posenc("compare", "--where", "status=finished")
-    assert "shaw" not in only.out + only.err
 
 
 def test_pictures_and_pages_are_written_beside_the_table(posenc, sweep):

@@ -7,19 +7,15 @@ import time
 
 import pytest
 import tiny
-import torch
+from fake_runs import only_run, stamps
 
-from posenc.cli.dry_run import Rates, estimate, lengths_alone, rates_of
+from posenc.cli.bench import cases, training
+from posenc.cli.dry_run import Rates, estimate, rates_of
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.seeds import generator_for
-from posenc.data import WindowSampler
 from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_run
-from posenc.running.build import build_model
 from posenc.running.train_job import train_job
-from posenc.training.loop import NextTokenLoss, gradients, update
-from posenc.training.optimizer import build_optimizer
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +26,9 @@ def quick(monkeypatch):
     monkeypatch.setattr("posenc.cli.dry_run.CALIBRATION", 0.05)
 
 
-def tree(*folders):
-    paths = [path for folder in folders for path in folder.rglob("*")]
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
+def jobs(corpus, *words):
+    line = [*tiny.MODEL, "data=files", f"data.paths={corpus}", "context_length=64", "device=cpu", *words]
+    return compose_jobs("train", CommandLine(line)).jobs
 
 
 def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, place, corpus, monkeypatch):
@@ -43,29 +39,30 @@ def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, place, cor
     assert result.code == 0 and " to run" in result.out, result
     assert [path for path in place.rglob("*") if path.is_file()] == []
     assert posenc(*arguments).code == 0
-    (path,) = (place / "runs" / "default").iterdir()
-    facts, out = load_run(path).facts, result.out
+    path, out = only_run(place / "runs"), result.out
+    facts = load_run(path).facts
     assert facts is not None and f"runs/default/{path.name}" in out
     total, steps = facts["parameters"]["total"], facts["steps"]
     assert f" {total:,} " in out and f"{steps:,} steps, a batch is (8, 16): 128 tokens" in out
-    before = tree(place)
+    before = stamps(place)
     again = posenc(*arguments, "--dry-run")
-    assert again.code == 0 and tree(place) == before
+    assert again.code == 0 and stamps(place) == before
     assert " finished" in again.out and "About 0 s for 1 job" in again.out
 
 
 def test_states_and_a_sweep(train, run_copy, place):
-    result = train("-m", "encoding=rope,alibi", "seed=0,1", "--dry-run")
+    result = train("-m", "encoding=rope,alibi", "seed=1,0", "--dry-run")
     assert result.code == 0, result.err
-    lines = [line.rstrip() for line in result.out.splitlines() if re.match(r"(rope|alibi)-", line)]
-    assert len(lines) == 4 and lines[0].endswith("finished") and lines[3].endswith("to run")
-    assert [line.split("-")[0] for line in lines] == ["rope", "alibi"] * 2  # seed by seed, as they run
+    lines = re.findall(r"^(\w+)-.*-s(\d)-\w+ .* (finished|to run) *$", result.out, re.M)
+    # seed by seed, as they run
+    assert [" ".join(line[:2]) for line in lines] == ["rope 1", "alibi 1", "rope 0", "alibi 0"]
+    assert [line[2] for line in lines] == ["to run", "to run", "finished", "to run"]
     assert "4 jobs, one after the other" in result.out
     (run_copy / "status.json").write_text('{"status": "diverged"}')
-    before = tree(place)
+    before = stamps(place)
     assert " diverged" in train("encoding=rope", "--dry-run").out
     assert " diverged" not in train("encoding=rope", "--dry-run", "--retry").out
-    assert tree(place) == before
+    assert stamps(place) == before
 
 
 def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
@@ -76,9 +73,8 @@ def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
 
 def test_the_cost_that_encodings_declare_counts(place, corpus):
     def seconds(*words):
-        line = CommandLine([*tiny.MODEL, "data=files", f"data.paths={corpus}", "context_length=64", *words])
-        job = train_job(compose_jobs("train", line).jobs[0].settings)
-        return estimate(job, Rates(flop=1e-11, times=0.0, call=0.0)).training_seconds
+        (one,) = jobs(corpus, *words)
+        return estimate(train_job(one.settings), Rates(flop=1e-11, times=0.0, call=0.0)).training_seconds
 
     plain, (cost, _) = seconds("encoding=nope"), encoding_class("cope").cost
     assert seconds("encoding=cope") == pytest.approx(cost * plain, rel=0.02)  # it has parameters
@@ -88,20 +84,13 @@ def test_the_cost_that_encodings_declare_counts(place, corpus):
 @pytest.mark.slow
 def test_an_estimate_is_right_within_a_factor(place, corpus):
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
-    words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
-    job = train_job(compose_jobs("train", CommandLine(words)).jobs[0].settings)
-    store = lengths_alone(job.facts, job.settings["tokenizer"])
+    found = jobs(corpus, "model.d_model=64")
+    job, (case,) = train_job(found[0].settings), cases(found, "none")
     said = estimate(job, rates_of(job)).training_seconds / job.steps
-    model = build_model(job.settings, job.shape, store.vocab_size)
-    optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
-    times = []
-    for step in range(20):
+    work, times = training(case, case.model()), []
+    for _ in range(20):
         began = time.thread_time()
-        batch = WindowSampler(store, 64, 0).batch(step, job.batch_windows)
-        inputs, targets = (torch.from_numpy(part) for part in batch)
-        pos = model.positions(64, generator_for(0, "positions", step))
-        gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=1.0)
-        update(optimizer, 1e-3)
+        work.run()
         times.append(time.thread_time() - began)
     assert said / 2 < statistics.median(times[2:]) < 2 * said
 

@@ -4,11 +4,14 @@ import shutil
 
 import pytest
 import yaml
+from fake_runs import only_run
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
+
+NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
 
 
 def settings_of(*words, command="train"):
@@ -20,11 +23,9 @@ def settings_of(*words, command="train"):
 )
 def test_a_path_is_what_was_written(path):
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
-    for written, want in (
-        *((f"{key}={path}", path) for key in ("runs_dir", "run", "data.paths")),
-        (f"data.paths=[{path},b ü.txt]", [path, "b ü.txt"]),
-        (f"runs_dir='{quoted}'", path),  # as before
-    ):
+    words = {f"{key}={path}": path for key in ("runs_dir", "run", "data.paths")}
+    words |= {f"data.paths=[{path},b ü.txt]": [path, "b ü.txt"], f"runs_dir='{quoted}'": path}
+    for written, want in words.items():
         (override,) = parse([written]).overrides
         assert OverridesParser.create().parse_override(override).value() == want
 
@@ -41,17 +42,11 @@ def test_runs_lie_where_the_path_says(train, posenc, place, corpus, monkeypatch)
     shutil.copytree(corpus, place / "ein Text (ü)")
     result = train("data.paths=~/ein Text (ü)", "runs_dir=~/mehrere Läufe", "eval.lengths=[1x]")
     assert result.code == 0, result.err
-    (run,) = (place / "mehrere Läufe" / "default").iterdir()
+    run = only_run(place / "mehrere Läufe")
     assert yaml.safe_load((run / "config.yaml").read_text())["data"]["paths"] == str(place / "ein Text (ü)")
     assert posenc("eval", f"run=~/mehrere Läufe/default/{run.name}", "eval.lengths=[1x,2x]").code == 0
     (place / "mein conf").mkdir()
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
-
-
-# --- `posenc eval -m run=...`: folders and globs stand for the runs below them.
-
-
-NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
 
 
 @pytest.fixture
@@ -64,18 +59,14 @@ def runs(run_copy, place):
 
 
 def runs_of(*words):
-    composed = compose_jobs("eval", parse(["-m", *words]))
-    return [job.settings["run"] for job in composed.jobs]
+    return [settings["run"] for settings in settings_of("-m", *words, command="eval")]
 
 
-def test_a_folder_stands_for_every_run_below_it(runs):
+def test_a_folder_stands_for_every_run_below_it_and_a_glob_for_what_it_matches(runs, monkeypatch):
     every = [str(runs / NAMES[0]), str(runs / NAMES[2]), str(runs / "deeper" / NAMES[1])]
     assert runs_of(f"run={runs}") == every
     assert runs_of(f"run={runs}/deeper,{runs / NAMES[0]},{runs}") == [every[2], every[0], every[1]]
     assert len(runs_of(f"run={runs}", "extend=pi,ntk")) == 6
-
-
-def test_a_glob_stands_for_what_it_matches(runs, monkeypatch):
     monkeypatch.chdir(runs)
     assert runs_of("run=a*") == [NAMES[0]]
     assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import tiny
+from fake_runs import edit_json, only_run
 
 from posenc.results.load import load_run
 from posenc.results.schema import HEADLINE
 
 
 def status(run, **changes):
-    path = run / "status.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    edit_json(run / "status.json", **changes)
 
 
 def rows(posenc, *arguments):
@@ -28,9 +28,9 @@ def rows(posenc, *arguments):
 def several(run_copy):
     """A finished run, and copies that failed, run elsewhere, were killed, are damaged, were interrupted."""
     folder = run_copy.parent
-    for name in ("failed", "elsewhere", "killed", "damaged", "interrupted"):
-        shutil.copytree(run_copy, folder / name)
+    shutil.copytree(run_copy, folder / "damaged")
     for name in ("failed", "elsewhere", "killed", "interrupted"):
+        shutil.copytree(run_copy, folder / name)
         (folder / name / "results.json").unlink()
         lines = (folder / name / "metrics.jsonl").read_text().splitlines()
         (folder / name / "metrics.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 3')
@@ -101,7 +101,7 @@ def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(posenc, several, 
 def test_what_it_says_continues_a_run_does(posenc, train, place):
     given = ("encoding.base=500", "eval.lengths=[1x]", "runs_dir=a b", "seed=3")
     assert train(*given).code == 0
-    (run,) = (place / "a b" / "default").iterdir()
+    run = only_run(place / "a b")
     status(run, status="interrupted")
     (run / "results.json").unlink()
     command = shlex.split(rows(posenc, "a b")[run.name]["continue"])

@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import tiny
+from fake_runs import only_run, stamps
 
 import posenc as px
 from posenc.laws import LAWS, statement
+
+PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
 
 
 def own_encoding(place):
@@ -33,7 +36,7 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place):
     result = tiny.spawn("show", "encoding=sinusoidal", cwd=place, **plain)
     assert result.code == 0 and not result.err, result
     lines = result.out.splitlines()
-    assert lines[0] == "sinusoidal" and all(len(line) <= 80 for line in lines)
+    assert lines[0] == "sinusoidal" and fits(result.out)
     assert "--out FILE.png" in lines[-1] and "\x1b" not in result.out
     assert any(line.startswith("PE(t)") for line in lines)
     assert not list(place.iterdir())
@@ -52,20 +55,17 @@ def test_what_the_title_says(posenc, place):
 
 def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
     assert train("encoding=learned").code == 0
-    (run,) = (path for path in (place / "runs" / "default").iterdir() if path.is_dir())
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    run = only_run(place / "runs")
+    before = stamps(run)
     trained = posenc("show", f"run={run}")
     assert trained.code == 0, trained
     text = trained.out.replace("\n  ", " ").replace("\n", " ")
     assert f"run {run.name}, step {tiny.STEPS}" in text and "initial values" not in text
     start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
     assert start.split("PE(t)")[1] != trained.out.split("PE(t)")[1]
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert stamps(run) == before
     shutil.rmtree(run / "checkpoints")
     assert posenc("show", f"run={run}").code == 2
-
-
-# --- check
 
 
 def only(monkeypatch, *laws):
@@ -118,32 +118,22 @@ def test_all_of_them_but_those_that_refuse(posenc, monkeypatch):
     assert "nope" in refused and len(documents) == 4
 
 
-# --- sample
-
-
-PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
-
-
 def columns(out):
     rows = [line.ljust(41) for line in out[out.index("\n\n") + 2 :].splitlines()]
     assert all(row[38:41] == " | " for row in rows[:2]) and rows[1].startswith("-" * 38)
-    return [row[:38].rstrip() for row in rows[2:]], [row[41:] for row in rows[2:]]
+    return "".join(row[:38] for row in rows[2:]), "".join(row[41:] for row in rows[2:])
 
 
 def test_cropped_and_whole_side_by_side(run_copy, posenc):
-    done = posenc("sample", f"run={run_copy}", f"prompt={PROMPT}", "tokens=30", "seed=3")
-    assert (
-        done.code == 0 and all(len(line) <= 80 for line in done.out.splitlines()) and "\x1b" not in done.out
-    )
+    words = ("sample", f"run={run_copy}", f"prompt={PROMPT}", "tokens=30", "seed=3")
+    done = posenc(*words)
+    assert done.code == 0 and fits(done.out) and "\x1b" not in done.out
     assert "the last 16 tokens (T = 16)" in done.out and f"all {len(PROMPT)} tokens" in done.out
     run = px.load(run_copy)
     for side, context in zip(columns(done.out), (16, None), strict=True):
         said = run.generate(PROMPT, context, tokens=30, seed=3)
         plain = "".join(c for c in said if c.isascii() and c.isprintable())
-        assert plain.replace(" ", "") in "".join(side).replace(" ", "") or not said.isprintable()
-    assert posenc("sample", f"run={run_copy}", f"prompt={PROMPT}", "tokens=30", "seed=3").out == done.out
-
-
-def test_without_a_prompt_a_test_document_is_continued(run_copy, posenc):
-    done = posenc("sample", f"run={run_copy.name}")
-    assert done.code == 0 and "the end of a text of 128 tokens" in done.out  # 8T
+        assert plain.replace(" ", "") in side.replace(" ", "") or not said.isprintable()
+    assert posenc(*words).out == done.out
+    own = posenc("sample", f"run={run_copy.name}")  # without a prompt the beginning of a test document
+    assert own.code == 0 and "the end of a text of 128 tokens" in own.out  # 8T

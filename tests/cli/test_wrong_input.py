@@ -1,20 +1,17 @@
 """Wrong input: exit 2, one screen that names key, value and the nearest choice, and nothing written."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex
-from collections.abc import Callable
-from pathlib import Path
+import shutil
 
 import pytest
 import tiny
 
-Posenc = Callable[..., tiny.Result]
+from posenc.data.documents import split_of
 
 # a command line, then what stderr must say
-WRONG: list[tuple[str, ...]] = [
+WRONG = [
     # choices of groups
     ("train encoding.name=os", "encoding=os", "no such encoding"),
     ("train 'encoding=[alibi,rope]'", "encoding=[alibi,rope]", "one choice"),
@@ -129,19 +126,11 @@ WRONG: list[tuple[str, ...]] = [
     ("eval run={run} extend=yran", "did you mean: yarn"),
     ("eval run={run} extend=yarn extend.tune=true eval.split=validation", "extend.tune"),
     ("eval run={run} eval.stride=2x eval.protocols=[sliding]", "eval.stride=2x"),
-    (
-        "train data.plant={share:0.0,pairs:2,cue:1,alphabet:9,weight:1.0}",
-        "data.plant.share=0.0",
-        "out of range",
-    ),
-    ("train data.plant={share:0.5,pairs:2,cue:1,alphabet:1,weight:1.0}", "data.plant.alphabet=1", "2 to 64"),
-    (
-        "train data.plant={share:0.5,pairs:2,cue:1,alphabet:9,weight:1.0} eval.protocols=[recall]",
-        "eval.recall.pairs=16",
-        "data.plant.alphabet=9",
-    ),
+    ("train data.plant={share:0.0,pairs:2,{plant}:9}", "data.plant.share=0.0", "out of range"),
+    ("train data.plant={share:0.5,pairs:2,{plant}:1}", "data.plant.alphabet=1", "2 to 64"),
+    ("train data.plant={share:0.5,pair:2,{plant}:9}", "data.plant.pair"),
+    ("train data.plant={share:0.5,pairs:2,{plant}:9} eval.protocols=[recall]", "pairs=16", "alphabet=9"),
     ("train model.short_conv=0", "model.short_conv=0", "1 to 64"),
-    ("train data.plant={share:0.5,pair:2,cue:1,alphabet:9,weight:1.0}", "data.plant.pair"),
     ("data info device=cuda", "device", "no effect on the corpus"),
     ("runs --sort los", "did you mean: loss"),
     ("runs", "runs", "no such run directory", "posenc train"),
@@ -149,7 +138,7 @@ WRONG: list[tuple[str, ...]] = [
 ]
 
 
-def is_one_screen(result: tiny.Result, place: Path, *says: str) -> None:
+def is_one_screen(result, place, *says):
     assert (result.code, result.out) == (2, ""), result
     for text in says:
         assert text in result.err, result.err
@@ -159,13 +148,14 @@ def is_one_screen(result: tiny.Result, place: Path, *says: str) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG, ids=[case[0][:60] for case in WRONG])
-def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Path, case: tuple[str]) -> None:
+def test_wrong_input(posenc, place, corpus, trained_once, case):
     command, *words = shlex.split(case[0])
     if command == "train":
         words = [*tiny.TINY, f"data.paths={corpus}", *words]
-    places = {"{file}": __file__, "{runs}": trained_once, "{run}": next((trained_once / "default").iterdir())}
-    for name, path in places.items():
-        words = [word.replace(name, str(path)) for word in words]
+    given = {"{file}": __file__, "{runs}": trained_once, "{run}": next((trained_once / "default").iterdir())}
+    given["{plant}"] = "cue:1,weight:1.0,alphabet"
+    for name, text in given.items():
+        words = [word.replace(name, str(text)) for word in words]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     is_one_screen(posenc(command, *words), place, *case[1:])
     assert not list(place.iterdir())
@@ -179,16 +169,14 @@ def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Pa
         ("experiment/flat.yaml", "context_length: 32\n", ["experiment/flat.yaml", "# @package _global_"]),
     ],
 )
-def test_wrong_yaml_of_ones_own(posenc: Posenc, place: Path, file: str, text: str, says: list[str]) -> None:
+def test_wrong_yaml_of_ones_own(posenc, place, file, text, says):
     path = place / "mine" / file
     path.parent.mkdir(parents=True)
     path.write_text(text)
     is_one_screen(posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), place, *says)
 
 
-def test_a_runs_dir_that_cannot_be_written(
-    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runs_dir_that_cannot_be_written(train, place, monkeypatch):
     """As root every folder can be written, so the system's answer is replaced."""
     (place / "theirs").mkdir()
     real = os.access
@@ -198,29 +186,22 @@ def test_a_runs_dir_that_cannot_be_written(
     assert not list((place / "theirs").iterdir())
 
 
-def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(
-    posenc: Posenc, place: Path, corpus: Path
-) -> None:
-    from posenc.data.documents import split_of
-
-    texts = place / "texts"
-    texts.mkdir()
-    for source in corpus.iterdir():
-        short = split_of(source.name, {"validation": 0.1, "test": 0.2}) == "validation"
-        (texts / source.name).write_text(source.read_text()[: 40 if short else None])
-    command = ["train", *tiny.TINY, f"data.paths={texts}"]
-    is_one_screen(posenc(*command, "eval.split=validation"), place, "eval.lengths=64", "works is 39")
+def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(posenc, place, corpus):
+    shutil.copytree(corpus, place / "texts")
+    for file in (place / "texts").iterdir():
+        if split_of(file.name, {"validation": 0.1, "test": 0.2}) == "validation":
+            file.write_text(file.read_text()[:40])
+    result = posenc("train", *tiny.TINY, "data.paths=texts", "eval.split=validation")
+    is_one_screen(result, place, "eval.lengths=64", "works is 39")
 
 
-def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
-    posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
-) -> None:
-    def broken(*_: object) -> None:
+def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(posenc, monkeypatch):
+    def broken(*_):
         raise KeyError("surprise")
 
     monkeypatch.setattr("posenc.cli.runs._read", broken)
     result = posenc("runs")
     assert (result.code, len(result.err.splitlines())) == (1, 2)
-    assert "KeyError: 'surprise'" in result.err and "--debug" in result.err
+    assert "KeyError: 'surprise'\n  this is a fault of posenc; --debug shows" in result.err
     with pytest.raises(KeyError, match="surprise"):
         posenc("runs", "--debug")

@@ -27,28 +27,19 @@ def test_without_the_plug_in_it_says_what_to_install(posenc, place, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("programs", "launcher", "code", "said"),
+    ("programs", "name", "code", "said"),
     [
         ({"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}, "submitit_slurm", 2, "no controller"),
-        (
-            {"sbatch": "echo sbatch: error: invalid partition >&2; exit 1", "sinfo": "", "srun": ""},
-            "slurm",
-            1,
-            "Slurm refuses the jobs: ",
-        ),
+        ({"sbatch": "echo no >&2; exit 1", "sinfo": "", "srun": ""}, "slurm", 1, "Slurm refuses the jobs: "),
         ({}, "submitit_local", 2, "allowed: basic, slurm"),
     ],
 )
-def test_where_slurm_does_not_answer_nothing_is_left(
-    train, place, tmp_path, monkeypatch, programs, launcher, code, said
-):
+def test_where_slurm_does_not_answer_nothing_is_left(train, place, monkeypatch, programs, name, code, said):
     pytest.importorskip("submitit")
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    for name, script in programs.items():
-        put(bin_folder, name, script)
-    monkeypatch.setenv("PATH", str(bin_folder))
-    result = train("-m", f"hydra/launcher={launcher}", "seed=0,1")
+    for program, script in programs.items():
+        put(place, program, script)
+    monkeypatch.setenv("PATH", str(place))
+    result = train("-m", f"hydra/launcher={name}", "seed=0,1")
     assert result.code == code and said in result.err and "Traceback" not in result.err, result.err
     assert len(result.err.splitlines()) < 6 and not (place / "runs" / ".sweeps").exists()
 
@@ -116,10 +107,8 @@ print(preemptible(run))
 def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(place, sent, state, said, code):
     pytest.importorskip("submitit")
     put(place, "scontrol", f"echo JobId=7 JobState={state} Requeue=1")
-    env = {**os.environ, "PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
-    ask = [sys.executable, "-c", REQUEUED, sent]
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False, env=env)
-    assert (done.stdout.split(), done.returncode) == (said.split(), code), done.stderr
+    done = tiny.python("-c", REQUEUED, sent, PATH=f"{place}{os.pathsep}{os.environ['PATH']}")
+    assert (done.out.split(), done.code) == (said.split(), code), done.err
 
 
 @pytest.mark.cluster

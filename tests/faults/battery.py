@@ -1,6 +1,7 @@
 """Real processes of posenc that are struck, and what they left."""
 
 import json
+import subprocess
 import time
 
 import tiny
@@ -15,10 +16,11 @@ def command(corpus, *words):
     return ("train", *tiny.TINY, f"data.paths={corpus}", *words)
 
 
-def run_in(runs):
-    """Return the only run directory below a `runs_dir`."""
-    (run,) = (path for path in (runs / "default").iterdir() if not path.name.startswith("."))
-    return run
+def called(*words, cwd, **env):
+    """Run a program with nothing to read, and wait."""
+    how = {"env": tiny.environment(**env), "stdin": subprocess.DEVNULL, "capture_output": True}
+    done = subprocess.run(words, cwd=cwd, timeout=300, **how)
+    return tiny.Result(done.returncode, *(out.decode(errors="replace") for out in (done.stdout, done.stderr)))
 
 
 def weights(runs):

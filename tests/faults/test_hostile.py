@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -11,6 +10,7 @@ import pytest
 import tiny
 import yaml
 from battery import SHORT, command
+from fake_runs import edit_json
 
 from posenc.core.errors import RunError, UserError
 
@@ -37,19 +37,14 @@ def replace_sealed(run, name, content):
     """Replace a file of the checkpoint, with a manifest that fits: whoever changes one changes both."""
     checkpoint = next((run / "checkpoints").glob("step-*"))
     (checkpoint / name).write_bytes(content)
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    manifest[name] = hashlib.sha256(content).hexdigest()
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    edit_json(checkpoint / "manifest.json", **{name: hashlib.sha256(content).hexdigest()})
 
 
 CHANGES = [
     ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
     ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
     ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
-    (
-        {"model": {"name": "m", "d_model": 2 * 10**9, "n_layers": 1, "n_heads": 1, "mlp_ratio": 1}},
-        ["too large"],
-    ),
+    ({"model.d_model": 2 * 10**9}, ["too large"]),
     ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
     ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
     ({"seed": "evil"}, ["seed=evil"]),
@@ -71,16 +66,16 @@ def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, plac
     assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
 
 
-WEIGHTS = {
-    "a pickle": pickle.dumps(Payload()),
-    "a header of 1 PB": (10**15).to_bytes(8, "little") + b"{}",
-    "noise": b"\xff" * 64,
-}
-
-
-@pytest.mark.parametrize("name", ["a pickle", *(pytest.param(n, marks=faults) for n in [*WEIGHTS][1:])])
-def test_weights_that_are_no_weights(run_copy, place, posenc, name):
-    replace_sealed(run_copy, "model.safetensors", WEIGHTS[name])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(pickle.dumps(Payload()), id="a pickle"),
+        pytest.param((10**15).to_bytes(8, "little") + b"{}", id="a header of 1 PB", marks=faults),
+        pytest.param(b"\xff" * 64, id="noise", marks=faults),
+    ],
+)
+def test_weights_that_are_no_weights(run_copy, place, posenc, content):
+    replace_sealed(run_copy, "model.safetensors", content)
     for words in (["show", f"run={run_copy}"], ["eval", f"run={run_copy}", "eval.lengths=[1x,8x]"]):
         result = posenc(*words)
         assert result.code in (1, 2) and result.out == "", result
@@ -101,8 +96,7 @@ def test_a_file_beyond_the_size_cap_is_not_read(run_copy, posenc, name):
 
 @faults
 def test_foreign_text_is_printed_as_text(run_copy, posenc):
-    status = json.loads((run_copy / "status.json").read_text())
-    (run_copy / "status.json").write_text(json.dumps({**status, "status": "\u202efinished\x1b[2J"}))
+    edit_json(run_copy / "status.json", status="\u202efinished\x1b[2J")
     for words in (["compare"], ["runs"]):
         result = posenc(*words)
         assert (result.out + result.err).replace("\n", "").isprintable(), result

@@ -6,30 +6,21 @@ import time
 
 import pytest
 import tiny
-from battery import LONG, SHORT, command, logged, run_in, statuses, wait_until, weights
+from battery import LONG, SHORT, command, logged, statuses, wait_until, weights
+from fake_runs import only_run
 
 
-@pytest.fixture
-def whole(train, place):
-    """The weights of the long run that nothing happened to."""
-    result = train(*LONG, "runs_dir=whole")
-    assert result.code == 0, result.err
-    return weights(place / "whole")
-
-
-def test_kill_9_and_the_same_command(train, place, corpus, whole):
+def test_kill_9_and_the_same_command(train, place, corpus):
+    assert train(*LONG, "runs_dir=whole").code == 0
     victim = tiny.start(*command(corpus, *LONG), cwd=place)
     wait_until(lambda: [*(place / "runs").glob("default/*/checkpoints/step-*")], victim)
     victim.kill()
     victim.communicate()
     again = train(*LONG)
     assert again.code == 0 and "continuing at step" in again.err, again.err
-    assert weights(place / "runs") == whole
-    lines = (run_in(place / "runs") / "metrics.jsonl").read_text().splitlines()
+    assert weights(place / "runs") == weights(place / "whole")
+    lines = (only_run(place / "runs") / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == len({line.partition(",")[0] for line in lines})
-
-
-# --- sweeps: two at once, and stopped
 
 
 @pytest.mark.faults

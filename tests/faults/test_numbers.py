@@ -1,10 +1,10 @@
 """Numbers that are not finite and memory that runs out, in an evaluation and in training."""
 
-import json
 import re
 
 import pytest
 import torch
+from fake_runs import only_run, read_json
 
 from posenc.evaluation import forward_cache
 
@@ -12,13 +12,8 @@ pytestmark = pytest.mark.faults
 PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions]"
 
 
-def run_of(place):
-    (found,) = (place / "runs/default").iterdir()
-    return found
-
-
 def notes(place):
-    records = json.loads((run_of(place) / "results.json").read_text())["records"]
+    records = read_json(only_run(place / "runs") / "results.json")["records"]
     return {(r["protocol"], r["window"]): r["note"] for r in records}
 
 
@@ -65,7 +60,7 @@ def test_memory_that_runs_out_at_a_length_is_noted_there_and_measured_again(
     assert str(notes(place)["fixed-target", 64]).startswith("oom at 64 tokens, batch 1: ")
     assert notes(place)["fixed-target", 32] is None
     assert "oom" in posenc("compare").out
-    assert posenc("eval", f"run={run_of(place)}").code == 0
+    assert posenc("eval", f"run={only_run(place / 'runs')}").code == 0
     assert set(notes(place).values()) == {None}
 
 
@@ -78,4 +73,4 @@ def test_memory_that_runs_out_in_training_says_what_to_make_smaller(train, place
     monkeypatch.setattr(loop, "gradients", refuse)
     result = train("encoding=rope")
     assert (result.code, result.out) == (1, "") and "train.batch_tokens" in result.err
-    assert "out of memory in step 1" in json.loads((run_of(place) / "status.json").read_text())["reason"]
+    assert "out of memory in step 1" in read_json(only_run(place / "runs") / "status.json")["reason"]

@@ -1,24 +1,22 @@
 """Signals in every phase, one writer, and runs that end badly: a line, 143 or 130, nothing half done."""
 
+import errno
 import importlib
-import json
 import os
 import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
-from battery import run_in
+import tiny
+from fake_runs import only_run, read_json, stamps
 
 from posenc.core.console import say, shown
 from posenc.running import measure
 from posenc.running.run_directory import is_held, locked
 from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, report_error, to_take_over
-
-
-def status_of(run):
-    return json.loads((run / "status.json").read_text())
 
 
 def strike(patch, module, name, number, at=1):
@@ -45,9 +43,7 @@ def strike(patch, module, name, number, at=1):
         ("posenc.cli.dry_run", "estimate", signal.SIGTERM),
     ],
 )
-def test_before_there_is_anything_to_save_a_signal_ends_the_command(
-    train, place, monkeypatch, module, name, number
-):
+def test_before_anything_is_saved_a_signal_ends_the_command(train, place, monkeypatch, module, name, number):
     strike(monkeypatch, module, name, number)
     monkeypatch.setenv("POSENC_CACHE", str(place / "cache"))
     result = train("encoding=rope", *(["--dry-run"] if name == "estimate" else []))
@@ -98,11 +94,8 @@ def test_while_something_is_saved_a_signal_is_only_noted():
             raise AssertionError("what was asked before counts")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
-)
-def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, number, code):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, name):
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
         path.unlink()
     evaluate, cells = measure.evaluate, []
@@ -112,19 +105,19 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, mo
             on_cell(record, was_there)
             cells.append(record["window"])
             if len(cells) == 2:
-                os.kill(os.getpid(), number)
+                signal.raise_signal(getattr(signal, name))
 
         return evaluate(*args, on_cell=stored, **more)
 
     monkeypatch.setattr(measure, "evaluate", interrupted)
     result = train("encoding=rope")
-    assert (result.code, result.out) == (code, "") and "continues" in result.err
-    assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
+    assert (result.code, result.out) == (130 if name == "SIGINT" else 143, "") and "continues" in result.err
+    assert read_json(run_copy / "status.json")["status"] == "interrupted" and cells == [16, 32]
     assert len(list((run_copy / "records").iterdir())) == 2
 
 
 def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, monkeypatch):
-    kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
+    kept = [(run_copy / name).read_bytes() for name in ("config.yaml", "results.json")]
 
     def ended(*args, **more):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -133,19 +126,18 @@ def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, mo
     monkeypatch.setattr(measure, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
     assert (result.code, result.out) == (143, ""), result.err
-    assert status_of(run_copy)["status"] == "finished"
-    assert {name: (run_copy / name).read_bytes() for name in kept} == kept
+    assert read_json(run_copy / "status.json")["status"] == "finished"
+    assert [(run_copy / name).read_bytes() for name in ("config.yaml", "results.json")] == kept
 
 
 def test_a_held_directory_names_its_holder_at_once(train, posenc, run_copy):
     (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
-    before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
     holder = f"pid {os.getpid()} on "
     with locked(run_copy):
-        before |= {p: p.read_bytes() for p in run_copy.glob(".run.*")}
+        before = stamps(run_copy)
         result = train("encoding=rope")
         assert result.code == 1 and holder in result.err and str(run_copy.name) in result.err
-        assert {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()} == before
+        assert stamps(run_copy) == before
         assert is_held(run_copy, "run") and not is_held(run_copy, "evaluation")
     with locked(run_copy, "evaluation"):
         result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
@@ -157,44 +149,31 @@ def test_a_run_that_diverged_says_so_and_is_final_without_retry(train, place):
     first = train("encoding=rope", "train.lr=1e12")
     assert (first.code, first.out) == (1, "")
     assert "diverged: non-finite loss at step 2" in first.err and "train.lr" in first.err
-    run = run_in(place / "runs")
-    status = status_of(run)
+    run = only_run(place / "runs")
+    status = read_json(run / "status.json")
     assert (status["status"], status["step"]) == ("diverged", 1)
     assert status["reason"] == "non-finite loss at step 2"
     assert not (run / "results.json").exists() and not (run / "checkpoints").exists()
     again = train("encoding=rope", "train.lr=1e12")
     assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
-    assert status_of(run) == status
+    assert read_json(run / "status.json") == status
     (run / "checkpoints" / "step-00000001").mkdir(parents=True)  # of an hour of training: forgotten
     retried = train("encoding=rope", "train.lr=1e12", "--retry")
     assert retried.code == 1 and "diverged: non-finite loss at step 2" in retried.err
     assert not (run / "checkpoints").exists()
 
 
-BROKEN = """
-from posenc.encodings.base import Encoding
-
-class Broken(Encoding):
-    name, paper, formula, acts_on, past_training = "broken", "none", "none", "nothing", "none"
-
-    def embed(self, x, pos, layer):
-        raise KeyError("boom [red]\\nsecond line")
-"""
-
-
-def test_a_plug_in_that_raises_fails_its_run_with_one_line(train, place, monkeypatch):
-    (place / "broken_plugin.py").write_text(BROKEN)
-    (place / "conf" / "encoding").mkdir(parents=True)
-    (place / "conf" / "encoding" / "broken.yaml").write_text("name: broken\n")
-    monkeypatch.syspath_prepend(str(place))
-    arguments = ("encoding=broken", "plugins=[broken_plugin]", "--config-dir", str(place / "conf"))
+def test_a_plug_in_that_raises_fails_its_run_with_one_line(train, place):
+    boom = r'raise KeyError("boom [red]\nsecond line")'
+    (place / "mine.py").write_text(tiny.PLUGIN.replace("return -self", f"{boom}\n        return -self"))
+    arguments = ("encoding=./mine.py", "encoding.strength=1")
     result = train(*arguments)
     assert (result.code, result.out) == (1, "")
     assert "boom [red]" in result.err and "Traceback" not in result.err and "--debug" in result.err
-    run = run_in(place / "runs")
-    assert status_of(run)["status"] == "failed" and "KeyError" in status_of(run)["reason"]
-    log = (run / "log.txt").read_text()
-    assert "Traceback" in log and "broken_plugin.py" in log
+    run = only_run(place / "runs")
+    status, log = read_json(run / "status.json"), (run / "log.txt").read_text()
+    assert status["status"] == "failed" and "KeyError" in status["reason"]
+    assert "Traceback" in log and "mine.py" in log
     with pytest.raises(KeyError):
         train("--debug", *arguments)
 
@@ -221,7 +200,6 @@ def test_a_signal_that_python_swallowed_is_not_lost():
         (MemoryError(), "error: not enough memory: MemoryError\n"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
-        (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
     ],
 )
 def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
@@ -229,28 +207,18 @@ def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
     assert said in capsys.readouterr().err
 
 
-# --- Work goes on when nobody sees it any more, and stops with a save when its terminal is gone.
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_screen_that_is_gone_ends_no_training(monkeypatch, terminal):
-    class Gone:
-        encoding = "utf-8"
+    def raising(number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
 
-        def write(self, text):
-            raise OSError(5, "Input/output error")
+        return fail
 
-        def flush(self):
-            raise BrokenPipeError(32, "Broken pipe")
-
-        def isatty(self):
-            return terminal
-
-        def fileno(self):
-            return 99
-
+    gone = SimpleNamespace(encoding="utf-8", write=raising(errno.EIO), flush=raising(errno.EPIPE))
+    gone.isatty, gone.fileno = lambda: terminal, lambda: 99
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stderr", gone)
     say("a line")
     with shown("training", 3) as progress:
         progress.begin(0)

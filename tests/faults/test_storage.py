@@ -1,9 +1,10 @@
-"""Locks, the order of fsync and rename, damaged checkpoints, full disks."""
+"""Locks, the order of fsync and rename, full disks; streams, limits and folders that are not as usual."""
 
 import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from battery import SAVES, command, weights
+from battery import SAVES, SHORT, called, command, weights
 
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
@@ -64,31 +65,6 @@ def test_a_second_process_is_refused_and_a_killed_holder_is_in_nobodys_way(holde
 
 
 CALL = re.compile(r"^\d+ +(fsync|fdatasync)\(\d+<(.+?)>\) += 0|^\d+ +(rename)\w*\((.*)\) += 0", re.M)
-TWO_CHECKPOINTS = """
-import sys
-from pathlib import Path
-from posenc.core.atomic_files import write_sealed
-from posenc.data import prepare
-from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.results.load import write_json_atomic
-from posenc.training.checkpoint import save_checkpoint
-from posenc.training.optimizer import Optimization, build_optimizer
-
-place = Path(sys.argv[1])
-shape = ModelShape("nano", d_model=16, n_layers=1, n_heads=2, mlp_ratio=2)
-sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
-model = Decoder(shape, 32, build_encoding("rope", **sizes))
-initialize(model, 0)
-optimizer = build_optimizer(model, Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.1, 0.0))
-state = {"tokens": 0, "seconds": 0.0, "final_loss": None}
-for step in (1, 2):
-    save_checkpoint(place / "checkpoints", step, model, optimizer, state, {"tokenizer.json": "{}"})
-write_json_atomic(place / "results.json", {"a": 1})
-write_sealed(place / "facts.json", {"a": 1})
-data = {"name": "n", "source": "files", "paths": sys.argv[2], "text_field": "text"}
-prepare({**data, "split": {"validation": 0.1, "test": 0.2}}, {"name": "bytes"})
-"""
 
 
 def unsynced(calls, below):
@@ -113,37 +89,28 @@ def unsynced(calls, below):
 def test_every_file_is_synced_before_its_rename_and_the_folder_after(tmp_path, corpus):
     place, out = (tmp_path / "place").resolve(), tmp_path / "strace"
     place.mkdir()
-    trace = ["-e", "trace=fsync,fdatasync,rename,renameat,renameat2", sys.executable, "-c", TWO_CHECKPOINTS]
-    done = subprocess.run(
-        ["strace", "-f", "-y", "-qq", "-s", "4096", "-o", str(out), *trace, str(place), str(corpus)],
-        env=tiny.environment(POSENC_CACHE=str(place / "cache")),
-        cwd=tiny.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "PTRACE" in done.stderr:
+    trace = ("strace", "-fyqq", "-s4096", "-etrace=fsync,fdatasync,rename,renameat,renameat2", f"-o{out}")
+    words = command(corpus, *SAVES, "train.tokens=256", f"runs_dir={place}")  # two steps, a save after each
+    env = {"POSENC_CACHE": str(place / "cache")}
+    done = called(*trace, sys.executable, "-m", "posenc", *words, cwd=tiny.ROOT, **env)
+    if "PTRACE" in done.err:
         pytest.skip("strace may not trace here")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     calls = []
     for sync, path, rename, arguments in CALL.findall(out.read_text()):
         old, new = re.findall(r'"([^"]*)"', arguments) if rename else (path, None)
         calls.append((rename or sync, Path(old), new and Path(new)))
     renamed = {new.name for _, _, new in calls if new is not None}
-    assert {"step-00000001", "step-00000002", "results.json", "facts.json"} <= renamed
-    assert len(list((place / "checkpoints" / "step-00000002").iterdir())) == 5
+    assert {"step-00000001", "step-00000002", "results.json", "config.yaml"} <= renamed
     assert any(new.parent.name == "tokens" for _, _, new in calls if new is not None)
     assert not unsynced(calls, place)
     last = [i for i, (name, path, _) in enumerate(calls) if name != "rename" and "step-00000002" in str(path)]
-    assert len(last) >= 6  # five files and their folder; each of them missing would be noticed
+    assert len(last) == 5  # four files and their folder; each of them missing would be noticed
     assert all(unsynced(calls[:i] + calls[i + 1 :], place) for i in last)
 
 
-full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-
-
 @pytest.mark.faults
-@full_device
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_logs_on_a_full_disk(tmp_path, capfd):
     full = Path("/dev/full")
     (tmp_path / "metrics.jsonl").symlink_to(full)
@@ -165,13 +132,10 @@ def test_logs_on_a_full_disk(tmp_path, capfd):
 def test_a_call_that_fails_is_said_and_the_last_checkpoint_is_intact(train, place, corpus, call, error):
     assert train(*SAVES, "runs_dir=whole").code == 0
     inject = f"inject={call}:error={error}:when=12+"
-    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject]
-    words = [sys.executable, "-m", "posenc", *command(corpus, *SAVES)]
-    done = subprocess.run(
-        [*strace, *words], cwd=place, env=tiny.environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert error != "ENOSPC" or all(part in done.stderr for part in ("No space left", "free: ")), done.stderr
+    strace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject)
+    done = called(*strace, sys.executable, "-m", "posenc", *command(corpus, *SAVES), cwd=place)
+    assert done.code == 1 and "Traceback" not in done.err, done.err
+    assert error != "ENOSPC" or all(part in done.err for part in ("No space left", "free: ")), done.err
     again = train(*SAVES)
     assert again.code == 0 and "damaged" not in again.err, again.err
     assert weights(place / "runs") == weights(place / "whole")
@@ -185,3 +149,28 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path):
     folder.append_metrics(tmp_path, {"step": 2})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+CASES = [  # a script, exit codes, what stderr says
+    ("set -o pipefail; {} compare | head -1", (0, 1, 141), "^$", {}),
+    ("{} compare --format json > /dev/full", (1,), "No space left", {}),
+    ("{} runs <&- >&- 2>&-", (0, 1), "^$", {}),
+    ("{} compare", (0,), "", POSIX),
+    ("mkdir gone; cd gone; rmdir ../gone; {} runs", (0, 1, 2), "", {}),
+    ("ulimit -n 64; {train} runs_dir=few", (0,), "", {}),
+    ("ulimit -f 100; {train} runs_dir=short", (1,), "File too large", {}),
+]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("script", "codes", "says", "env"), CASES, ids=[case[0] + "".join(case[3]) for case in CASES]
+)
+def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
+    posenc = f"{shlex.quote(sys.executable)} -m posenc"
+    train = f"{posenc} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"
+    result = called("bash", "-c", script.replace("{train}", train).replace("{}", posenc), cwd=place, **env)
+    assert result.code in codes and re.search(says, result.err), result
+    assert not re.search("Traceback|Exception ignored|fault of posenc", result.err), result.err
+    assert not env or result.out.isascii()

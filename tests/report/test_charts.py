@@ -15,6 +15,10 @@ from posenc.report.series import DASHES, MARKERS, VARIANT_DASHES, Names, style_o
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 
+FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
+CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
+EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
+
 
 def given(root, **request):
     """The tables of the runs below a folder."""
@@ -37,9 +41,6 @@ def svg_texts(kind, found):
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
 
 
-FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """One that keeps its loss and one that collapses, three seeds each, with every kind of record."""
@@ -48,8 +49,8 @@ def swept(tmp_path_factory):
         for seed in (0, 1, 2):
             losses = {m: 1.2 + 0.01 * seed * m + max(0, m - 1) * slope for m in MULTIPLES}
             records = [record(int(m * T), loss) for m, loss in losses.items()]
-            for m, probe in [(m, probe) for m in (1, 2, 8) for probe in ("induction", "far-copy")]:
-                records.append(record(int(m * T), 2 + m * slope, protocol=probe))
+            for probe in ("induction", "far-copy"):
+                records += [record(m * T, 2 + m * slope, protocol=probe) for m in (1, 2, 8)]
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
             records += recall_records(FOUND | ({448: 10} if name == "rope" else {8: 20 + seed}))
             write_run(root, name, seed=seed, records=records)
@@ -73,9 +74,8 @@ def test_the_charts_have_the_comparisons_numbers_and_margins(swept, metric, unit
         assert points(change, row.label) == pytest.approx(moved, rel=1e-5, abs=1e-9)
     cell = found[0].rows[0].cells[-1]
     band = next(p for p in context.spec["data"]["values"] if p.get("row") == "alibi" and p["x"] == 8)
-    assert (band["low"], band["high"]) == pytest.approx(
-        (cell.mean - cell.spread, cell.mean + cell.spread), rel=1e-5
-    )
+    ends = (cell.mean - cell.spread, cell.mean + cell.spread)
+    assert (band["low"], band["high"]) == pytest.approx(ends, rel=1e-5)
     margins = [(p["bottom"], p["top"]) for p in change.spec["data"]["values"] if "top" in p]
     assert margins == ([] if unit is None else [pytest.approx((-0.02 * unit, 0.02 * unit))])
     assert context.spec["encoding"]["y"]["scale"]["type"] == ("log" if metric == "ppl" else "linear")
@@ -130,29 +130,19 @@ def test_the_same_runs_give_the_same_bytes(swept):
     assert re.search(rb"/FontFile2? \d+ 0 R|/FontFile3", content) or b"FlateDecode" in content
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "words"),
-    [
+def test_wrong_input_is_named(tmp_path):
+    write_run(tmp_path / "runs", "n" * 44)
+    for path, kind, words in (
         ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
         ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall"),
-    ],
-)
-def test_wrong_input_is_named(tmp_path, path, kind, words):
-    write_run(tmp_path / "runs", "n" * 44)
-    with pytest.raises(UserError, match=words):
-        save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
-    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
-    if kind == "heat" or "ending" in words:  # asked before the work, too
+    ):
         with pytest.raises(UserError, match=words):
-            check_plot(tmp_path / path, kind)
-
-
-# --- Styles of encodings: distinct, stable, told apart without colour
-
-
-CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
-EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
+            save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
+        if kind != "recall":  # asked before the work, too
+            with pytest.raises(UserError, match=words):
+                check_plot(tmp_path / path, kind)
+    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
 
 
 def test_styles_are_distinct_and_those_of_earlier_figures():
@@ -161,9 +151,7 @@ def test_styles_are_distinct_and_those_of_earlier_figures():
     assert len(set(styles_of(extended).values())) == len(extended)
     assert style_of("rope", "rope") == series.Style("#2B9DF4", "#7C9AD3", (), "P")
     assert style_of("rope base=500000", "rope") == series.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
-
-
-def test_a_variant_keeps_the_family_and_an_extension_its_mark():
+    # a variant keeps the family and an extension its mark
     base, yarn = style_of("rope", "rope"), style_of("rope+yarn", "rope")
     other = style_of("alibi+yarn", "alibi")
     assert (yarn.dash, yarn.marker) == (other.dash, other.marker)

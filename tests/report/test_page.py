@@ -27,9 +27,8 @@ LOSSES = {
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def page_of(root, path):
-    runs = load_runs([root])
-    write_page(path, compare_runs(runs, CompareRequest("all")))
+def page_of(root, path, *command):
+    write_page(path, compare_runs(load_runs([root]), CompareRequest("all")), command)
     return path.read_text()
 
 
@@ -94,11 +93,11 @@ def test_all_that_the_tables_say_is_in_the_page(root, elements):
 def test_recall_is_beside_the_losses_with_its_chart(tmp_path):
     """One section, though `--protocol all` has two tables; the losses of recall's windows are no curve."""
     found = {8: 100, 32: 99, 56: 98, 112: 60}
+    records = [record(T, 1.0), record(2 * T, 1.1), *recall_records(found)]
     for name in ("rope", "alibi"):
-        write_run(
-            tmp_path / "runs", name, records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)]
-        )
-    page = page_of(tmp_path / "runs", tmp_path / "page.html")
+        write_run(tmp_path / "runs", name, records=records)
+    page = page_of(tmp_path / "runs", tmp_path / "page.html", "posenc", "compare", "my runs")
+    assert "posenc compare 'my runs'" in html.unescape(page)
     assert page.count("<h3>Harm and use</h3>") == page.count("<h3>Change against T</h3>") == 1
     assert "recall@T" in Elements(page).text and "recall, % with 95% CI" in Elements(page).text
 
@@ -134,16 +133,6 @@ def test_the_same_runs_give_the_same_bytes_and_a_failure_leaves_the_old_page(roo
     with pytest.raises(RunError):
         page_of(root, folder)
     assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2
-
-
-def test_the_command_is_in_the_page(tmp_path):
-    write_run(tmp_path / "runs", "rope")
-    comparisons = compare_runs(load_runs([tmp_path / "runs"]), CompareRequest("all"))
-    write_page(tmp_path / "c.html", comparisons, ["posenc", "compare", "my runs"])
-    assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
-
-
-# --- in a browser
 
 
 @pytest.fixture

@@ -30,16 +30,14 @@ from posenc.running.build import build_model
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 SMALL = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=1)
-T, D, HEADS, LAYERS = 12, 8, 3, 2
+T, HEADS = 12, 3
 ALIBI = {"learned_slopes": False}
 
 
-def encoding_of(name, train_length=T, **parameters):
+def encoding_of(name, **parameters):
     """At a small size, with values drawn for what is learned."""
-    size = {"d_model": HEADS * D, "n_heads": HEADS, "head_dim": D, "n_layers": LAYERS}
-    encoding = build_encoding(
-        name, **size, train_length=train_length, position_limit=None, plugins=[], **parameters
-    )
+    size = {"d_model": 24, "n_heads": HEADS, "head_dim": 8, "n_layers": 2, "train_length": T}
+    encoding = build_encoding(name, **size, **parameters)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in encoding.parameters():
@@ -79,9 +77,6 @@ def test_every_kind_of_panel_is_drawn_with_its_lines_and_marks(names):
         assert {panel.title, panel.x_label} <= texts
         lines = {line.label for line in panel.lines} if len(panel.lines) > 1 else set()
         assert lines | {name for name in {**panel.marks, **panel.y_marks} if name} <= texts
-
-
-# What is measured
 
 
 def test_bias_curves_are_the_bias():

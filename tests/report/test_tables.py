@@ -24,31 +24,24 @@ LOSSES = {
     "learned": (1.3, 1.27, 3.8, 3.9, 4.0),
     "weak": (1.76, 1.75, 1.75, 1.75, 1.75),
 }
-SIX = ("rope", "alibi", "t5", "nope", "learned", "sinusoidal")
-STRANGE = 'a_b%&#{}~^\\$x$ \\input{/etc/passwd} <i> | é ± "q" -1 --x'
-
-
-def write_sweep(root, seeds=3):
-    draw = random.Random(0)
-    for name, losses in LOSSES.items():
-        for seed in range(seeds):
-            records = [
-                record(int(m * T), loss + draw.gauss(0, 0.003), wiggle=0.1 + 0.05 * draw.random())
-                for m, loss in zip(MULTIPLES, losses, strict=True)
-            ]
-            records.append(record(T, 1.81, protocol="trigram"))
-            for window, loss in ((T, 0.5), (8 * T, 5.0)):
-                changes = {"targets_hash": "copies", "bytes": [0] * 40}
-                records.append(record(window, loss, protocol="induction", **changes))
-            records.append(positions(shift=draw.gauss(0, 0.02), breaks_at=97 if seed else None))
-            params = {"beyond": "untrained"} if name == "learned" else {}
-            write_run(root, name, seed=seed, records=records, params=params)
-    return root
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    return write_sweep(tmp_path_factory.mktemp("sweep"))
+    root, draw = tmp_path_factory.mktemp("sweep"), random.Random(0)
+    for name, losses in LOSSES.items():
+        for seed in range(3):
+            records = [
+                record(int(m * T), loss + draw.gauss(0, 0.003), wiggle=0.1 + 0.05 * draw.random())
+                for m, loss in zip(MULTIPLES, losses, strict=True)
+            ]
+            copies = {"protocol": "induction", "targets_hash": "copies", "bytes": [0] * 40}
+            records += [record(T, 0.5, **copies), record(8 * T, 5.0, **copies)]
+            records += [record(T, 1.81, protocol="trigram")]
+            records.append(positions(shift=draw.gauss(0, 0.02), breaks_at=97 if seed else None))
+            params = {"beyond": "untrained"} if name == "learned" else {}
+            write_run(root, name, seed=seed, records=records, params=params)
+    return root
 
 
 def table(root, *, width=80, full=False, every=False, **request):
@@ -56,23 +49,20 @@ def table(root, *, width=80, full=False, every=False, **request):
     return render(comparisons, "table", width, full=full, every=every)
 
 
-def of_run(*roots, monkeypatch, **saved):
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+
+
+def of_run(root, which="", **saved):
+    """What is said of runs at the end of their training."""
     stream = io.StringIO()
-    show_runs(load_runs(roots), stream, **saved)
+    show_runs([run for run in load_runs([root]) if run.name.startswith(which)], stream, **saved)
     return stream.getvalue()
 
 
-# --- one screen
-
-
-def test_a_run_of_the_study_is_one_screen(monkeypatch):
-    every = load_runs([ROOT / "docs" / "study"])
-    (run,) = [one for one in every if one.name.startswith("rope-") and one.seed == 0]
-    monkeypatch.setenv("COLUMNS", "80")
-    stream = io.StringIO()
-    show_runs([run], stream, saved=Path("runs/default/rope"))
-    text = stream.getvalue()
+def test_a_run_of_the_study_is_one_screen():
+    text = of_run(ROOT / "docs" / "study", "rope-nano-T64-s0-", saved=Path("runs/default/rope"))
     lines = text.splitlines()
     assert len(lines) <= 20 and len(text.split()) <= 140 and max(map(len, lines)) <= 80
     assert len(re.findall(r"\d\.\d", text)) <= 30
@@ -107,7 +97,7 @@ RECALL = {  # values found of 100 at distances 8, 32, 56, 112, 224 and 448; loss
 }
 
 
-def test_recall_is_beside_the_losses(tmp_path, monkeypatch):
+def test_recall_is_beside_the_losses(tmp_path):
     """Six rows are one screen of 80 columns; what did not learn is in brackets and never the best."""
     for name, (found, loss, slope) in RECALL.items():
         losses = [record(int(m * T), loss + max(0, m - 1) * slope) for m in MULTIPLES]
@@ -129,12 +119,11 @@ def test_recall_is_beside_the_losses(tmp_path, monkeypatch):
     full = " ".join(table(tmp_path, full=True).split())
     assert "rope 97 [92, 99] 62 [52, 71] 14 [9, 22] 5 [2, 11]" in full
     assert "fire 0 7x+" in full and "rope 0 1.75x" in full and "nope 0 did not learn" in full
-    for rows_, said in (
+    for name, said in (
         ("rope", "recall: 97% within T, 62% at 2x, 14% at 4x, 5% at 8x; horizon 1.75x"),
         ("alibi", "recall: did not learn, 2% within T (below 90%)"),
     ):
-        (run,) = tmp_path.glob(f"{rows_}-*")
-        text = of_run(run, monkeypatch=monkeypatch)
+        text = of_run(tmp_path, name)
         assert said in text.splitlines() and len(text.splitlines()) <= 20 and "also measured" not in text
     runs = load_runs([tmp_path])
     for protocol, of_losses in (("fixed-target", 1), ("recall", 0)):
@@ -147,25 +136,25 @@ def test_recall_is_beside_the_losses(tmp_path, monkeypatch):
     assert "recall" not in table(tmp_path / "without") + table(tmp_path / "without", full=True)
 
 
-def test_one_window_few_documents_and_failures(tmp_path, monkeypatch):
+def test_one_window_few_documents_and_failures(tmp_path):
     write_run(tmp_path / "a", losses={1: 1.2})
-    assert "Not measured past T." in of_run(tmp_path / "a", monkeypatch=monkeypatch)
+    assert "Not measured past T." in of_run(tmp_path / "a")
     write_run(tmp_path / "b", records=[record(T, 1.2, count=5), record(8 * T, 2.2, count=5)])
-    text = of_run(tmp_path / "b", monkeypatch=monkeypatch)
+    text = of_run(tmp_path / "b")
     assert "5 test documents; 1 seed: no 95% CI" in text and "95% CI  " not in text
     oom = record(8 * T, 0, note="oom at 512 tokens")
     write_run(tmp_path / "c", records=[record(T, 1.2), record(2 * T, 1.9), oom])
-    text = of_run(tmp_path / "c", monkeypatch=monkeypatch)
+    text = of_run(tmp_path / "c")
     assert "+0.70 nats at 2x." in text and re.search(r"loss +1\.200 +1\.900 +oom", text)
     many = [record(int(m * T), 1 + m / 10) for m in (0.125, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16)]
     write_run(tmp_path / "d", records=many)
-    text = of_run(tmp_path / "d", monkeypatch=monkeypatch)
+    text = of_run(tmp_path / "d")
     assert len(text.splitlines()) <= 20 and "more lengths" in text and "64 = T" in text
     write_run(tmp_path / "e", status="failed", reason="boom", results=False)
-    assert "No run has a number yet." in of_run(tmp_path / "e", monkeypatch=monkeypatch)
+    assert "No run has a number yet." in of_run(tmp_path / "e")
 
 
-def test_undertrained_is_said_once(sweep, tmp_path, monkeypatch):
+def test_undertrained_is_said_once(sweep, tmp_path):
     text = table(sweep)
     assert text.count("Undertrained: weak.") == 1 and re.search(r"weak .* undertrained\n", text)
     weak = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
@@ -173,7 +162,7 @@ def test_undertrained_is_said_once(sweep, tmp_path, monkeypatch):
         for name in ("alibi", "rope"):
             write_run(tmp_path / str(seed), name, seed=seed, records=weak)
     assert table(tmp_path).count("All runs undertrained.") == 1
-    text = of_run(next((tmp_path / "0").iterdir()), monkeypatch=monkeypatch, saved=Path("x"))
+    text = of_run(next((tmp_path / "0").iterdir()), saved=Path("x"))
     assert text.lower().count("undertrained") == 1 and "verdict" not in text
     assert "train.tokens=32768000 (now 3276800)" in text
 
@@ -182,20 +171,16 @@ def test_the_next_command_is_this_one_with_more(tmp_path, monkeypatch):
     run = write_run(tmp_path / "runs" / "default", losses={1: 1.2, 8: 2.0})
     edit_json(run / "status.json", overrides=["encoding=rope", "seed=4"])
     monkeypatch.chdir(tmp_path)
-    text = of_run(Path("runs"), monkeypatch=monkeypatch, saved=Path("runs/default") / run.name)
+    text = of_run(Path("runs"), saved=Path("runs/default") / run.name)
     assert text.splitlines()[-1] == "next   posenc train -m encoding=rope,alibi seed=0,1,2"
     assert text.splitlines()[-2] == f"saved  runs/default/{run.name}"
 
 
-# --- the answer
-
-
 def test_the_answer_names_the_best_and_who_keeps_its_loss(tmp_path):
-    at_8x = {"alibi": 1.001, "rope": 1.1, "nope": 2.0, "t5": 3.0, "cope": 0.9}
-    for name, loss in at_8x.items():
+    for name, loss in {"alibi": 1.001, "rope": 1.1, "nope": 2.0, "t5": 3.0, "cope": 0.9}.items():
         for seed in range(3):
-            shift = 0.0001 * seed
-            write_run(tmp_path / "a", name, seed=seed, losses={1: 1.0 + shift, 8: loss + shift})
+            losses = {1: 1.0 + 0.0001 * seed, 8: loss + 0.0001 * seed}
+            write_run(tmp_path / "a", name, seed=seed, losses=losses)
     text = answer(compared(tmp_path / "a"))
     assert text.startswith("Best at T: ") and "(tied: 4 others)" in text and "Best at 8x: cope." in text
     assert "At 8x cope gains; alibi keeps its loss; rope gets worse; the other 2 collapse." in text
@@ -207,9 +192,8 @@ def test_the_answer_names_the_best_and_who_keeps_its_loss(tmp_path):
     said = answer(compared(tmp_path / "b", protocol="positions"))
     assert said == "Past T alibi does not break; rope breaks."
     write_run(tmp_path / "c", records=[record(T, 1.0), record(8 * T, 1.02, wiggle=0.3)])
-    assert (
-        answer(compared(tmp_path / "c")) == "Is unclear at 8x: +0.020 nats at 8x; more documents would help."
-    )
+    text = answer(compared(tmp_path / "c"))
+    assert text == "Is unclear at 8x: +0.020 nats at 8x; more documents would help."
 
 
 def test_what_is_missing_is_in_the_row(tmp_path):
@@ -231,20 +215,16 @@ def test_what_is_missing_is_in_the_row(tmp_path):
         render([compared(tmp_path)], "markdwn")
 
 
-# --- in full, papers, programs
-
-
 def test_in_full(sweep):
     text = table(sweep, full=True, width=200)
-    for words in (
+    said = (
         "by length, in nats/byte",
         "loss      sd  change  sd of change  verdict",
         "above the best\n",
-        "400 targets; 40 test documents",
-        "a byte trigram of the training text: 1.810 nats/byte",
         "0 1 2",
-    ):
-        assert words in text, words
+    )
+    more = ("400 targets; 40 test documents", "a byte trigram of the training text: 1.810 nats/byte")
+    assert not [words for words in (*said, *more) if words not in text]
     assert re.search(r"rope .* \[\+2\.\d+, \+2\.\d+\] p<0\.001", text)
 
 
@@ -256,10 +236,8 @@ def test_papers_get_a_caption_a_label_and_a_line_a_row(sweep):
     assert shown["markdown"].startswith("**4 encodings, 3 seeds, ")
     body = shown["latex"].partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
     assert len(body) == 4 and r"\textbf{1.2" in body[2] and r"$\pm$0.00" in body[2]
-    assert (
-        r"\label{tab:posenc-fixed-target-nats}" in shown["latex"]
-        and r"\caption{4 encodings" in shown["latex"]
-    )
+    assert r"\label{tab:posenc-fixed-target-nats}" in shown["latex"]
+    assert r"\caption{4 encodings" in shown["latex"]
 
 
 def test_programs_get_the_answer_and_finite_numbers(tmp_path):
@@ -290,9 +268,6 @@ def test_streams_decide_width_colour_and_signs(sweep, monkeypatch):
     assert "32m" not in render([comparison], "table", 80, True)
 
 
-# --- strangers' text
-
-
 @pytest.mark.parametrize(
     "name", ["[red]x[/red]", "=cmd()", "a|b", "two\nlines", "\x1b[31mred", "<img src=x>", "+1"]
 )
@@ -316,7 +291,7 @@ def test_strangers_names_stay_text(tmp_path, name):
 
 
 def test_latex_is_text():
-    shown = tex(STRANGE)
+    shown = tex('a_b%&#{}~^\\$x$ \\input{/etc/passwd} <i> | é ± "q" -1 --x')
     bare = re.sub(r"\\textbackslash\{\}|\\text\w+\{\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-", "", shown)
     assert shown.isascii() and not set(bare) & set("\\{}$&%#_~^")
     assert tex("-0.123±0.004") == r"$-$0.123$\pm$0.004" and tex("fixed-target T-2") == "fixed-target T-2"

@@ -1,10 +1,11 @@
 """`posenc eval`: other lengths, protocols, corpora and extensions, and what they leave in a run."""
 
-import json
 import re
 import shutil
+from collections import Counter
 
 import tiny
+from fake_runs import only_run, read_json, stamps
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
@@ -14,7 +15,7 @@ FIXED = "eval.protocols=[fixed-target]"
 
 
 def results_of(run):
-    return json.loads((run / "results.json").read_text())
+    return read_json(run / "results.json")
 
 
 def fixed_target(run, extend):
@@ -41,9 +42,8 @@ def test_other_lengths_add_cells_and_change_no_facts(posenc, run_copy):
 
 def test_it_equals_what_the_training_measured(posenc, run_copy):
     before = results_of(run_copy)
-    for path in (run_copy / "records").iterdir():
+    for path in [*(run_copy / "records").iterdir(), run_copy / "results.json"]:
         path.unlink()
-    (run_copy / "results.json").unlink()
     assert posenc("eval", f"run={run_copy}").code == 0
     after = results_of(run_copy)
     assert [{**r, "seconds": 0} for r in after["records"]] == [{**r, "seconds": 0} for r in before["records"]]
@@ -107,12 +107,12 @@ def test_a_checkpoint_of_another_encoding_is_refused(posenc, train, run_copy, pl
 
 def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(posenc, train, place, capsys):
     assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
-    (run,) = (place / "runs" / "default").iterdir()
-    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    run = only_run(place / "runs")
+    before = stamps(run)
     refused = posenc("eval", f"run={run}", "extend=yarn")
     assert refused.code == 2 and "extend=yarn: does not apply to encoding=alibi" in refused.err
     assert "it is for encodings that turn pairs" in refused.err
-    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+    assert stamps(run) == before
     swept = compose_jobs("eval", parse(["-m", f"run={run}", "extend=pi,yarn,window", FIXED]))
     kept = check_jobs("eval", swept)
     assert [job.settings["extend"]["name"] for job, _ in kept] == ["window"]
@@ -124,9 +124,9 @@ def test_knobs_are_chosen_on_validation_documents(posenc, run_copy):
     assert result.code == 0 and "extend=yarn: beta_fast=" in result.err, result.err
     tried = [r for r in results_of(run_copy)["records"] if r["split"] == "validation"]
     assert {r["extend"]["name"] for r in tried} == {"yarn"} and {r["window"] for r in tried} == {32, 64}
-    losses = {}
+    losses = Counter()
     for r in tried:
-        losses[r["extend"]["beta_fast"]] = losses.get(r["extend"]["beta_fast"], 0.0) + r["nats"]
+        losses[r["extend"]["beta_fast"]] += r["nats"]
     assert "rope+yarn (tuned: beta_fast)" in result.out and len(losses) > 1
     reported = fixed_target(run_copy, "yarn").values()
     assert {r["extend"]["beta_fast"] for r in reported} == {min(losses, key=lambda k: losses[k])}
@@ -139,13 +139,11 @@ def test_divisors_are_searched_on_validation_documents(posenc, run_copy):
     asked = ["eval", f"run={run_copy}", "extend=longrope", "extend.tune=true", "extend.tries=9", FIXED]
     result = posenc(*asked)
     assert result.code == 0 and "the best of 9 on validation documents" in result.err, result.err
-    tried = {}
-    for r in results_of(run_copy)["records"]:
-        if r["split"] == "validation":
-            factors = tuple(r["extend"]["factors"])
-            tried[factors] = tried.get(factors, 0.0) + r["nats"]
-    s = 4  # the longest window over T
-    assert (1.0,) * len(factors) in tried and (s,) * len(factors) in tried and 4 <= len(tried) <= 9
+    tried = Counter()
+    for r in (r for r in results_of(run_copy)["records"] if r["split"] == "validation"):
+        tried[tuple(r["extend"]["factors"])] += r["nats"]
+    s, pairs = 4, 8  # the longest window over T, and pairs of a head
+    assert (1.0,) * pairs in tried and (s,) * pairs in tried and 4 <= len(tried) <= 9
     assert all(list(f) == sorted(f) and f[0] >= 1 and f[-1] <= 1.25 * s for f in tried)
     reported = fixed_target(run_copy, "longrope").values()
     assert {tuple(r["extend"]["factors"]) for r in reported} == {min(tried, key=lambda f: tried[f])}

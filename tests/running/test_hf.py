@@ -1,6 +1,5 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers
+from fake_runs import edit_json, read_json
 
 import posenc as px
 from posenc.config.compose import compose_jobs
@@ -22,6 +22,9 @@ from posenc.evaluation.plans import EvalRequest
 from posenc.running.jobs import check_jobs
 
 T = hf_models.T
+load = transformers.AutoModelForCausalLM.from_pretrained
+YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
+DIVISORS, SHORT = [1.0, 1.5, 3.0, 4.5], {"short_factor": [1.0] * 4}  # one for each pair
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
 
 
@@ -52,8 +55,13 @@ def asked(place, corpus):
 def measured(path, asked, **more):
     """The loss by window, as posenc measures it."""
     run = px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **asked, **more})
-    found = [r for r in run.records if (r["extend"] or {}).get("name") == more.get("extend")]
-    return {r["window"]: r["nats"] for r in found}
+    return losses(run.records, more.get("extend"))
+
+
+def losses(records, extend=None):
+    """The loss of fixed targets by window."""
+    own = [r for r in records if r["protocol"] == "fixed-target"]
+    return {r["window"]: r["nats"] for r in own if (r["extend"] or {}).get("name") == extend}
 
 
 def windows(path, asked, window):
@@ -83,7 +91,7 @@ def by_hand(model, tokens, block, bos=None):
 def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, asked):
     path = checkpoints(name, bos=bos)
     found = measured(path, asked, **({"context_length": T} if name in ("bloom", "gpt2") else {}))
-    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    model = load(path)
     for window in (T, 8 * T):
         tokens, block = windows(path, asked, window)
         if name == "mpt":
@@ -102,56 +110,36 @@ def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
     assert said in str(run.records[1]["note"])
 
 
-# --- traps: the number of the naive way, and ours
-
-
-YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
-DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair
-
-
 @pytest.mark.parametrize(
-    ("extend", "scaled"),
+    ("name", "knobs", "scaled"),
     [
-        ({"extend": "pi"}, {"rope_type": "linear", "factor": 8.0}),
-        ({"extend": "yarn"}, {"rope_type": "yarn", "factor": 8.0}),
-        ({"extend": "dynamic_ntk", "extend.factor": 1.0}, {"rope_type": "dynamic", "factor": 1.0}),
-        (
-            {"extend": "llama3"},
-            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-        ),
-        (
-            {"extend": "yarn", **{f"extend.{key}": value for key, value in YARN.items()}},
-            {"rope_type": "yarn", "factor": 8.0, **YARN},
-        ),
-        (
-            {"extend": "longrope", "extend.factors": DIVISORS},
-            {"rope_type": "longrope", "factor": 8.0, "long_factor": DIVISORS, "short_factor": [1.0] * 4},
-        ),
+        ("pi", {}, {"rope_type": "linear"}),
+        ("yarn", {}, {"rope_type": "yarn"}),
+        ("yarn", YARN, {"rope_type": "yarn", **YARN}),
+        ("dynamic_ntk", {"factor": 1.0}, {"rope_type": "dynamic", "factor": 1.0}),
+        ("llama3", {}, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+        ("longrope", {"factors": DIVISORS}, {"rope_type": "longrope", "long_factor": DIVISORS, **SHORT}),
     ],
     ids=str,
 )
-def test_an_extension_is_what_transformers_makes_of_the_same_settings(extend, scaled, checkpoints, asked):
+def test_an_extension_is_what_transformers_makes_of_it(name, knobs, scaled, checkpoints, asked):
     path = checkpoints("llama")
-    rope = {**scaled, "rope_theta": 500.0, "original_max_position_embeddings": T}
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, rope_parameters=rope)
+    rope = {"factor": 8.0, **scaled, "rope_theta": 500.0, "original_max_position_embeddings": T}
     tokens, block = windows(path, asked, 8 * T)
-    found = measured(path, asked, **extend)[8 * T]
-    naive = transformers.AutoModelForCausalLM.from_pretrained(
+    found = measured(path, asked, extend=name, **{f"extend.{key}": knobs[key] for key in knobs})[8 * T]
+    assert found == pytest.approx(by_hand(load(path, rope_parameters=rope), tokens, block), abs=1e-4)
+    naive = load(
         path, rope_parameters={**rope, "rope_theta": 1e4}
-    )
-    assert found == pytest.approx(by_hand(model, tokens, block), abs=1e-4)
-    assert abs(found - by_hand(naive, tokens, block)) > 1e-3  # settings that are replaced lose the base
+    )  # settings that are replaced lose the base
+    assert abs(found - by_hand(naive, tokens, block)) > 1e-3
 
 
 def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_path):
     """Between T and the longest text seen, transformers goes on with the longest one's scale."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        checkpoints("llama"), rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
-    )
-    path = hf_models.save(model, tmp_path / "dynamic")
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
+    path = hf_models.save(load(checkpoints("llama"), rope_parameters=rope), tmp_path / "dynamic")
     long, _ = windows(path, asked, 8 * T)
     short, block = windows(path, asked, 2 * T)
-    load = transformers.AutoModelForCausalLM.from_pretrained
     fresh, used = load(path), load(path)
     with torch.no_grad():
         used(long[:1])
@@ -166,7 +154,7 @@ def test_a_bias_is_not_rounded(name, checkpoints, asked):
     path = checkpoints(name)
     asked |= {"context_length": T}
     tokens, block = windows(path, asked, 8 * T)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    model = load(path, dtype=torch.bfloat16)
     if name == "mpt":
         with pytest.raises(RuntimeError, match="size"):  # its bias ends at T
             by_hand(model, tokens, block)
@@ -178,9 +166,7 @@ def test_a_bias_is_not_rounded(name, checkpoints, asked):
 
 def test_t_is_that_before_a_rotation_was_scaled(checkpoints, asked, tmp_path):
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": T}
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        checkpoints("llama"), rope_parameters=rope, max_position_embeddings=4 * T
-    )
+    model = load(checkpoints("llama"), rope_parameters=rope, max_position_embeddings=4 * T)
     path = hf_models.save(model, tmp_path / "long")
     assert sorted(measured(path, asked)) == [T, 2 * T, 8 * T]
     assert sorted(measured(path, asked | {"context_length": 4 * T, "eval.lengths": ["1x"]})) == [4 * T]
@@ -202,8 +188,7 @@ def changed(folder, source, config, cut=None):
     shutil.copytree(source, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:cut])
-    own = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(own | config))
+    edit_json(folder / "config.json", **config)
     return folder
 
 
@@ -211,11 +196,8 @@ def changed(folder, source, config, cut=None):
     ("name", "more", "words"),
     [
         ("llama", {"extend": "rerope"}, "before their rotation, which transformers does not show"),
-        ("llama", {"extend": "self_extend"}, "before their rotation"),
-        ("llama", {"extend": "sinks"}, "before their rotation"),
         ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
         ("falcon", {"extend": "yarn", "context_length": T}, "does not apply to encoding=falcon"),
-        ("falcon", {}, "context_length=2048, or what the model was trained at"),
         ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are one"),
         ("gpt_oss", {"extend": "window", "context_length": T}, "has learned sinks"),
         ("llama", {"subject.path": "./nowhere"}, "there is no such folder"),
@@ -255,7 +237,7 @@ def test_the_command(checkpoints, place, corpus, posenc, capsys):
     assert kept.settings["extend"]["name"] == "pi" and "left out: rerope" in capsys.readouterr().err
     assert posenc("eval", "subject=hf", "extend=pi", *words).code == 0
     (run,) = Path("runs/subjects").glob("llama-T32-*")
-    records = json.loads((run / "results.json").read_text())["records"]
+    records = read_json(run / "results.json")["records"]
     assert [bool(r["extend"]) for r in records].count(True) == 2
     searched = posenc("eval", "subject=hf", "extend=longrope", "extend.tune=true", "extend.tries=2", *words)
     assert searched.code == 0 and "the best of 2 on validation documents" in searched.err, searched.err
@@ -266,14 +248,10 @@ def test_the_command(checkpoints, place, corpus, posenc, capsys):
     assert again.code == 2 and "not a run that was trained" in again.err
 
 
-# --- the other way: a run as a checkpoint
-
-
 def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus, asked, posenc):
     assert posenc("export", f"run={run_copy}", "--hf", "out").code == 0
     asked["eval"] |= {"lengths": ["1x", "2x", "4x"], "max_targets": 400}
-    records = [r for r in px.load(run_copy).records if r["protocol"] == "fixed-target"]
-    plain = {r["window"]: r["nats"] for r in records}
+    plain = losses(px.load(run_copy).records)
     assert measured(Path("out"), asked, context_length=16) == pytest.approx(plain, abs=1e-5)
     acted = []
     for name in extensions():
@@ -284,9 +262,7 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
             assert "before their rotation" in str(error), name
             continue
         run = px.evaluate(run_copy, eval=asked["eval"], extend=name, **knobs)
-        extended = [r for r in run.records if (r["extend"] or {}).get("name") == name]
-        own = {r["window"]: r["nats"] for r in extended}
-        assert found == pytest.approx(own, abs=1e-4), name
+        assert found == pytest.approx(losses(run.records, name), abs=1e-4), name
         acted.append(name)
     assert {"pi", "ntk", "yarn", "llama3", "longrope", "logn", "scale", "window", "drop"} <= {*acted}
 
@@ -305,9 +281,7 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
         ({"encoding": "nope", "+model.short_conv": 4}, "model.short_conv has no place"),
     ],
 )
-def test_what_transformers_has_is_exported_and_the_rest_refused(
-    changes, reason, place, corpus, asked, posenc
-):
+def test_what_transformers_has_is_exported_the_rest_refused(changes, reason, place, corpus, asked, posenc):
     every = tiny.keywords(corpus) | changes
     every["train"] = every["train"] | {"tokens": 4 * 128}
     run = px.train(**every)
@@ -318,9 +292,8 @@ def test_what_transformers_has_is_exported_and_the_rest_refused(
     assert done.code == 0 and posenc("export", str(run.path), "--hf", "out").code == 2
     assert "config.json is no folder" in posenc("export", str(run.path), "--hf", "out/config.json/x").err
     assert posenc("eval", "subject=hf", f"subject.path={run.path}").err.count("posenc eval run=") == 1
-    records = [r for r in run.records if r["protocol"] == "fixed-target"]
     asked["eval"] = {**every["eval"], "protocols": ["fixed-target"]}
     found = measured(Path("out"), asked, context_length=16)
-    assert found == pytest.approx({r["window"]: r["nats"] for r in records}, abs=1e-5)
+    assert found == pytest.approx(losses(run.records), abs=1e-5)
     ids = transformers.AutoTokenizer.from_pretrained("out")("läuft def f(x):\n")["input_ids"]
     assert ids == run.tokenizer.encode("läuft def f(x):\n")

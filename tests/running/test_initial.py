@@ -1,13 +1,13 @@
 """`train.init`: a finished run's weights in a model that may have another encoding, length or extension."""
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from fake_runs import edit_json
+from tiny_model import sha256
 
 import posenc as px
 from posenc.core.errors import UserError
@@ -51,8 +51,7 @@ def test_who_it_begins_with_is_part_of_the_run(train, run_copy):
     assert train().path == one.path  # found finished
     again = run_copy.with_name(f"elsewhere-{run_copy.name[-8:]}")
     shutil.copytree(run_copy, again)
-    same = train(**{"train.init": str(again)})
-    assert same.path == one.path  # the same run from another folder
+    assert train(**{"train.init": str(again)}).path == one.path  # the same run from another folder
     other = train(seed=1)
     assert other.path != one.path
     longer = train(**{"train.init": str(other.path)})
@@ -67,13 +66,10 @@ def test_one_of_its_checkpoints_can_be_named(train, run_copy, posenc):
     assert same.path == train().path  # the newest, by another name
     earlier = folder / "step-00000007"
     shutil.copytree(newest, earlier)
-    state = json.loads((newest / "state.json").read_text()) | {"step": 7, "tokens": 7 * 128}
-    (earlier / "state.json").write_text(json.dumps(state))
+    edit_json(earlier / "state.json", step=7, tokens=7 * 128)
     with pytest.raises(UserError, match=r"is damaged: state\.json"):
         train(**{"train.init": str(earlier)})
-    manifest = json.loads((earlier / "manifest.json").read_text())
-    manifest["state.json"] = hashlib.sha256((earlier / "state.json").read_bytes()).hexdigest()
-    (earlier / "manifest.json").write_text(json.dumps(manifest))
+    edit_json(earlier / "manifest.json", **{"state.json": sha256(earlier / "state.json")})
     other = train(**{"train.init": str(earlier)})
     began = other.config["train"]["began"]
     assert other.path != same.path and (began["step"], began["tokens"]) == (7, 7 * 128)
@@ -88,6 +84,9 @@ def test_a_stopped_one_goes_on_without_the_first(train, run_copy):
     now = weights(run)
     begin_with(begin, run.path / "checkpoints", model)  # it has a checkpoint of its own
     assert all(torch.equal(one, now[name]) for name, one in model.named_parameters())
+    edit_json(run_copy / "status.json", status="interrupted")
+    with pytest.raises(UserError, match="is not finished"):  # an unfinished run is no beginning
+        train(seed=1)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +94,8 @@ def test_a_stopped_one_goes_on_without_the_first(train, run_copy):
 )
 def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy):
     """The model before its first step is the trained one, extended at the window that it is trained at."""
-    run = train(
-        extend=extend,
-        context_length=64,
-        eval={"base_length": 16, "lengths": ["4x", "6x"], "max_targets": 100},
-    )
+    evaluation = {"base_length": 16, "lengths": ["4x", "6x"], "max_targets": 100}
+    run = train(extend=extend, context_length=64, eval=evaluation)
     assert f"rope-to-rope+{extend}-" in run.name and run.config["extend"]["name"] == extend
     stored = stored_run(str(run.path), [])
     mine = build_model(stored.settings, stored.shape, vocab_size=256)
@@ -121,10 +117,7 @@ def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy)
     [
         ({"train.init": "nowhere"}, "train.init=nowhere: there is no such folder"),
         ({"model": {"d_model": 64, "n_layers": 2, "n_heads": 2}}, "(32, 32) there, (64, 64) here"),
-        (
-            {"model": {"d_model": 32, "n_layers": 1, "n_heads": 2}},
-            "blocks.1.attention.out.weight (32, 32) there",
-        ),
+        ({"model": {"d_model": 32, "n_layers": 1, "n_heads": 2}}, "blocks.1.attention.out.weight (32, 32)"),
         ({"attention.qk_norm": True}, "k_norm.weight missing there, (16,) here"),
         ({"tokenizer": "bpe", "tokenizer.vocab_size": 300}, "has tokenizer=bytes, this run bpe"),
         ({"extend": "yarnn"}, "did you mean: yarn"),
@@ -136,12 +129,6 @@ def test_what_does_not_fit_is_said_before_anything_is_written(changes, words, tr
     with pytest.raises(UserError) as caught:
         train(**changes)
     assert words in str(caught.value) and sorted(place.rglob("*")) == before
-
-
-def test_an_unfinished_run_is_no_beginning(train, run_copy):
-    (run_copy / "status.json").write_text('{"status": "interrupted"}')
-    with pytest.raises(UserError, match="is not finished"):
-        train()
 
 
 def test_qk_norm_is_learned_and_part_of_the_run(corpus, place):

@@ -1,12 +1,12 @@
 """A whole run at the tiny size: what is on disk and on stdout, and what the same command does again."""
 
-import json
 import re
 import shutil
 
 import pytest
 import tiny
 import yaml
+from fake_runs import edit_json, only_run, read_json, stamps
 
 from posenc.core.paths import conf_dir
 from posenc.running.eval_job import stored_run
@@ -22,20 +22,14 @@ CELLS = {
 @pytest.fixture
 def run(trained_once):
     """The trained run, to be read only."""
-    return next((trained_once / "default").iterdir())
-
-
-def load(path):
-    return json.loads(path.read_text())
+    return only_run(trained_once)
 
 
 def test_directory_holds_what_the_contract_says(run):
     assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
-    seen = sorted(p.name for p in run.iterdir() if not p.name.startswith("."))
-    assert seen == [
-        *("checkpoints", "config.yaml", "log.txt", "metrics.jsonl", "positions.json", "records"),
-        *("results.json", "status.json"),
-    ]
+    seen = " ".join(sorted(p.name for p in run.glob("[!.]*")))
+    files = "config.yaml log.txt metrics.jsonl positions.json records results.json status.json"
+    assert seen == f"checkpoints {files}"
     assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{tiny.STEPS:08d}"]
     assert not [p for p in run.rglob("*") if p.suffix in (".tmp", ".pkl", ".pt")]
     names = [p.name for p in run.parent.rglob("*") if not p.name.startswith(".")]
@@ -45,7 +39,7 @@ def test_directory_holds_what_the_contract_says(run):
 
 def test_config_and_status_are_plain_and_resolved(run, corpus):
     text = (run / "config.yaml").read_text()
-    config, status = yaml.safe_load(text), load(run / "status.json")
+    config, status = yaml.safe_load(text), read_json(run / "status.json")
     assert "${" not in text and "!!" not in text and "???" not in text and "hydra" not in config
     rope = {"name": "rope", "base": 10000.0, "layout": "interleaved", "fraction": 1.0, "drop_low": 0.0}
     assert config["encoding"] == rope
@@ -59,7 +53,7 @@ def test_config_and_status_are_plain_and_resolved(run, corpus):
 
 
 def test_results_have_the_schema_and_are_the_records(run):
-    results = load(run / "results.json")
+    results = read_json(run / "results.json")
     assert set(results) == {"schema_version", "run", "records"} and results["schema_version"] == 1
     facts, records = results["run"], results["records"]
     assert facts["name"] == run.name and facts["settings_hash"] == run.name[-8:]
@@ -67,46 +61,45 @@ def test_results_have_the_schema_and_are_the_records(run):
     assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0, "options": 0}
     assert facts["encoding"]["name"] == "rope" and facts["corpus"]["name"] == "files"
     assert facts["peak_memory_bytes"] > 0 and facts["wall_seconds"] > 0 and facts["tokens_per_second"] > 0
-    files = [load(path) for path in (run / "records").iterdir()]
+    files = [read_json(path) for path in (run / "records").iterdir()]
     assert {(r["protocol"], r["window"]) for r in records} == CELLS and len(files) == len(records)
     assert all(record in files for record in records)
     reference = next(r for r in records if r["protocol"] == "trigram")
     at_t = next(r for r in records if r["protocol"] == "fixed-target" and r["window"] == 16)
-    for key in ("document", "targets", "bytes"):
-        assert reference["per_document"][key] == at_t["per_document"][key]
+    own, theirs = (one["per_document"] for one in (reference, at_t))
+    assert all(own[key] == theirs[key] for key in ("document", "targets", "bytes"))
     assert reference["targets_hash"] == at_t["targets_hash"] and 0 < reference["nats"] < 5
 
 
 def test_the_table_is_on_stdout_and_nothing_else_is(run):
     out, err = ((run.parent.parent.parent / name).read_text() for name in ("out.txt", "err.txt"))
-    record = load(run / "results.json")["records"][0]
+    record = read_json(run / "results.json")["records"][0]
     assert f"{record['nats']:.3f}" in out and not re.search(r"\x1b\[", out + err)
     for text in ("training 40/40", "evaluating", "32,928 parameters"):
         assert text in err and text not in out
 
 
 def test_other_lengths_measure_only_what_is_missing(train, run_copy):
-    text = (run_copy / "results.json").read_text()
-    facts = load(run_copy / "results.json")["run"]
-    (run_copy / "results.json").write_text(text.replace(str(facts["peak_memory_bytes"]), "123456789"))
-    kept = [*(run_copy / "records").iterdir(), *run_copy.rglob("*.safetensors")]
-    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept}
+    facts = read_json(run_copy / "results.json")["run"] | {"peak_memory_bytes": 123456789}
+    edit_json(run_copy / "results.json", run=facts)
+    kept = [stamps(run_copy / name) for name in ("records", "checkpoints")]
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
     assert result.code == 0 and re.search(r"^context +8 +16 = T +64$", result.out, re.M), result.out
-    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept} == before
-    results = load(run_copy / "results.json")
+    again = [stamps(run_copy / name) for name in ("records", "checkpoints")]
+    assert kept[0].items() < again[0].items() and kept[1] == again[1]
+    results = read_json(run_copy / "results.json")
     assert {r["window"] for r in results["records"]} == {8, *WINDOWS}
-    assert results["run"] == {**facts, "peak_memory_bytes": 123456789}  # the training's, not this process's
-    assert load(run_copy / "status.json")["status"] == "finished"
+    assert results["run"] == facts  # the training's, not this process's
+    assert read_json(run_copy / "status.json")["status"] == "finished"
 
 
 def test_numbers_of_weights_that_are_gone_are_measured_anew(train, run_copy):
     (path,) = (run_copy / "records").glob("fixed-target-W32-*")
-    stored = load(path)
-    path.write_text(json.dumps({**stored, "nats": 9.0}))
+    stored = read_json(path)
+    edit_json(path, nats=9.0)
     shutil.rmtree(run_copy / "checkpoints")
     assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
-    assert load(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
+    assert read_json(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
 
 
@@ -121,8 +114,7 @@ def test_a_file_of_ones_own_has_a_name_of_its_own(train, place):
     mine.rename(mine.with_name("my_rope.yaml"))
     (place / "conf" / "encoding" / "alibi.yaml").write_bytes((shipped.parent / "alibi.yaml").read_bytes())
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
-    (run,) = (place / "runs" / "default").glob("[!.]*")
-    assert "base: 77" in (run / "config.yaml").read_text()
+    assert "base: 77" in (only_run(place / "runs") / "config.yaml").read_text()
 
 
 def test_the_working_folder_may_be_the_run(trained_once, monkeypatch):

@@ -1,9 +1,6 @@
 """`experiment=tuning` and `train.lr=tuned`: rates judged on validation documents by seeds of their own."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 
 import pytest
 import tiny
@@ -14,23 +11,24 @@ import posenc as px
 from posenc.core.errors import UserError
 from posenc.tracking import curves_of, summary
 
-Posenc = Callable[..., tiny.Result]
-
 
 @pytest.fixture
 def words(place, corpus):
     return [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
 
 
+def without(key, words):
+    return [word for word in words if word.split("=")[0] != key]
+
+
 def test_the_best_rate_on_validation_documents_is_read(words, posenc):
-    tuning = [word for word in words if not word.startswith("eval.lengths")]
+    tuning = without("eval.lengths", words)
     for rate in ("1e-5", "3e-3", "3.0"):  # jobs of the preset's sweep; the highest may diverge
         one = ("experiment=tuning", "encoding=rope", "seed=100", f"train.lr={rate}", "hydra.mode=RUN")
         assert posenc("train", *one, *tuning).code in (0, 1)
     losses = {}
     for run in px.load_runs("runs/tuning"):
         assert run.seed == 100 and {record["split"] for record in run.records} <= {"validation"}
-        assert run.config is not None
         if run.records:
             losses[run.config["train"]["lr"]] = run.records[0]["nats"]
     assert min(losses, key=lambda rate: losses[rate]) == 3e-3
@@ -42,40 +40,33 @@ def test_the_best_rate_on_validation_documents_is_read(words, posenc):
     assert "on validation documents, seeds 100" in run.config["train"]["tuned"]
     other = posenc("train", "encoding=alibi", "train.lr=1e-3", *words)
     assert other.code == 0, other.err
-    full = posenc("compare", "runs/default", "--full").out
-    assert (
-        "learning rate of rope tuned" in " ".join(full.split())
-        and "rope: train.lr=0.003 is tuned: best of" in full
-    )
+    full = " ".join(posenc("compare", "runs/default", "--full").out.split())
+    assert "learning rate of rope tuned" in full and "rope: train.lr=0.003 is tuned: best of" in full
     again = posenc("train", "encoding=rope", "train.lr=3e-3", *words)  # the same run, however it was chosen
     assert again.code == 0 and "already finished" in again.err
 
-    for changes, says in (
-        (["seed=100"], "the rate was chosen by this seed"),
-        (["encoding=alibi"], "0 rates were tried with these settings"),
-        (["train.tokens=2048"], "posenc train -m experiment=tuning"),
-        (["train.lr=fast"], "a number above 0, or tuned"),
+    for change, says in (
+        ("seed=100", "the rate was chosen by this seed"),
+        ("encoding=alibi", "0 rates were tried with these settings"),
+        ("train.tokens=2048", "posenc train -m experiment=tuning"),
+        ("train.lr=fast", "a number above 0, or tuned"),
     ):
-        given = ["encoding=rope", "train.lr=tuned", *words]
-        kept = [one for one in given if one.split("=")[0] not in {c.split("=")[0] for c in changes}]
-        refused = posenc("train", *kept, *changes)
+        given = without(change.split("=")[0], ["encoding=rope", "train.lr=tuned", *words])
+        refused = posenc("train", *given, change)
         assert refused.code == 2 and says in refused.err, refused.err
 
 
-def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words: list[str], posenc: Posenc) -> None:
+def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     """What an agent of W&B makes of it, without W&B's server."""
     page = (tiny.ROOT / "docs/recipes.md").read_text(encoding="utf-8")
     found = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
-    assert found is not None
     sweep = yaml.safe_load(found[1])
     values = {"train.lr": {"value": 0.00123}, "optim.weight_decay": {"value": 0.0}}
     assert values.keys() == sweep["parameters"].keys()
     given = create_sweep_command_args({"args": values})["args_no_hyphens"]
-    program, *arguments = [
-        word for one in sweep["command"] for word in (given if one == "${args_no_hyphens}" else [one])
-    ]
-    tuning = [word for word in words if not word.startswith("eval.lengths")]
-    done = posenc(*arguments, *tuning, "tracking.mode=offline")
+    command = " ".join(sweep["command"]).replace("${args_no_hyphens}", " ".join(given))
+    program, *arguments = command.split()
+    done = posenc(*arguments, *without("eval.lengths", words), "tracking.mode=offline")
     assert program == "posenc" and done.code == 0, done.err
     (run,) = px.load_runs("runs/tuning")
     assert (run.config["train"]["lr"], run.config["optim"]["weight_decay"]) == (0.00123, 0.0)

@@ -10,7 +10,6 @@ from tracked import TRACKERS, begin, found, shipped
 
 import posenc.tracking
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir
 from posenc.tracking import WINDOW, BaseTracker, TrackedRun, by_axis, check_tracking, curves_of, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -27,12 +26,11 @@ def records(*windows):
 
 
 def test_a_run_is_curves_against_steps_windows_and_positions(tracker, tmp_path, capfd):
-    measured = [*records(64, 512), dict(positions())]
     run = tmp_path / f"whole-{tracker}"
     tracked = begin(tracker, run)
     for step in (25, 50):
         tracked.log({"loss": 100 / step, "train/lr": 1e-3, "tokens": step}, step)
-    tracked.evaluation(measured)
+    tracked.evaluation([*records(64, 512), dict(positions())])
     tracked.finish("finished")
     tracked.log({"loss": 9.0}, 75)  # after the end
     got = found(tracker, run)
@@ -60,21 +58,19 @@ def test_a_resumed_run_goes_on_without_doubled_points(tracker, tmp_path):
     assert kept["group"] == "a" and kept["step"] >= 100  # it stays in the group that it began in
 
 
-class Written(BaseTracker):
-    """One that writes down what it is sent, and fails as told."""
+class Failing(BaseTracker):
+    """One that writes down what it is sent, and fails at it."""
 
     label = "the tracker"
 
-    def __init__(self, run, trouble=None):
+    def __init__(self, run):
         super().__init__(TrackedRun("r", "g", [], {"seed": 1}, run), "written")
         self.save()
-        self.trouble = trouble
         self.got = []
 
     def send(self, row, axis, at):
         self.got.append(at)
-        if self.trouble is not None:
-            raise self.trouble
+        raise OSError(f"gone with {'k' * 40}\nand more\x1b")
 
     def end(self, status):
         self.got.append(status)
@@ -82,7 +78,7 @@ class Written(BaseTracker):
 
 def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    tracked = Written(tmp_path, trouble=OSError(f"gone with {'k' * 40}\nand more\x1b"))
+    tracked = Failing(tmp_path)
     for step in (25, 50):
         tracked.log({"loss": 1.0}, step)
     tracked.evaluation(records(64))
@@ -90,19 +86,13 @@ def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog
     tracked.finish("finished")
     (line,) = [one.getMessage() for one in caplog.records]
     assert line == "the tracker is switched off, the run goes on without it (OSError: gone with ***)."
-    assert tracked.got == [25, "failed"] and Written(tmp_path).progress.step == -1
+    assert tracked.got == [25, "failed"] and Failing(tmp_path).progress.step == -1
 
 
-# The choice
-
-
-def test_every_yaml_names_a_tracker_and_has_exactly_the_keys_it_takes(monkeypatch):
+def test_every_yaml_has_exactly_the_keys_that_its_tracker_takes(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # as if all were installed
-    files = sorted((conf_dir() / "tracking").glob("*.yaml"))
-    assert [file.stem for file in files] == sorted(posenc.tracking.TRACKERS)
-    for file in files:
-        group = shipped(file.stem)
-        assert group["name"] == file.stem
+    for name in posenc.tracking.TRACKERS:
+        group = shipped(name)
         check_tracking(group)
         for key in set(group) - {"name"}:
             with pytest.raises(UserError, match="missing"):
@@ -117,13 +107,10 @@ def test_a_missing_extra_is_refused_with_the_command_that_installs_it(monkeypatc
     assert f"pip install 'posenc[{name}]'" in caught.value.text()
 
 
-# The curves
-
-
 def cell(protocol, window, nats, **more):
     ppl = None if nats is None else math.exp(nats) if nats < 700 else math.inf
-    figures = {"nats": nats, "ppl": ppl, "targets_hash": "a"}
-    return {"protocol": protocol, "window": window, "multiple": window / 64, **figures, **more}
+    where = {"protocol": protocol, "window": window, "multiple": window / 64, "targets_hash": "a"}
+    return {**where, "nats": nats, "ppl": ppl, **more}
 
 
 def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero():
@@ -149,10 +136,8 @@ def test_other_text_and_extensions_are_curves_of_their_own_other_targets_and_str
     assert {f"eval/{name}/nats" for _, name in ways} <= set(row)
     both = [cell("sliding", w, 1.0, **{**own, "stride": 16, "targets_hash": f"{w}"}) for w in (64, 512)]
     fine = cell("sliding", 64, 2.0, **{**own, "stride": 8, "targets_hash": "b"})
-    assert summary(curves_of([fine, *both], config)) == {
-        "eval/sliding/nats@1x": 1.0,
-        "eval/sliding/nats@8x": 1.0,
-    }
+    fixed = [cell("fixed-target", w, 1.0) for w in (64, 512)]
     far = cell("fixed-target", 1024, 3.0, targets_hash="b")
-    found = summary(curves_of([far, *(cell("fixed-target", w, 1.0) for w in (64, 512))], config))
-    assert list(found) == ["eval/fixed-target/nats@1x", "eval/fixed-target/nats@8x"]
+    for protocol, given in (("sliding", [fine, *both]), ("fixed-target", [far, *fixed])):
+        found = summary(curves_of(given, config))
+        assert found == {f"eval/{protocol}/nats@1x": 1.0, f"eval/{protocol}/nats@8x": 1.0}

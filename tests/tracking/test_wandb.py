@@ -8,7 +8,6 @@ import time
 
 import pytest
 from fake_runs import positions, record
-from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
@@ -16,19 +15,16 @@ from posenc.tracking import by_axis, check_tracking, curves_of, summary
 from posenc.tracking.wandb import has_key, host, make_dashboard
 
 KEY = "k" * 40
-RECORDS = [
-    {"protocol": name, "window": 64 * m, "multiple": m, "nats": nats, "bpb": nats / 2, "ppl": 3.0}
-    for name, m, nats in [("fixed-target", 1, 1.25), ("fixed-target", 8, 2.5), ("nonoverlapping", 8, 2.75)]
-]
 
 
 def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, caplog):
     tags = ("rope", "headline", "t" * 500, " ")
     tracked = begin("wandb", tmp_path / "rope+alibi", tags=tags, group="g" * 500)
     tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
-    tracked.evaluation([*RECORDS, dict(positions())])
+    cells = [("fixed-target", 64, 1.25), ("fixed-target", 512, 2.5), ("nonoverlapping", 512, 2.75)]
+    records = [dict(record(window, nats, protocol=name)) for name, window, nats in cells]
+    tracked.evaluation([*records, dict(positions())])
     tracked.finish("failed")
-
     assert capfd.readouterr() == ("", "")
     (directory,) = offline_runs(tmp_path / "rope+alibi")
     (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("posenc")]
@@ -43,11 +39,8 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, c
     assert (axes["train/*"], axes["eval/*"]) == ("train/tokens", "eval/window")
     assert axes["eval/positions/nats-by-position"] == "eval/position" and axes["eval/position"] is None
     (both,) = [row for row in rows if "eval/nonoverlapping/nats" in row]
-    assert (both["eval/fixed-target/nats"], both["eval/window"]) == (2.5, 512)
+    assert (both["eval/fixed-target/nats"], both["eval/window"]) == (pytest.approx(2.5), 512)
     assert not any("eval/window" in row for row in rows if "eval/position" in row)
-
-
-# What the user has set
 
 
 @pytest.mark.parametrize(("environment", "file", "found"), [("disabled", "online", 0), (None, "offline", 1)])
@@ -77,7 +70,12 @@ def test_online_without_a_key_is_refused(monkeypatch, tmp_path):
     assert host() == "wandb.example:8080"
 
 
-# Trouble
+def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    assert not has_key()
+    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
+    assert has_key()
+
 
 PROGRAM = """
 import json, logging, pathlib, sys
@@ -100,12 +98,10 @@ LIMIT = 50.0
 
 def train(place, url, dies=None):
     """Track in a process of its own, so that what wandb does when Python exits is seen too; what it said."""
-    group = shipped("wandb")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    address = {} if url is None else {"WANDB_BASE_URL": url}
+    env = {**kept, **({} if url is None else {"WANDB_BASE_URL": url}), "WANDB_API_KEY": KEY}
     begun, pipe = time.monotonic(), subprocess.PIPE
-    command = [sys.executable, "-c", PROGRAM, json.dumps(group), str(place)]
-    env = {**kept, **address, "WANDB_API_KEY": KEY}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(shipped("wandb")), str(place)]
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
     assert process.stdout is not None and process.stdout.readline() == "trained\n"
     if dies is not None:
@@ -121,16 +117,13 @@ def train(place, url, dies=None):
 
 
 @pytest.mark.slow
-def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(tmp_path, home, fake_wandb):
+def test_the_key_goes_to_the_users_server_whatever_a_run_directory_says(tmp_path, home, fake_wandb, stranger):
     """W&B has settings in folders called wandb; of a run directory's own none is read."""
-    stranger, run = FakeWandb(), tmp_path / "run"
+    run = tmp_path / "run"
     for folder, url in ((home / ".config" / "wandb", fake_wandb.url), (run / "wandb", stranger.url)):
         folder.mkdir(parents=True)
         (folder / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
-    try:
-        said = train(run, None)
-    finally:
-        stranger.close()
+    said = train(run, None)
     assert stranger.requests == [] and said == ""
     for sent in ("upsertBucket", "train/loss", "eval/fixed-target/nats"):
         assert any(sent in body for body in fake_wandb.requests), sent
@@ -138,36 +131,17 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("start", "death", "said"),
-    [
-        ("dead", None, "W&B is offline"),
-        ("hanging", None, "W&B is offline"),
-        ("ok", "hanging", "Upload: wandb sync"),
-    ],
-)
-def test_a_server_in_trouble_costs_seconds_and_one_warning(
-    tmp_path, fake_wandb, dead_port, start, death, said
-):
-    fake_wandb.state = start
-
+@pytest.mark.parametrize("state", ["dead", "hanging", "dies"])
+def test_a_server_in_trouble_costs_seconds_and_one_warning(tmp_path, fake_wandb, dead_port, state):
     def dies():
         fake_wandb.state = "hanging"
 
-    url = dead_port if start == "dead" else fake_wandb.url
-    told = train(tmp_path / "run", url, dies if death else None)
+    fake_wandb.state = "ok" if state == "dies" else state
+    url = dead_port if state == "dead" else fake_wandb.url
+    told = train(tmp_path / "run", url, dies if state == "dies" else None)
+    said = "Upload: wandb sync" if state == "dies" else "W&B is offline"
     assert told.count("\n") == 1 and said in told, told
-    assert death or len(offline_runs(tmp_path / "run")) == 1
-
-
-def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
-    assert not has_key()
-    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
-    assert has_key()
-
-
-# The dashboard
+    assert state == "dies" or len(offline_runs(tmp_path / "run")) == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models

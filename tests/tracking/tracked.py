@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sysconfig
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -22,12 +21,10 @@ def shipped(name):
 
 def begin(name, run, group="sweep-1", tags=("rope",), **keys):
     """Start a tracker as shipped, but for `keys`."""
-    settings = {**shipped(name), **keys}
-    return build_tracker(settings, TrackedRun(run.name, group, tags, CONFIG, run))
+    return build_tracker({**shipped(name), **keys}, TrackedRun(run.name, group, tags, CONFIG, run))
 
 
-@dataclass
-class Found:
+class Found(NamedTuple):
     """What a tracker has of a run: (where, value) in order, and the names of everything."""
 
     losses: list[tuple[int, float]]
@@ -38,51 +35,37 @@ class Found:
 
 def found(name, run):
     """Read it back."""
-    return {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name](run)
+    points = [*{"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name](run)]
+
+    def curve(metric):
+        return [(at, round(value, 4)) for at, which, value in points if which == metric]
+
+    positions = [at for at, _ in curve("eval/positions/nats-by-position")]
+    names = {which for _, which, _ in points}
+    return Found(curve("train/loss"), curve("eval/fixed-target/nats"), positions, names)
 
 
 def _tensorboard(run):
-    training, measured = event_files(run / "tensorboard"), event_files(run / "tensorboard" / "eval")
-
-    def points(events, tag):
-        there = tag in events.Tags()["scalars"]
-        # sorted: the files' names hold seconds, and here several are of one second
-        return sorted((e.step, round(e.value, 4)) for e in events.Scalars(tag)) if there else []
-
-    positions = [step for step, _ in points(measured, "eval/positions/nats-by-position")]
-    tags = {tag for events in (training, measured) for tag in events.Tags()["scalars"]}
-    windows = points(measured, "eval/fixed-target/nats")
-    return Found(points(training, "train/loss"), windows, positions, tags)
-
-
-def event_files(folder):
-    """TensorBoard's own reader of them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
-    return events.Reload()
+    for folder in (run / "tensorboard", run / "tensorboard" / "eval"):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+        for tag in events.Tags()["scalars"]:
+            # sorted: the files' names hold seconds, and here several are of one second
+            yield from sorted((e.step, tag, e.value) for e in events.Scalars(tag))
 
 
 def _trackio(run):
     from trackio.sqlite_storage import SQLiteStorage
 
-    rows = SQLiteStorage.get_logs("posenc", run.name)
-
-    def points(metric):
-        return [(row["step"], round(row[metric], 4)) for row in rows if metric in row]
-
-    positions = [step for step, _ in points("eval/positions/nats-by-position")]
-    names = {key for row in rows for key in row}
-    return Found(points("train/loss"), points("eval/fixed-target/nats"), positions, names)
+    for row in SQLiteStorage.get_logs("posenc", run.name):
+        yield from ((row["step"], *item) for item in row.items())
 
 
 def _wandb(run):
-    rows = [row for directory in offline_runs(run) for row in history(directory)]
-    losses = [(row["_step"], round(row["train/loss"], 4)) for row in rows if "train/loss" in row]
-    windows = [(row["eval/window"], row["eval/fixed-target/nats"]) for row in rows if "eval/window" in row]
-    positions = [row["eval/position"] for row in rows if "eval/position" in row]
-    names = {name.split("._type")[0] for row in rows for name in row}
-    return Found(losses, windows, positions, names)
+    for row in (row for directory in offline_runs(run) for row in history(directory)):
+        at = row.get("eval/window", row.get("eval/position", row["_step"]))
+        yield from ((at, name.split("._type")[0], value) for name, value in row.items())
 
 
 def offline_runs(run):
@@ -93,8 +76,7 @@ def offline_runs(run):
 
 def contents(directory):
     """Every entry of a W&B run's file, read by wandb's own reader."""
-    wandb = Path(sysconfig.get_path("scripts")) / "wandb"
-    asked = [str(wandb), "leet", "inspect", "--json", str(directory)]
+    asked = [f"{sysconfig.get_path('scripts')}/wandb", "leet", "inspect", "--json", str(directory)]
     said = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in said.splitlines() if line.strip()]
 

@@ -1,18 +1,23 @@
-"""What a pool begins, leaves, puts off and lists; its jobs are scripts of a few lines here."""
+"""What a pool begins, leaves, puts off and lists, its jobs scripts of a few lines; and whole sweeps."""
 
 import os
+import re
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+import tiny
 import yaml
+from fake_runs import read_json, stamps
 
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
 from posenc.core.machine import threads_for
 from posenc.running import sweep as module
+from posenc.running.jobs import check_jobs
 from posenc.running.run_directory import FINISHED
 from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus
 
@@ -23,17 +28,15 @@ open('begun', 'w').close()
 time.sleep(60)
 """
 DONE = "open('done', 'w').close()"
-Run = Callable[..., tuple[int, str]]
 
 
 def jobs_of(folder, *scripts, **more):
     found = []
     for i, script in enumerate(scripts):
         place = folder / "runs" / str(i)
-        text = (
-            f"import os, signal, sys\nos.makedirs({str(place)!r}, exist_ok=True)\nos.chdir({str(place)!r})\n"
-        )
-        words = [sys.executable, "-S", "-c", text + script]
+        place.mkdir(parents=True, exist_ok=True)
+        begin = f"import os, signal, sys\nos.chdir({str(place)!r})\n"
+        words = [sys.executable, "-S", "-c", begin + script]
         found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))
     return found
 
@@ -115,9 +118,7 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool, tmp_path):
 
 
 def test_output_is_read_to_its_end_whoever_keeps_it_open(pool, tmp_path, capsys):
-    leave = (
-        "import subprocess\nsubprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(5)'])\n"
-    )
+    leave = "import subprocess\nsubprocess.Popen(['sleep', '5'])\n"
     says = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
     began = time.monotonic()
     jobs = jobs_of(tmp_path, leave + DONE, says + DONE)
@@ -167,3 +168,39 @@ def test_how_many_at_once(tmp_path, monkeypatch):
     assert visible_gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-a1")
     assert visible_gpus() == ["5", "GPU-a1"]
+
+
+def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, place, corpus):
+    """Rope with seed 0 is trained already."""
+    before = stamps(run_copy / "checkpoints")
+    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
+    result = tiny.spawn(*sweep, cwd=place)
+    assert result.code == 0, result.err
+    told = [line for line in result.err.splitlines() if "seed=" in line]  # a busy machine is told in between
+    assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
+    ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
+    assert re.search(ends, result.err)
+    assert stamps(run_copy / "checkpoints") == before and "\x1b" not in result.err
+    assert len(list((place / "runs" / "default").iterdir())) == 2
+    assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
+    assert [line for line in result.out.splitlines() if line.startswith("rope")]
+
+
+def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, place):
+    """The run itself stays finished, so its status cannot tell that measuring it failed."""
+    (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
+    record.write_text("{}")
+    words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
+    result = tiny.spawn(*words, cwd=place)
+    assert result.code == 1 and "damaged record" in result.err
+    assert f"(log: {run_copy}/log.txt)" in result.err
+    assert "damaged record" in (run_copy / "log.txt").read_text()
+    assert read_json(run_copy / "status.json")["status"] == "finished"
+
+
+def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place, corpus):
+    (place / "conf").mkdir()
+    line = parse(["--config-dir", "conf", "-m", *tiny.TINY, f"data.paths={corpus}", "seed=0,1"])
+    jobs = module.jobs_of("train", line, check_jobs("train", compose_jobs("train", line)))
+    assert jobs[1].words[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
+    assert list(jobs[1].words[-2:]) == ["seed=1", "hydra.mode=RUN"] and jobs[1].name == "[2/2] seed=1"
