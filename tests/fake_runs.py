@@ -38,7 +38,6 @@ def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
 
 
 def positions(**changes):
-    """The record of a curve over positions."""
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
@@ -128,5 +127,4 @@ def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **
 
 
 def rows_of(comparison):
-    """Return the rows by their labels, in order."""
     return {row.label: row for row in comparison.rows}

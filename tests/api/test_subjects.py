@@ -70,8 +70,6 @@ def test_another_model_is_another_run_and_the_same_is_measured_anew(place, corpu
 
 
 class Table(nn.Module):
-    """Learned positions that end at 40."""
-
     def __init__(self):
         super().__init__()
         self.positions, self.out = nn.Embedding(40, 8), nn.Linear(8, 256)
@@ -100,9 +98,8 @@ def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place,
     assert run.config["tokenizer"]["name"] == "bytes"
 
 
-@pytest.mark.parametrize(
-    ("function", "changes", "says"),
-    [
+def test_what_is_refused(place, corpus):
+    for function, changes, says in (
         (bigram, {"extend": "yarn"}, "extend: does not apply to a model that is given"),
         (bigram, {"encoding": "rope"}, "encoding: does not apply"),
         (bigram, {"context_length": 1}, "context_length=1: too small"),
@@ -111,12 +108,10 @@ def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place,
         (lambda tokens: tokens, {}, "gives no logits"),
         (lambda tokens: bigram(tokens)[:, :-1], {}, r"logits \(1, 15, 256\): are none of tokens \(1, 16\)"),
         (lambda tokens: bigram(tokens)[..., :9], {}, "the tokenizer has 256 tokens"),
-    ],
-)
-def test_what_is_refused(place, corpus, function, changes, says):
-    with pytest.raises(px.UserError, match=says):
-        px.evaluate(function, **asked(corpus, **changes))
-    assert not Path("runs").exists()
+    ):
+        with pytest.raises(px.UserError, match=says):
+            px.evaluate(function, **asked(corpus, **changes))
+        assert not Path("runs").exists()
 
 
 THEIRS = '''

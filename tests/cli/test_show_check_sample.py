@@ -93,10 +93,10 @@ def test_a_broken_plug_in_is_named_with_its_law(posenc, place, monkeypatch):
     broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")
     assert broken.code == 1, broken
     document = json.loads(broken.out)
-    verdicts = {one["law"]: one for one in document["verdicts"]}
-    assert verdicts["shift"]["verdict"] == "pass" and verdicts["penalty"]["verdict"] == "fail"
-    assert verdicts["penalty"]["reason"] == "its bias rises with the distance"
-    assert verdicts["penalty"]["statement"] == statement("penalty")
+    shift, penalty = document["verdicts"]
+    assert (shift["law"], shift["verdict"]) == ("shift", "pass")
+    why = {"reason": "its bias rises with the distance", "statement": statement("penalty")}
+    assert penalty.items() >= {"law": "penalty", "verdict": "fail", **why}.items()
     assert document["encoding"] == {"name": "mine", "strength": -1.0} and document["passed"] is False
     assert document["model"]["d_model"] == 32 and document["context_length"] == 32
     result = posenc("check", *mine, "encoding.strength=1.0,-2.5")

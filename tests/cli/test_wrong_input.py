@@ -162,18 +162,17 @@ def test_wrong_input(posenc, place, corpus, trained_once, case):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "says"),
-    [
+def test_wrong_yaml_of_ones_own(posenc, place):
+    for file, text, says in (
         ("encoding/cut.yaml", "name: cut\nstart: [1.0\n", ["cut.yaml", "cannot be read as YAML in line 3"]),
         ("experiment/flat.yaml", "context_length: 32\n", ["experiment/flat.yaml", "# @package _global_"]),
-    ],
-)
-def test_wrong_yaml_of_ones_own(posenc, place, file, text, says):
-    path = place / "mine" / file
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    is_one_screen(posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), place, *says)
+    ):
+        path = place / "mine" / file
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        is_one_screen(
+            posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), place, *says
+        )
 
 
 def test_a_runs_dir_that_cannot_be_written(train, place, monkeypatch):

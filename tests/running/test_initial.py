@@ -18,7 +18,6 @@ from posenc.running.eval_job import begin_with, initial_run, stored_run
 
 @pytest.fixture
 def train(run_copy, corpus):
-    """Train on from the copied run of RoPE."""
 
     def call(**changes):
         every = tiny.keywords(corpus) | {"encoding": "rope"}
