@@ -59,22 +59,10 @@ def recall_records(found, windows=100):
     return made
 
 
-def write_run(
-    root,
-    encoding="rope",
-    *,
-    seed=0,
-    losses=None,
-    records=None,
-    params=None,
-    status="finished",
-    reason=None,
-    name=None,
-    facts=None,
-    config=None,
-    results=True,
-):
+def write_run(root, encoding="rope", *, seed=0, losses=None, records=None, results=True, name=None, **about):
     """A run directory under `root`; `losses` by multiple of T, `facts` and `config` changed as given."""
+    given = {"status": "finished", "reason": None, "params": None, "facts": None, "config": None} | about
+    status, reason, params, facts, config = given.values()
     digest = hashlib.sha256(repr((params, facts, config)).encode()).hexdigest()[:8]
     run = root / (name or f"{encoding}-nano-T64-s{seed}-{digest}")
     run.mkdir(parents=True)

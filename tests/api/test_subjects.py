@@ -21,7 +21,6 @@ def asked(corpus, **changes):
 
 
 def bigram(tokens):
-    """Each byte is likeliest to come again."""
     return 2.0 * F.one_hot(tokens, 256).float()
 
 
@@ -183,9 +182,10 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
     assert [*verdicts] == [*laws, *(["same"] if len(words) > 1 else [])]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_modules_that_are_refused(place, posenc):
+    pytest.importorskip("x_transformers")
+    (place / "theirs.py").write_text(THEIRS)
+    for words, says in (
         (["theirs.py:odd"], "takes (a, b)"),
         (["theirs.py:narrow"], "fails at 8 positions of 4 heads"),
         (["theirs.py:Scaled"], "needs gain"),
@@ -194,10 +194,6 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
         (["theirs.py:alibi", "--all"], "leave out one of the two"),
         (["theirs.py:alibi", "encoding=alibbi"], "did you mean: alibi"),
         (["theirs.py:alibi", "train.lr=1"], "has no effect on the laws"),
-    ],
-)
-def test_modules_that_are_refused(place, posenc, words, says):
-    pytest.importorskip("x_transformers")
-    (place / "theirs.py").write_text(THEIRS)
-    done = posenc("check", "--module", *words)
-    assert done.code == 2 and says in done.err and not done.out
+    ):
+        done = posenc("check", "--module", *words)
+        assert done.code == 2 and says in done.err and not done.out

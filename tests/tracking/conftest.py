@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -95,10 +94,3 @@ def fake_wandb():
 
 
 stranger = fake_wandb  # another one
-
-
-@pytest.fixture
-def dead_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"http://127.0.0.1:{port}"
