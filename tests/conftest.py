@@ -65,7 +65,6 @@ def place(tmp_path, shared_cache, monkeypatch):
 
 @pytest.fixture
 def store(place, corpus):
-    """The tiny corpus as bytes."""
     import tiny_model
 
     return tiny_model.tokens_of(corpus)

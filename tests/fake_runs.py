@@ -38,7 +38,6 @@ def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
 
 
 def positions(**changes):
-    """The record of a curve over positions."""
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
@@ -60,22 +59,10 @@ def recall_records(found, windows=100):
     return made
 
 
-def write_run(
-    root,
-    encoding="rope",
-    *,
-    seed=0,
-    losses=None,
-    records=None,
-    params=None,
-    status="finished",
-    reason=None,
-    name=None,
-    facts=None,
-    config=None,
-    results=True,
-):
+def write_run(root, encoding="rope", *, seed=0, losses=None, records=None, results=True, name=None, **about):
     """A run directory under `root`; `losses` by multiple of T, `facts` and `config` changed as given."""
+    given = {"status": "finished", "reason": None, "params": None, "facts": None, "config": None} | about
+    status, reason, params, facts, config = given.values()
     digest = hashlib.sha256(repr((params, facts, config)).encode()).hexdigest()[:8]
     run = root / (name or f"{encoding}-nano-T64-s{seed}-{digest}")
     run.mkdir(parents=True)
@@ -128,5 +115,4 @@ def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **
 
 
 def rows_of(comparison):
-    """Return the rows by their labels, in order."""
     return {row.label: row for row in comparison.rows}

@@ -62,7 +62,6 @@ def commands(page):
 
 
 def is_command(line):
-    """A call of posenc; the README's two lines of set-up are run by .ci/run."""
     return bool(re.match(r"posenc (--)?[a-z]", line))
 
 

@@ -160,9 +160,8 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     shown = error if isinstance(error, UserError | RunError) else _by_the_machine(error)
     if shown is None:
-        frames = traceback.extract_tb(error.__traceback__)
-        plug_in = f" (or of a plug-in: {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        hint = f"this is a fault of posenc{plug_in}; --debug shows where"
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        hint = f"a fault of posenc or of a plug-in, at {at.filename}:{at.lineno}; --debug shows all"
         shown = RunError(f"{type(error).__name__}: {error}", hint=hint)
     say(shown.text())
     return shown.exit_code

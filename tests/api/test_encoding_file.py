@@ -37,23 +37,20 @@ def test_ways_to_say_it(mine):
     assert jobs("encoding=./mine.py", "encoding.strength=2")[0][0] == {"name": "mine", "strength": 2}
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_files_that_are_refused(mine, place):
+    two = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
+    for name, text in {"two": two, "none": "x = 1\n", "broken": "def\n"}.items():
+        (place / f"{name}.py").write_text(text)
+    for words, says in (
         (["encoding=./mina.py"], r"encoding=./mina.py: there is no such file"),
         (["encoding=./mine.py:Min"], r"(?s)has no such encoding.*did you mean: .*Mine"),
         (["encoding=./two.py"], r"(?s)several encodings.*two.py:Mine"),
         (["encoding=./none.py"], r"defines no encoding"),
         (["encoding=./broken.py"], r"cannot be imported \(SyntaxError"),
         (["encoding=./mine.py", "encoding.strenght=1"], r"did you mean: encoding.strength"),
-    ],
-)
-def test_files_that_are_refused(mine, place, words, says):
-    two = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
-    for name, text in {"two": two, "none": "x = 1\n", "broken": "def\n"}.items():
-        (place / f"{name}.py").write_text(text)
-    with pytest.raises(px.UserError, match=says):
-        px.train(**dict(word.split("=") for word in words))
+    ):
+        with pytest.raises(px.UserError, match=says):
+            px.train(**dict(word.split("=") for word in words))
 
 
 def test_it_is_trained_and_read_with_its_file_alone(mine, corpus):

@@ -27,16 +27,13 @@ def test_import_reads_posenc_and_the_standard_library_alone():
         px.lode  # noqa: B018
 
 
-def test_a_run_by_path_name_and_hash(run_copy):
+def test_a_run_by_path_name_and_hash_and_no_damaged_weights(run_copy):
     for name in (run_copy, str(run_copy), run_copy.name, run_copy.name[-8:], run_copy / "."):
         found = px.load(name)
         assert found.path.resolve() == run_copy.resolve() and found.state == "finished"
     assert found.config["context_length"] == found.train_length == 16
     assert {record["protocol"] for record in found.records} >= {"fixed-target", "nonoverlapping"}
     assert found.tokenizer.decode(found.tokenizer.encode("läuft\n")) == "läuft\n"
-
-
-def test_damaged_weights_are_not_loaded(run_copy):
     (weights,) = run_copy.glob("checkpoints/*/model.safetensors")
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
@@ -98,7 +95,7 @@ def test_extensions_stay_out_of_the_frame_unless_asked_for(run):
         assert column in table and table["extend"].isna().all() and len(table)
 
 
-def test_the_comparison_is_the_commands(run, posenc, monkeypatch):
+def test_the_comparison_is_the_commands_and_a_plot_shows_itself(run, posenc, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     runs = run.runs()
     assert str(runs.compare()) == posenc("compare").out.rstrip()
@@ -106,19 +103,15 @@ def test_the_comparison_is_the_commands(run, posenc, monkeypatch):
     for columns, want in (([1, "4x"], [1, 4]), ("4x", [4])):
         found = runs.compare(columns=columns, rows="rope").tables[0].columns
         assert [column.multiple for column in found] == want
-
-
-def test_a_plot_shows_and_saves_itself(run, tmp_path):
-    plot = run.runs().plot("change")
+    plot = runs.plot("change")
     data, size = plot._repr_png_()
     assert data.startswith(b"\x89PNG") and size == {"width": 550}
     assert plot.save(tmp_path / "a.png").read_bytes() == data
     assert b"<svg" in plot.save(tmp_path / "a.svg").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_wrong_input_raises(run):
+    for call, words in (
         (lambda run: px.load("nowhere"), "run=nowhere: there is no such folder"),
         (lambda run: px.train(encoding="ropee"), "did you mean: rope"),
         (lambda run: px.train(train={"tokens": "6e6"}), "train.tokens=6e6: wrong type"),
@@ -128,6 +121,9 @@ def test_a_plot_shows_and_saves_itself(run, tmp_path):
         (lambda run: run.nll([1, 2]), "text=list: is no text"),
         (lambda run: px.train(seed=np.int64(-1)), "seed=-1: too small"),
         (lambda run: px.train(train={"lr": np.float32(-1)}), "train.lr=-1"),
+        (lambda run: px.train(train={"lr": True}), "train.lr"),
+        (lambda run: px.train(train={"lr": None}), "train.lr"),
+        (lambda run: px.train(train={"lr": [1]}), "train.lr"),
         (lambda run: run.nll("xyz", context=0), "context=0: too small"),
         (lambda run: run.generate("x", tokens=1.5), "tokens=1.5: not a whole number"),
         (lambda run: px.load_runs("runs", where="encoding=zzz").compare(), "encoding=zzz"),
@@ -136,12 +132,10 @@ def test_a_plot_shows_and_saves_itself(run, tmp_path):
         (lambda run: run.runs().to_frame("run"), "allowed: cell, seed"),
         (lambda run: run.runs().compare(sorted="8x"), "sorted: there is no such option"),
         (lambda run: run.runs().plot("contexts"), "did you mean: context"),
-    ],
-)
-def test_wrong_input_raises(run, call, words):
-    with pytest.raises(UserError) as caught:
-        call(run)
-    assert words in str(caught.value) and caught.value.exit_code == 2
+    ):
+        with pytest.raises(UserError) as caught:
+            call(run)
+        assert words in str(caught.value) and caught.value.exit_code == 2
 
 
 def test_an_encoding_that_ends(place, corpus):

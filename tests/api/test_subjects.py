@@ -21,7 +21,6 @@ def asked(corpus, **changes):
 
 
 def bigram(tokens):
-    """Each byte is likeliest to come again."""
     return 2.0 * F.one_hot(tokens, 256).float()
 
 
@@ -70,8 +69,6 @@ def test_another_model_is_another_run_and_the_same_is_measured_anew(place, corpu
 
 
 class Table(nn.Module):
-    """Learned positions that end at 40."""
-
     def __init__(self):
         super().__init__()
         self.positions, self.out = nn.Embedding(40, 8), nn.Linear(8, 256)
@@ -100,9 +97,8 @@ def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place,
     assert run.config["tokenizer"]["name"] == "bytes"
 
 
-@pytest.mark.parametrize(
-    ("function", "changes", "says"),
-    [
+def test_what_is_refused(place, corpus):
+    for function, changes, says in (
         (bigram, {"extend": "yarn"}, "extend: does not apply to a model that is given"),
         (bigram, {"encoding": "rope"}, "encoding: does not apply"),
         (bigram, {"context_length": 1}, "context_length=1: too small"),
@@ -111,12 +107,10 @@ def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place,
         (lambda tokens: tokens, {}, "gives no logits"),
         (lambda tokens: bigram(tokens)[:, :-1], {}, r"logits \(1, 15, 256\): are none of tokens \(1, 16\)"),
         (lambda tokens: bigram(tokens)[..., :9], {}, "the tokenizer has 256 tokens"),
-    ],
-)
-def test_what_is_refused(place, corpus, function, changes, says):
-    with pytest.raises(px.UserError, match=says):
-        px.evaluate(function, **asked(corpus, **changes))
-    assert not Path("runs").exists()
+    ):
+        with pytest.raises(px.UserError, match=says):
+            px.evaluate(function, **asked(corpus, **changes))
+        assert not Path("runs").exists()
 
 
 THEIRS = '''
@@ -188,9 +182,10 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
     assert [*verdicts] == [*laws, *(["same"] if len(words) > 1 else [])]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_modules_that_are_refused(place, posenc):
+    pytest.importorskip("x_transformers")
+    (place / "theirs.py").write_text(THEIRS)
+    for words, says in (
         (["theirs.py:odd"], "takes (a, b)"),
         (["theirs.py:narrow"], "fails at 8 positions of 4 heads"),
         (["theirs.py:Scaled"], "needs gain"),
@@ -199,10 +194,6 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
         (["theirs.py:alibi", "--all"], "leave out one of the two"),
         (["theirs.py:alibi", "encoding=alibbi"], "did you mean: alibi"),
         (["theirs.py:alibi", "train.lr=1"], "has no effect on the laws"),
-    ],
-)
-def test_modules_that_are_refused(place, posenc, words, says):
-    pytest.importorskip("x_transformers")
-    (place / "theirs.py").write_text(THEIRS)
-    done = posenc("check", "--module", *words)
-    assert done.code == 2 and says in done.err and not done.out
+    ):
+        done = posenc("check", "--module", *words)
+        assert done.code == 2 and says in done.err and not done.out

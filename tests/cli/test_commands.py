@@ -25,7 +25,6 @@ RUN = "runs/default/mine-T16-s0-12345678"
 
 
 def names(command, path=()):
-    """The command and every one below it."""
     yield path
     for name, below in getattr(command, "commands", {}).items():
         yield from names(below, (*path, name))
@@ -70,9 +69,12 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
     assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
+def test_what_fits_at_a_tab(place):
+    (place / "mine" / "encoding").mkdir(parents=True)
+    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+    (place / RUN).mkdir(parents=True)
+    (place / RUN / "status.json").write_text("{}")
+    for line, found in (
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
         ("train context", ["context_length="]),
         ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
@@ -81,15 +83,9 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
         ("train --config-dir mine encoding=od", ["encoding=odd"]),
         ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
         ("eval run=", [f"run={RUN}"]),
-    ],
-)
-def test_what_fits_at_a_tab(place, line, found):
-    (place / "mine" / "encoding").mkdir(parents=True)
-    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
-    (place / RUN).mkdir(parents=True)
-    (place / RUN / "status.json").write_text("{}")
-    command, *words = line.split(" ")
-    assert candidates(command, words[:-1], words[-1]) == found
+    ):
+        command, *words = line.split(" ")
+        assert candidates(command, words[:-1], words[-1]) == found
 
 
 @pytest.mark.slow

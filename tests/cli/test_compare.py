@@ -57,24 +57,20 @@ def test_recall_is_a_protocol_with_a_level(posenc, place):
     for level, learned in (("90", True), ("90.5", False)):
         shown = document(posenc, "--protocol", "recall", "--recall-level", level)
         assert shown["recall"]["level"] == float(level)
-        assert shown["rows"][0]["recall"]["learned"] is learned
-        assert ("Did not learn" in shown["summary"]) is not learned
+        assert shown["rows"][0]["recall"]["learned"] is learned is ("Did not learn" not in shown["summary"])
     lines = csv.DictReader(posenc("compare", "--format", "csv").out.splitlines())
     (far,) = [x for x in lines if (x["protocol"], x["multiple"], x["distance"]) == ("recall", "2.0", "112")]
     assert (far["recall"], far["pairs"], far["windows"]) == ("0.6", "4", "100")
 
 
-def test_where_rows_columns_sort_and_baseline_together(posenc, sweep):
+def test_choices_together_and_a_failed_run(posenc, sweep):
     options = ["--where", "seed=0", "--where", "encoding!=shaw", "--columns", "8x", "--sort", "-8x"]
     found = document(posenc, *options, "--rows", "rope,alibi", "--baseline", "alibi")
     assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
     assert [column["multiple"] for column in found["columns"]] == [8]
     assert found["header"]["baseline"] == "alibi" and found["header"]["seeds"] == [0]
     assert found["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
-
-
-def test_a_failed_run_is_a_row_and_a_line(posenc, sweep):
-    result = posenc("compare")
+    result = posenc("compare")  # a failed run is a row and a line
     assert "shaw" in result.out and "[red]no memory" in posenc("compare", "--full").out
     assert "[red]no memory" in result.err and "log.txt" in result.err
 

@@ -44,8 +44,8 @@ def several(run_copy):
 
 def test_every_run_with_status_progress_and_losses(posenc, several, run_copy):
     found = rows(posenc)
-    states = {"failed": "failed", "elsewhere": "running", "killed": "dead", "interrupted": "interrupted"}
-    states |= {"damaged": "damaged", run_copy.name: "finished"}
+    states = {name: name for name in ("failed", "interrupted", "damaged")}
+    states |= {"elsewhere": "running", "killed": "dead", run_copy.name: "finished"}
     assert {name: row["status"] for name, row in found.items()} == states
     whole = load_run(run_copy)
     losses = {r["multiple"]: r["nats"] for r in whole.records if r["protocol"] == HEADLINE}
@@ -79,8 +79,7 @@ def test_filters_orders_and_empty_folders(posenc, several, run_copy):
     assert set(rows(posenc, "--where", "seed=7")) == {"killed"}
     assert "killed" not in rows(posenc, "--where", "seed=0", "--where", "encoding=rope")
     assert next(iter(rows(posenc, "--sort", "loss"))) == run_copy.name
-    by_path = list(rows(posenc))
-    assert by_path == sorted(by_path)
+    assert [*rows(posenc)] == sorted(rows(posenc))
     Path("empty").mkdir()
     assert posenc("runs", "empty").out == "0 runs\n"
 

@@ -13,14 +13,6 @@ from posenc.laws import LAWS, statement
 PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
 
 
-def own_encoding(place):
-    """Write a plug-in with a bias; the arguments that make it known."""
-    (place / "my_bias.py").write_text(tiny.PLUGIN)
-    (place / "conf" / "encoding").mkdir(parents=True)
-    (place / "conf" / "encoding" / "mine.yaml").write_text("name: mine\nstrength: 1.0\n")
-    return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
-
-
 def test_a_file_is_written_named_and_the_same_again(posenc, place):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
@@ -43,14 +35,14 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place):
 
 
 def test_what_the_title_says(posenc, place):
-    mine = own_encoding(place)
+    (place / "mine.py").write_text(tiny.PLUGIN)
     given = posenc("show", "encoding=rope", "encoding.base=500.0", "context_length=32", "model=tiny").out
     assert "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given and "initial values" not in given
     learned = posenc("show", "encoding=learned", "encoding.beyond=clamp", "seed=3").out
     assert "initial values, seed 3" in learned and "past T: clamp" in learned.replace("\n", " ")
     assert "Keys seen in every layer" in posenc("show", "encoding=nope", "attention.window=4").out
     assert "Positions drawn in training" in posenc("show", "encoding=rope", "positions=offset").out
-    assert posenc("show", *mine, "encoding.strength=2.0").out.startswith("mine\nscore $ _ij\n")
+    assert posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out.startswith("mine\nscore $ _ij\n")
 
 
 def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
@@ -89,17 +81,17 @@ def test_a_good_one(posenc, place, monkeypatch):
 
 def test_a_broken_plug_in_is_named_with_its_law(posenc, place, monkeypatch):
     only(monkeypatch, "shift", "penalty")
-    mine = own_encoding(place)
-    broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")
+    (place / "mine.py").write_text(tiny.PLUGIN)
+    broken = posenc("check", "encoding=./mine.py", "encoding.strength=-1.0", "--json")
     assert broken.code == 1, broken
     document = json.loads(broken.out)
-    verdicts = {one["law"]: one for one in document["verdicts"]}
-    assert verdicts["shift"]["verdict"] == "pass" and verdicts["penalty"]["verdict"] == "fail"
-    assert verdicts["penalty"]["reason"] == "its bias rises with the distance"
-    assert verdicts["penalty"]["statement"] == statement("penalty")
+    shift, penalty = document["verdicts"]
+    assert (shift["law"], shift["verdict"]) == ("shift", "pass")
+    why = {"reason": "its bias rises with the distance", "statement": statement("penalty")}
+    assert penalty.items() >= {"law": "penalty", "verdict": "fail", **why}.items()
     assert document["encoding"] == {"name": "mine", "strength": -1.0} and document["passed"] is False
     assert document["model"]["d_model"] == 32 and document["context_length"] == 32
-    result = posenc("check", *mine, "encoding.strength=1.0,-2.5")
+    result = posenc("check", "encoding=./mine.py", "encoding.strength=1.0,-2.5")
     assert result.code == 1 and fits(result.out) and result.out.splitlines()[1:3] == ["shift", "| penalty"]
     assert "+ F mine encoding.strength=-2.5" in result.out.splitlines()
     assert "mine encoding.strength=-2.5 fails penalty" in result.out

@@ -13,7 +13,6 @@ from posenc.running import slurm
 
 
 def put(place, program, script):
-    """Put a program of Slurm's in its place."""
     (place / program).write_text(f"#!/bin/sh\n{script}\n")
     (place / program).chmod(0o755)
 
@@ -56,19 +55,16 @@ def test_a_job_without_a_result_counts_as_failed(place, capsys, monkeypatch):
     assert slurm._code(job) == 1 and "left no result" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("answer", "waits"),
-    [
+def test_the_queue_tells_whether_jobs_are_over(place, monkeypatch):
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    for answer, waits in (
         ("echo PENDING", True),
         ("exit 0", False),
         ("echo Invalid job id specified >&2; exit 1", False),  # forgotten is over
         ("exit 1", True),  # the controller does not answer: nothing is known
-    ],
-)
-def test_the_queue_tells_whether_jobs_are_over(place, monkeypatch, answer, waits):
-    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-    put(place, "squeue", answer)
-    assert slurm._in_queue([SimpleNamespace(job_id="7_0"), SimpleNamespace(job_id="7_1")]) == waits
+    ):
+        put(place, "squeue", answer)
+        assert slurm._in_queue([SimpleNamespace(job_id="7_0"), SimpleNamespace(job_id="7_1")]) == waits
 
 
 REQUEUED = """

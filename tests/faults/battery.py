@@ -45,5 +45,4 @@ def wait_until(true, process, seconds=120):
 
 
 def logged(runs):
-    """Count the lines of the training logs."""
     return sum(len(path.read_bytes().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))

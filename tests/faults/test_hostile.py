@@ -25,11 +25,11 @@ class Payload:
 
 
 def change_settings(run, change):
-    """Set keys of config.yaml; dots reach into groups."""
+    """Set keys of config.yaml; a dot reaches into a group."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     for key, value in change.items():
-        *above, last = key.split(".")
-        functools.reduce(lambda at, name: at[name], above, config)[last] = value
+        group, dot, last = key.rpartition(".")
+        (config[group] if dot else config)[last] = value
     (run / "config.yaml").write_text(yaml.safe_dump(config))
 
 

@@ -194,17 +194,14 @@ def test_a_signal_that_python_swallowed_is_not_lost():
                 inner.guard()
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
+def test_an_error_of_the_machine_is_no_fault_of_posenc(capsys):
+    for error, said in (
         (MemoryError(), "error: not enough memory: MemoryError\n"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
-    ],
-)
-def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
-    assert report_error(error, StopFlag()) == 1
-    assert said in capsys.readouterr().err
+    ):
+        assert report_error(error, StopFlag()) == 1
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("terminal", [False, True])

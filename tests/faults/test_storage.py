@@ -21,20 +21,14 @@ from posenc.running import run_directory as folder
 from posenc.running.run_directory import WAIT, HeldRunError, locked
 
 HOLD = """
-import os, subprocess, sys, time
+import subprocess, sys, time
 from pathlib import Path
 from posenc.running.run_directory import locked
 
-def program():  # with every handle that may be inherited
-    code = "import time; print('alive', flush=True); time.sleep(600)"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    started = subprocess.Popen([sys.executable, "-c", code], close_fds=False, text=True, **pipes)
-    started.stdout.readline()
-    return started.pid
-
-place = Path(sys.argv[1])
+place, quiet = Path(sys.argv[1]), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 with locked(place), locked(place, "evaluation"), locked(place, "results"):
-    print(program(), flush=True)
+    child = subprocess.Popen(["sleep", "600"], close_fds=False, **quiet)  # inherits every handle it can
+    print(child.pid, flush=True)
     time.sleep(600)
 """
 

@@ -21,7 +21,6 @@ EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml")
 
 
 def given(root, **request):
-    """The tables of the runs below a folder."""
     return compare_runs(load_runs([root]), CompareRequest(**request))
 
 

@@ -15,17 +15,7 @@ from posenc.encodings.options import Randomized
 from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
-from posenc.report.pictures import (
-    TEXT_WIDTH,
-    Curves,
-    Map,
-    Picture,
-    attention,
-    mean_weights,
-    measure,
-    picture_bytes,
-    picture_text,
-)
+from posenc.report import pictures
 from posenc.running.build import build_model
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
@@ -46,8 +36,7 @@ def encoding_of(name, **parameters):
 
 
 def panels_of(encoding):
-    """The panels by title."""
-    return {panel.title: panel for panel in measure(encoding)[0]}
+    return {panel.title: panel for panel in pictures.measure(encoding)[0]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,21 +45,24 @@ def test_every_encoding_is_measured_and_printed(name):
     settings = {"encoding": resolve_encoding(written, []), "context_length": 8, "seed": 0}
     settings |= {"attention": {"name": "mha", "window": None, "scale": "none"}, "plugins": []}
     settings |= {"positions": {"name": "contiguous"}}
-    panels, notes = measure(build_model(settings, SMALL, 5).effective_encoding)
-    assert all(panel.z.ndim == 2 for panel in panels if isinstance(panel, Map))  # of heads that differ, too
-    lines = picture_text(Picture(name, panels, ["T = 8", *notes])).splitlines()
-    assert len(lines) > 3 and all(len(line) <= TEXT_WIDTH for line in lines)
+    panels, notes = pictures.measure(build_model(settings, SMALL, 5).effective_encoding)
+    maps = [panel for panel in panels if isinstance(panel, pictures.Map)]
+    assert all(panel.z.ndim == 2 for panel in maps)  # of heads that differ, too
+    lines = pictures.picture_text(pictures.Picture(name, panels, ["T = 8", *notes])).splitlines()
+    assert len(lines) > 3 and all(len(line) <= pictures.TEXT_WIDTH for line in lines)
     for panel in panels:
         assert 0 < len(panel.title) <= 45  # as wide as a column of the figure
-        if isinstance(panel, Curves):
+        if isinstance(panel, pictures.Curves):
             assert all(one.x.shape == one.y.shape and np.isfinite(one.y).all() for one in panel.lines)
 
 
 @pytest.mark.parametrize("names", [("alibi",), ("rope",), ("learned",), ("fox",), ("rope", "alibi")])
 def test_every_kind_of_panel_is_drawn_with_its_lines_and_marks(names):
     parts = [encoding_of(name, **(ALIBI if name == "alibi" else {})) for name in names]
-    panels = measure(Composed(parts[0].shape, parts))[0]
-    root = ElementTree.fromstring(picture_bytes(Picture("+".join(names), panels, ["a & b"]), "svg"))
+    panels = pictures.measure(Composed(parts[0].shape, parts))[0]
+    root = ElementTree.fromstring(
+        pictures.picture_bytes(pictures.Picture("+".join(names), panels, ["a & b"]), "svg")
+    )
     texts = {"".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"+".join(names), "a & b"} <= texts
     for panel in panels:
@@ -79,15 +71,12 @@ def test_every_kind_of_panel_is_drawn_with_its_lines_and_marks(names):
         assert lines | {name for name in {**panel.marks, **panel.y_marks} if name} <= texts
 
 
-def test_bias_curves_are_the_bias():
+def test_bias_curves_are_the_bias_and_wavelengths_those_of_the_angles():
     slopes = [2**-4, 2**-8, 2**-2]  # of three heads
     (curves,) = panels_of(encoding_of("alibi", **ALIBI)).values()
     for line, slope in zip(curves.lines, slopes, strict=True):
         assert np.array_equal(line.x, np.arange(8 * T + 1)) and np.allclose(line.y, -slope * line.x)
     assert curves.marks == {"T": T, "8T": 8 * T} and curves.title == "Bias, each head"
-
-
-def test_wavelengths():
     trained = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
     wave = "Wavelength of each pair"
     (own,) = [line.y for line in panels_of(trained)[wave].lines]
@@ -99,11 +88,11 @@ def test_wavelengths():
 def test_weights_are_those_of_the_real_attention():
     """A penalty as large as ALiBi's first head's, by hand, in float64."""
     encoding = encoding_of("alibi", **ALIBI)
-    weights, plain = (attention(one, T, T, draw=3) for one in (encoding, Encoding(encoding.shape)))
+    weights, plain = (pictures.attention(one, T, T, draw=3) for one in (encoding, Encoding(encoding.shape)))
     r = (torch.arange(T)[:, None] - torch.arange(T)).clamp_min(0)
     biased = plain.double() * (-(2.0**-4) * r).exp()
     assert torch.allclose(weights[0].double(), (biased / biased.sum(-1, keepdim=True))[0], atol=1e-5)
-    mean = mean_weights(encoding, 2)  # a query that sees two keys
+    mean = pictures.mean_weights(encoding, 2)  # a query that sees two keys
     assert mean.shape == (HEADS, 2) and np.allclose(mean.sum(1), 1)
 
 
@@ -114,7 +103,7 @@ def test_masks_by_layer_and_drawn_positions():
     assert np.nansum(near.z, axis=1).tolist() == [min(i + 1, 4) for i in range(T)]
     assert np.nansum(whole.z, axis=1).tolist() == [i + 1 for i in range(T)]
     option = Randomized(encoding.shape, max=None, dense=False)
-    (first, *_) = measure(Composed(encoding.shape, (encoding, option)))[0]
+    (first, *_) = pictures.measure(Composed(encoding.shape, (encoding, option)))[0]
     drawn = [line for line in first.lines if not line.reference]
     assert len(drawn) == 5 and all((np.diff(line.y) > 0).all() for line in drawn)
     assert len({line.y[-1] for line in drawn}) > 1

@@ -152,6 +152,9 @@ def test_one_window_few_documents_and_failures(tmp_path):
     assert len(text.splitlines()) <= 20 and "more lengths" in text and "64 = T" in text
     write_run(tmp_path / "e", status="failed", reason="boom", results=False)
     assert "No run has a number yet." in of_run(tmp_path / "e")
+    for format in FORMATS:
+        text = render([compared(tmp_path / "e")], format)
+        assert ("boom" in text or format == "csv") and text.endswith("\n")
 
 
 def test_undertrained_is_said_once(sweep, tmp_path):
@@ -295,10 +298,3 @@ def test_latex_is_text():
     bare = re.sub(r"\\textbackslash\{\}|\\text\w+\{\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-", "", shown)
     assert shown.isascii() and not set(bare) & set("\\{}$&%#_~^")
     assert tex("-0.123±0.004") == r"$-$0.123$\pm$0.004" and tex("fixed-target T-2") == "fixed-target T-2"
-
-
-def test_every_format_of_runs_without_a_number_says_why(tmp_path):
-    write_run(tmp_path, status="failed", reason="boom", results=False)
-    for format in FORMATS:
-        text = render([compared(tmp_path)], format)
-        assert ("boom" in text or format == "csv") and text.endswith("\n")

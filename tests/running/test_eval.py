@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 
 import tiny
-from fake_runs import only_run, read_json, stamps
+from fake_runs import read_json, stamps
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
@@ -54,8 +54,7 @@ def test_it_equals_what_the_training_measured(posenc, run_copy):
 
 
 def test_another_corpus_is_kept_apart(posenc, run_copy, place):
-    other = tiny.write_corpus(place / "other", documents=40)
-    before = results_of(run_copy)
+    other, before = tiny.write_corpus(place / "other", documents=40), results_of(run_copy)
     own = before["run"]["corpus"]["fingerprint"]
     result = posenc("eval", f"run={run_copy}", "data=files", f"data.paths={other}", "eval.lengths=[1x,2x]")
     assert result.code == 0, result.err
@@ -96,18 +95,14 @@ def test_another_precision_is_measured_anew_and_noted(posenc, run_copy):
     assert wrong.code == 2 and "eval.precision=fp16" in wrong.err and "bf16" in wrong.err
 
 
-def test_a_checkpoint_of_another_encoding_is_refused(posenc, train, run_copy, place):
+def test_what_does_not_fit_the_encoding_is_refused(posenc, train, run_copy, place, capsys):
     assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
-    (other,) = (place / "runs" / "default").glob("alibi*")
+    (run,) = (place / "runs" / "default").glob("alibi*")
     shutil.rmtree(run_copy / "checkpoints")
-    shutil.copytree(other / "checkpoints", run_copy / "checkpoints")
+    shutil.copytree(run / "checkpoints", run_copy / "checkpoints")
     refused = posenc("eval", f"run={run_copy}")
     assert refused.code == 1 and "encoding.name=alibi" in refused.err and "encoding.name=rope" in refused.err
-
-
-def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(posenc, train, place, capsys):
-    assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
-    run = only_run(place / "runs")
+    # what does not apply is refused, and in a sweep left out
     before = stamps(run)
     refused = posenc("eval", f"run={run}", "extend=yarn")
     assert refused.code == 2 and "extend=yarn: does not apply to encoding=alibi" in refused.err

@@ -53,7 +53,6 @@ def asked(place, corpus):
 
 
 def measured(path, asked, **more):
-    """The loss by window, as posenc measures it."""
     run = px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **asked, **more})
     return losses(run.records, more.get("extend"))
 

@@ -21,11 +21,10 @@ CELLS = {
 
 @pytest.fixture
 def run(trained_once):
-    """The trained run, to be read only."""
     return only_run(trained_once)
 
 
-def test_directory_holds_what_the_contract_says(run):
+def test_directory_holds_what_the_contract_says_plain_and_resolved(run, corpus):
     assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
     seen = " ".join(sorted(p.name for p in run.glob("[!.]*")))
     files = "config.yaml log.txt metrics.jsonl positions.json records results.json status.json"
@@ -35,9 +34,6 @@ def test_directory_holds_what_the_contract_says(run):
     names = [p.name for p in run.parent.rglob("*") if not p.name.startswith(".")]
     assert all(re.fullmatch(r"[A-Za-z0-9._+-]+", name) for name in names)
     assert sorted(p.name for p in run.parent.parent.parent.iterdir()) == ["err.txt", "out.txt", "runs"]
-
-
-def test_config_and_status_are_plain_and_resolved(run, corpus):
     text = (run / "config.yaml").read_text()
     config, status = yaml.safe_load(text), read_json(run / "status.json")
     assert "${" not in text and "!!" not in text and "???" not in text and "hydra" not in config

@@ -10,7 +10,9 @@ import tiny
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
+from posenc.encodings.registry import encoding_class
 from posenc.running.train_job import train_job
+from posenc.training import device
 
 
 @pytest.fixture
@@ -43,13 +45,12 @@ OTHER = [
 ]
 
 
-def test_what_does_not_define_a_run_keeps_its_hash(job):
-    assert job(*SAME).hash == job().hash
-
-
-def test_everything_that_defines_a_run_changes_its_hash(job):
-    hashes = [job().hash, *(job(*overrides).hash for overrides in OTHER)]
-    assert len(set(hashes)) == len(OTHER) + 1
+def test_everything_that_defines_a_run_changes_its_hash_and_nothing_else(job, monkeypatch):
+    own = job().hash
+    assert job(*SAME).hash == own
+    assert len({own, *(job(*overrides).hash for overrides in OTHER)}) == len(OTHER) + 1
+    monkeypatch.setattr(encoding_class("rope"), "revision", 99)  # another revision is another run
+    assert job().hash != own
 
 
 def test_the_corpus_counts_by_its_text_not_its_place(job, corpus, place):
@@ -59,17 +60,7 @@ def test_the_corpus_counts_by_its_text_not_its_place(job, corpus, place):
     assert job(f"data.paths={place / 'moved'}").hash != job().hash
 
 
-def test_a_revision_of_the_encoding_is_another_run(job, monkeypatch):
-    from posenc.encodings.registry import encoding_class
-
-    before = job().hash
-    monkeypatch.setattr(encoding_class("rope"), "revision", 99)
-    assert job().hash != before
-
-
 def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(job, monkeypatch):
-    from posenc.training import device
-
     begun = job("train.precision=bf16")
     begun.directory.mkdir(parents=True)
     monkeypatch.setattr(device, "has_hardware_bf16", lambda _: False)  # continued on another machine
@@ -97,9 +88,8 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job):
     assert named.directory == Path(f"out/trial/mine-{plain.hash}")
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_a_schedule_of_lengths_that_cannot_be_is_refused(job):
+    for given, words in (
         ("[]", "no list of stages"),
         ("[0.5,16]", "no list of stages"),
         ("[[a,8],[0.5,16]]", "no list of stages"),
@@ -109,9 +99,7 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job):
         ("[[0.5,6],[0.5,16]]", "does not divide the 128 tokens of a batch"),
         ("[[0.5,8],[0.5,32]]", "a whole number from 2 to 16"),
         ("[[0.001,8],[0.999,16]]", "a stage has none of the 40 steps"),
-    ],
-)
-def test_a_schedule_of_lengths_that_cannot_be_is_refused(job, given, words):
-    with pytest.raises(UserError, match=re.escape(words)) as caught:
-        job(f"train.length_schedule={given}")
-    assert caught.value.key.startswith("train.length_schedule")
+    ):
+        with pytest.raises(UserError, match=re.escape(words)) as caught:
+            job(f"train.length_schedule={given}")
+        assert caught.value.key.startswith("train.length_schedule")

@@ -8,7 +8,6 @@ import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
-from posenc.core.errors import UserError
 from posenc.tracking import curves_of, summary
 
 
@@ -73,12 +72,3 @@ def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     logged = summary(curves_of(run.records, run.config))
     (own,) = [r for r in run.records if r["protocol"] == "fixed-target"]
     assert logged[sweep["metric"]["name"]] == own["nats"] and own["split"] == "validation"
-
-
-@pytest.mark.parametrize("rate", ["fast", True, None, [1]])
-def test_a_rate_that_is_none(rate, corpus, place):
-    every = tiny.keywords(corpus)
-    every["train"] |= {"lr": rate}
-    with pytest.raises(UserError) as caught:
-        px.train(encoding="rope", **every)
-    assert "train.lr" in str(caught.value)

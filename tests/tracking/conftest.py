@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -35,9 +34,7 @@ class FakeWandb:
     """Enough of a W&B server for a run to start. `state`: ok or hanging."""
 
     def __init__(self):
-        self.state = "ok"
-        self.release = threading.Event()
-        self.requests = []
+        self.state, self.requests, self.release = "ok", [], threading.Event()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -97,11 +94,3 @@ def fake_wandb():
 
 
 stranger = fake_wandb  # another one
-
-
-@pytest.fixture
-def dead_port():
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"http://127.0.0.1:{port}"

@@ -132,12 +132,12 @@ def test_the_key_goes_to_the_users_server_whatever_a_run_directory_says(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["dead", "hanging", "dies"])
-def test_a_server_in_trouble_costs_seconds_and_one_warning(tmp_path, fake_wandb, dead_port, state):
+def test_a_server_in_trouble_costs_seconds_and_one_warning(tmp_path, fake_wandb, state):
     def dies():
         fake_wandb.state = "hanging"
 
     fake_wandb.state = "ok" if state == "dies" else state
-    url = dead_port if state == "dead" else fake_wandb.url
+    url = "http://127.0.0.1:9" if state == "dead" else fake_wandb.url
     told = train(tmp_path / "run", url, dies if state == "dies" else None)
     said = "Upload: wandb sync" if state == "dies" else "W&B is offline"
     assert told.count("\n") == 1 and said in told, told

@@ -15,7 +15,6 @@ CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "
 
 
 def shipped(name):
-    """A config group."""
     return yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
 
 
@@ -34,7 +33,6 @@ class Found(NamedTuple):
 
 
 def found(name, run):
-    """Read it back."""
     points = [*{"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name](run)]
 
     def curve(metric):
@@ -82,5 +80,4 @@ def contents(directory):
 
 
 def history(directory):
-    """The rows of its history."""
     return [line["history"]["item"] for line in contents(directory) if line["type"] == "history"]
