@@ -220,7 +220,10 @@ def attention(
 
 def biased_instead(config: Any) -> bool:
     """Tell whether slope times distance takes the place of the rotation that it has (Falcon's setting)."""
-    return bool(getattr(config, "alibi", False))
+    try:
+        return bool(config.alibi)
+    except AttributeError:
+        return False
 
 
 def rope_settings(config: Any) -> list[dict[str, Any]]:
