@@ -81,10 +81,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def place(command, folders, shared_cache, monkeypatch):
-    """The folder of the command's page, and the environment of what the page has its reader write, if any.
-
-    What one command left is there for the next.
-    """
+    """The folder of the command's page, with what earlier commands left, and the environment it asks for."""
     set_up, env = SET_UP.get(command.page), None
     folder = folders / command.page / (f"block-{command.block}" if set_up else "")
     if not folder.exists():

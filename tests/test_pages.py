@@ -16,13 +16,10 @@ SCHEMA = (DOCS / "schema.md").read_text(encoding="utf-8")
 LISTS = {"columns": "Column", "rows": "Row"}
 
 
-def test_opens_with_exactly_two_commands_that_share_their_set_up():
+def test_the_readme_opens_with_two_commands_and_its_python_example_runs():
     installs = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e {} && .venv/bin/{}\n"
     ends = ((".", "posenc train encoding=rope"), ("'.[dev]'", "python -m pytest"))
     assert BLOCKS[0] == ("sh", "".join(installs.format(*end) for end in ends))
-
-
-def test_the_python_example_runs():
     (code,) = [body for kind, body in BLOCKS if kind == "python"]
     exec(compile(code, "README.md", "exec"), {})
 
