@@ -5,10 +5,12 @@ import torch
 from tiny_model import encoding_of
 
 from posenc.encodings.t5 import bucket
+from posenc.model.attention import LatentAttention
 
 transformers = pytest.importorskip("transformers")
 xt = pytest.importorskip("x_transformers.x_transformers")
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
 
 HEADS, WIDTH, N = 8, 64, 512  # x-transformers' angles are float32, which drift with the position
@@ -65,7 +67,31 @@ def cope():
     return (made.scores(s, q, q, POS, POS, made.prepare(q, q, q, 0), 0) - s).tril(), want.tril()
 
 
-ALLOWED = {alibi: 1e-7, t5: 0, xpos: 1e-3, cope: 1e-5, fox: 5e-4}  # fox: float32 sums to -400
+def mla():
+    heads, width = 4, 8 * WIDTH
+    own = filled("rope", 1, layout="interleaved")  # the rotary part is one head's width
+    a = LatentAttention(width, heads, 0, kv_rank=96, q_rank=160, rope_dim=WIDTH)
+    for seed, parameter in enumerate(a.parameters()):
+        parameter.copy_(normal(*parameter.shape, seed=seed) * parameter.shape[-1] ** -0.5)
+    sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
+    ranks = {"q_lora_rank": 160, "kv_lora_rank": 96, "qk_rope_head_dim": a.rope_dim}
+    parts = {"qk_nope_head_dim": a.head_dim, "v_head_dim": a.head_dim, "rope_theta": 10000.0}
+    config = transformers.DeepseekV3Config(rope_scaling=None, attention_bias=False, **sizes, **ranks, **parts)
+    config._attn_implementation = "eager"
+    theirs, rotation = v3.DeepseekV3Attention(config, 0).eval(), v3.DeepseekV3RotaryEmbedding(config)
+    # their kv_b_proj has each head's key rows, then its value rows; ours all keys, then all values
+    up = a.kv_up.weight.unflatten(0, (2, heads, a.head_dim)).transpose(0, 1).flatten(0, 2)
+    queries = {"q_a_proj": a.q_down.weight, "q_a_layernorm": a.q_norm.weight, "q_b_proj": a.q_up.weight}
+    keys = {"kv_a_proj_with_mqa": a.kv_down.weight, "kv_a_layernorm": a.kv_norm.weight, "kv_b_proj": up}
+    for name, weight in {**queries, **keys, "o_proj": a.out.weight}.items():
+        theirs.get_submodule(name).weight.copy_(weight)
+    x, future = normal(1, N, width, seed=50), torch.full((N, N), torch.finfo(torch.float32).min).triu(1)
+    want = theirs(x, position_embeddings=rotation(x, POS[None]), attention_mask=future[None, None])[0]
+    return a(x, POS, own, N), want
+
+
+# fox: float32 sums to -400
+ALLOWED = {alibi: 1e-7, t5: 0, xpos: 1e-3, cope: 1e-5, fox: 5e-4, mla: 2e-5}
 
 
 @pytest.mark.parametrize("both", ALLOWED, ids=lambda both: both.__name__)
