@@ -120,7 +120,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=str)
+@pytest.mark.parametrize("key, chosen, refusing", WAYS)
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
         own = encoding_of(name, T)
