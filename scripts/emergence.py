@@ -14,8 +14,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+import vl_convert
 
-from posenc.report.charts import image, on_paper, vega
+from posenc.report.charts import image, on_paper
 from posenc.results.load import load_runs
 from posenc.results.rows import as_trained
 
@@ -81,7 +82,7 @@ def drawn(found: Curves) -> bytes:
             "color": color,
         },
     }
-    return image(vega().vegalite_to_svg(on_paper(spec, {}), allowed_base_urls=[]), "png")
+    return image(vl_convert.vegalite_to_svg(on_paper(spec, {}), allowed_base_urls=[]), "png")
 
 
 def stored() -> Curves:
