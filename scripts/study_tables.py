@@ -76,7 +76,7 @@ def _said(table: Comparison, name: str, multiple: float) -> str:
 
 
 def grid(words: str) -> str:
-    """Encodings by the values of a setting: the loss at T, the change at 8T. PATH KEY=VALUE,VALUE,..."""
+    """Encodings by the values of a setting: the loss at T, the change at 8T if there. PATH KEY=VALUE,..."""
     path, setting = words.split()
     key, _, listed = setting.partition("=")
     values = listed.split(",")
@@ -88,8 +88,8 @@ def grid(words: str) -> str:
         at = [{cell.multiple: cell for cell in row.cells} for row in rows]
         lowest = min(cells[1].mean for cells in at)
         told = [("**{:.3f}**" if c[1].mean == lowest else "{:.3f}").format(c[1].mean) for c in at]
-        changes = [f"{cells[8].change:+.3f}" for cells in at]
-        line = " | ".join(f"{loss} ({change})" for loss, change in zip(told, changes, strict=True))
+        changes = [f" ({cells[8].change:+.3f})" if 8 in cells else "" for cells in at]
+        line = " | ".join(map(str.__add__, told, changes))
         lines.append(f"| {rows[0].label} | {line} |")
     return "\n".join(lines) + "\n"
 

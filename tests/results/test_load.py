@@ -33,8 +33,9 @@ def test_finds_runs_at_any_depth_once(tmp_path):
     assert all(run.state == "finished" and run.problem is None for run in found)
     assert [record["window"] for record in found[0].records] == [32, 64, 128, 256, 512]
     assert found[0].config["encoding"] == {"name": "rope"} and found[0].config["seed"] == found[0].seed == 0
-    for path in ("nowhere", "encoding=rope"):
-        with pytest.raises(UserError, match="--where" if "=" in path else "nowhere"):
+    (tmp_path / "note.txt").write_text("no run")
+    for path in ("nowhere", "note.txt", "encoding=rope"):
+        with pytest.raises(UserError, match="--where" if "=" in path else path):
             load_runs([tmp_path / path])
 
 
