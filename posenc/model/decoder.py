@@ -16,7 +16,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, owner_of
 from posenc.encodings.sum import Composed
 from posenc.model.attention import Attention, LatentAttention
-from posenc.model.fused import rms_norm, rms_norm_for_product
+from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
 
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(hidden, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.relu(self.up(x)).square())
+        return self.down(squared_relu(self.up(x)))
 
 
 class ShortConv(nn.Module):

@@ -1,4 +1,4 @@
-"""Norm and loss with their backward passes written out: a CPU waits for element-wise work.
+"""Norm, activation and loss with their backward passes written out: a CPU waits for element-wise work.
 
 A training step at the nano shape is matrix products (28 ms of bf16 work on two cores) and passes over tensors
 that fit a cache. PyTorch's own composite gradients make two to three times as many passes as these. Under
@@ -57,6 +57,25 @@ class _RmsNorm(torch.autograd.Function):
         along = (product @ weight)[..., None] * (inverse * inverse * inverse).div_(width)  # (..., 1)
         d_x = own.mul_(weight).mul_(inverse).addcmul_(x, along, value=-1.0)  # (..., d)
         return d_x, d_weight, None
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """Return relu(x)^2. With autograd's own gradient an fp32 step of nano takes 1.08 times as long."""
+    return F.relu(x).square() if torch.compiler.is_compiling() else _SquaredRelu.apply(x)
+
+
+class _SquaredRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return torch.addcmul(grad.new_zeros(()), grad, positive, value=2.0)  # in one pass
 
 
 def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gradients written out (norm, loss, attention) against autograd's of the plain formula."""
+"""Gradients written out (norm, activation, loss, attention) against autograd's of the plain formula."""
 
 import pytest
 import torch
@@ -39,6 +39,7 @@ def plain_norm(x, weight):
 def test_numbers_and_gradients_are_those_of_the_plain_formula(dtype):
     for f, plain, *given in (
         (fused.rms_norm, plain_norm, drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
+        (fused.squared_relu, lambda x: F.relu(x).square(), drawn(3, 9, dtype=dtype)),
         (fused.next_token_loss, plain_loss, *(drawn(n, 8, dtype=dtype) for n in (9, 11)), torch.arange(9)),
     ):
         check_same(gradients(f, *given), gradients(plain, *given), dtype)
