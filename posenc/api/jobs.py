@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.api.runs import Runs
-from posenc.config.checks import between, check_evaluation, check_length, whole
+from posenc.config.checks import check_evaluation, check_length
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name, visible
 from posenc.core.paths import choice_files
 from posenc.core.seeds import generator_for
+from posenc.core.signature import between, whole
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.foreign import Foreign
 from posenc.model.decoder import Decoder

@@ -20,9 +20,9 @@ from posenc.config.checks import (
     check_length,
     check_model,
     check_optimization,
-    whole,
 )
 from posenc.core.errors import UserError
+from posenc.core.signature import whole
 from posenc.data import CorpusFacts
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding

@@ -9,7 +9,6 @@ import copy
 import functools
 import importlib
 import itertools
-import math
 import pkgutil
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.core.signature import check_choice, parameters
+from posenc.core.signature import between, check_choice, parameters
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
@@ -121,9 +120,7 @@ class Extension:
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
         """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
-        if not least <= value < math.inf or (above and value == least):
-            allowed = f"a finite number {f'above {least:g}' if above else f'from {least:g} on'}"
-            raise UserError(f"extend.{knob}", value, "out of range", allowed=allowed)
+        between(f"extend.{knob}", value, least, open_low=above)
 
 
 class Times(Encoding):
