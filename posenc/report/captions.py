@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from posenc.core.errors import visible
+from posenc.core.errors import plural, visible
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
 from posenc.results.recall_headroom import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.rows import Cell, CurveSummary
@@ -107,11 +107,6 @@ def unit_of(header: Mapping[str, Any]) -> str:
     """Return the short unit of the losses: `nats/byte`, `bits/byte`, `perplexity`."""
     short = {"nats": f"nats/{token_of(header)}", "bpb": "bits/byte", "ppl": "perplexity"}
     return short[header["metric"]]
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 seed`, `3 seeds`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def breaks_text(curve: CurveSummary) -> str:

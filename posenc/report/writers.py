@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError, plural, visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import answer, cut, plural
+from posenc.report.captions import answer, cut
 from posenc.report.table import (
     BEST,
     TIED,
