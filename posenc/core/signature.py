@@ -101,8 +101,8 @@ def typed(value: Any, kind: Any, key: str) -> Any:
     return value
 
 
-def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
-    """Return a whole number from `least` to `most`; 6e6 is one. Raises UserError."""
+def whole(key: str, value: Any, *, least: int, most: int = LARGEST, low: str = "too small") -> int:
+    """Return a whole number from `least` to `most`; 6e6 is one. Raises UserError, with `low` below it."""
     allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
@@ -110,7 +110,7 @@ def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
         raise UserError(key, value, "not a whole number", allowed=allowed)
     if not least <= value <= most:
         written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as typed
-        raise UserError(key, written, "too small" if value < least else "too large", allowed=allowed)
+        raise UserError(key, written, low if value < least else "too large", allowed=allowed)
     return int(value)
 
 

@@ -28,13 +28,8 @@ class WindowSampler:
     """Windows of `context_length` tokens inside training documents, uniform over all places; by counter."""
 
     def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
-        """Raises UserError when no training document holds `context_length` + 1 tokens."""
         split = store.splits["train"]
         fits = split.lengths > context_length  # the last target lies one place after the last input
-        if not fits.any():
-            longest = int(split.lengths.max(initial=0)) - 1
-            problem, hint = "no training document is that long", f"the longest that works is {longest}"
-            raise UserError("context_length", context_length, problem, hint=hint)
         self._tokens = store.tokens
         self._starts = split.starts[fits]
         places = split.lengths[fits] - context_length

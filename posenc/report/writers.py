@@ -51,11 +51,6 @@ FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of a 
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 
 
-def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
-    """Print comparisons, as wide and coloured as the stream can show; `shown` as for `render`."""
-    write(render(comparisons, format, terminal_width(), color_of(stream), **shown), stream)
-
-
 def render(
     comparisons: Sequence[Comparison],
     format: str,

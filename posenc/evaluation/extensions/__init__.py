@@ -9,6 +9,7 @@ import copy
 import functools
 import importlib
 import itertools
+import math
 import pkgutil
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,10 +98,13 @@ class Extension:
         pos = self.trained.positions(self.shape.train_length, False, torch.Generator().manual_seed(0))
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
-    def tokens(self, knob: str, value: Length, default: int) -> int:
-        """Resolve a length that the user gave to tokens; null is the default."""
+    def tokens(self, knob: str, value: Length, default: int, most: float = math.inf) -> int:
+        """Resolve a length that the user gave to tokens; null is the default. UserError above `most`."""
         length = self.shape.train_length
         found = default if value is None else resolve_length(f"extend.{knob}", value, length)
+        if found > most:
+            allowed = f"1 to {most} tokens, distances that training shows"
+            raise UserError(f"extend.{knob}", value, "too large", allowed=allowed)
         self.lengths[knob] = found
         return found
 

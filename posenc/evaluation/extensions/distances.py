@@ -161,10 +161,7 @@ class SelfExtend(_Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.near = self.tokens("window", self.window, max(1, self.reach // 2))
-        if self.near >= self.reach:
-            allowed = f"1 to {self.reach - 1} tokens, distances that training shows"
-            raise UserError("extend.window", self.window, "leaves no distance for groups", allowed=allowed)
+        self.near = self.tokens("window", self.window, max(1, self.reach // 2), self.reach - 1)
         if self.group != "auto":
             self.check_range("group", self.group, 1)
 
@@ -207,10 +204,7 @@ class DualChunk(_Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4))
-        if self.s > self.reach:
-            allowed = f"1 to {self.reach} tokens, distances that training shows"
-            raise UserError("extend.chunk", self.chunk, "too large", allowed=allowed)
+        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4), self.reach)
 
     def far(self, window: int) -> list[Far]:
         s, last = self.s, self.reach - 1
@@ -278,21 +272,6 @@ class SlidingWindow(Extension):
         return self.together([*self.parts, Window(self.shape, window=self.w)])
 
 
-class FirstAndNear(Encoding):
-    """Key j is seen where j < `first` or i - j < `near`."""
-
-    name = "first_and_near"
-    acts_on = "mask"
-
-    def __init__(self, shape: Shape, *, first: int, near: int) -> None:
-        super().__init__(shape)
-        self.first, self.near = first, near
-
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        is_first = torch.arange(len(k_pos), device=k_pos.device) < self.first  # (S,)
-        return is_first | (q_pos[:, None] - k_pos < self.near)  # (T, S)
-
-
 @dataclass(eq=False, kw_only=True)
 class _FirstKeys(_Redistancing):
     """Sinks and LM-Infinite: the first keys of the text, seen by every query beside its nearest ones."""
@@ -322,7 +301,7 @@ class _FirstKeys(_Redistancing):
     def see(self, default: int) -> None:
         """Hide all but the first keys and the nearest ones, `default` of these where the user gave none."""
         self.w = self.tokens("window", self.window, default)
-        self.parts += (FirstAndNear(self.shape, first=self.sinks, near=self.w),)
+        self.parts += (Window(self.shape, window=self.w, first=self.sinks),)
 
 
 class Sinks(_FirstKeys):
