@@ -221,7 +221,8 @@ def window_of(model: Decoder, context: int | None, length: int) -> int:
     try:
         window = n_inputs(model.effective_encoding, asked, 1)
     except NotApplicableError as error:
-        raise UserError("context", asked, str(error)) from error
+        allowed = f"up to {model.effective_encoding.shape.positions} tokens"
+        raise UserError("context", asked, str(error), allowed=allowed) from error
     if (limit := model.effective_encoding.ends_at) is not None and window > limit:
         raise UserError("context", asked, f"no encoding of positions from {limit} on", allowed=f"to {limit}")
     return window

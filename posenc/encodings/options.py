@@ -145,7 +145,7 @@ class CREAM(Drawn):
 
 
 class Window(Encoding):
-    """The last `window` positions, in every layer, and the text's `first` keys."""
+    """The last `window` positions, in every layer."""
 
     name = "window"
     acts_on = "mask"
@@ -154,7 +154,7 @@ class Window(Encoding):
     def __init__(self, shape: Shape, *, window: int, first: int = 0) -> None:
         super().__init__(shape)
         at_least(1, window=window)
-        self.window, self.first = window, first
+        self.window, self.first = window, first  # the text's first keys are seen as well
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
