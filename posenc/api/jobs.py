@@ -14,14 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.api.runs import Runs
-from posenc.config.checks import between, check_evaluation, check_length, whole
+from posenc.config.checks import check_evaluation, check_length
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name, visible
 from posenc.core.paths import choice_files
 from posenc.core.seeds import generator_for
+from posenc.core.signature import between, whole
 from posenc.data.tokenizers import Tokenizer
-from posenc.evaluation.foreign import Foreign
+from posenc.evaluation.foreign import Foreign, NotApplicableError
+from posenc.evaluation.forward_cache import n_inputs
 from posenc.model.decoder import Decoder
 from posenc.results.load import Run, load_run
 from posenc.results.schema import Record
@@ -216,15 +218,14 @@ class LoadedRun:
 def window_of(model: Decoder, context: int | None, length: int) -> int:
     """Return how many tokens the model is given at most, for a text of `length`. Raises UserError."""
     asked = length if context is None else min(length, whole("context", context, least=1))
-    encoding = model.effective_encoding
-    trained, limit = encoding.shape.positions, encoding.ends_at
-    if asked > trained and encoding.beyond == "truncate":
-        return trained
-    if asked > trained and encoding.beyond == "refuse":
-        raise UserError("context", asked, "its encoding refuses it", allowed=f"up to {trained} tokens")
-    if limit is not None and asked > limit:
+    try:
+        window = n_inputs(model.effective_encoding, asked, 1)
+    except NotApplicableError as error:
+        allowed = f"up to {model.effective_encoding.shape.positions} tokens"
+        raise UserError("context", asked, str(error), allowed=allowed) from error
+    if (limit := model.effective_encoding.ends_at) is not None and window > limit:
         raise UserError("context", asked, f"no encoding of positions from {limit} on", allowed=f"to {limit}")
-    return asked
+    return window
 
 
 @torch.no_grad()

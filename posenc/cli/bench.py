@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenc.config.checks import between, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
 from posenc.core.machine import usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
+from posenc.core.signature import between, whole
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of

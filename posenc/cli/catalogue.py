@@ -35,6 +35,7 @@ PLACES = {
     "mask": "mask: which keys are seen",
     "several": "several: several places, or made of several encodings",
 }
+TOLD = ("acts_on", "formula", "past_training", "paper", "revision", "prefix_stable", "relative", "decouples")
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
 READ = {"data", "tokenizer", "context_length", "experiment"}
 MULTIPLE = 8  # in the names of the JSON, so whatever the default lengths are
@@ -45,17 +46,10 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     cls = encoding_class(name, plugins)
     return {
         "name": name,
-        "acts_on": cls.acts_on,
-        "formula": cls.formula,
+        **{key: getattr(cls, key) for key in TOLD},
         "learned_parameters": cls.learned,
         "parameters": default_parameters(name),
         "without_default": sorted(set(parameters_of(cls)) - set(default_parameters(name))),
-        "past_training": cls.past_training,
-        "paper": cls.paper,
-        "revision": cls.revision,
-        "prefix_stable": cls.prefix_stable,
-        "relative": cls.relative,
-        "decouples": cls.decouples,
         "refuses": dict(cls.refuses),
         "description": (sys.modules[cls.__module__].__doc__ or "").strip(),
     }

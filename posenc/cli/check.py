@@ -16,6 +16,7 @@ from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
+from posenc.core.signature import whole
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge, statement
 from posenc.laws.subject import given_encoding
@@ -104,9 +105,8 @@ def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
     if "context_length" not in chosen:
         job.settings["context_length"] = SHORT
     settings = resolve_parts(job.settings)
-    if (length := settings["context_length"]) < SHORTEST:
-        problem = "too short for the laws, which take means over tokens"
-        raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
+    low = "too short for the laws, which take means over tokens"
+    whole("context_length", settings["context_length"], least=SHORTEST, low=low)
     subject = subject_of(settings, shape)
     subject.build(0)
     return {**settings, "model": asdict(shape)}, subject

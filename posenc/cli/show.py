@@ -12,9 +12,7 @@ from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, output_file
-from posenc.encodings.base import Encoding
-from posenc.encodings.sum import Composed
-from posenc.evaluation.extensions import Extension, build_extension, resolve_extend
+from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.charts import FORMATS
 from posenc.report.pictures import FAR, Picture, measure, picture_bytes, picture_text
@@ -90,12 +88,7 @@ def _picture(
     if model.encoding.beyond:
         facts.append(f"past T: {model.encoding.beyond}")
     panels, remarks = measure(shown)
-    notes = [*_formulas(model.encoding), ", ".join(facts), *remarks]
+    formulas = [part.formula for part in leaves(model.encoding)]
+    notes = [*formulas, ", ".join(facts), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE_WIDTH)]
     return Picture(visible(name), panels, lines)
-
-
-def _formulas(encoding: Encoding) -> list[str]:
-    if isinstance(encoding, Composed):
-        return [formula for part in encoding.parts for formula in _formulas(part)]
-    return [encoding.formula]

@@ -15,6 +15,7 @@ import torch
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir, expanded
+from posenc.core.signature import LARGEST, between, whole
 from posenc.data.batches import LARGEST_ALPHABET
 from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
@@ -26,7 +27,6 @@ from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
-LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
 # Beyond any model there is: a slip, or a stranger's settings, is refused instead of built for hours.
 LARGEST_MODEL = 10**11  # parameters
 LARGEST_TOKENS = 10**15  # of a training
@@ -59,28 +59,6 @@ class EvalPlan:
     def splits(self) -> tuple[str, ...]:
         """Return the splits whose documents are read."""
         return ("validation", self.split) if self.tune else (self.split,)
-
-
-def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
-    """Return a whole number from `least` to `most`; 6e6 is one."""
-    allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(key, value, "wrong type", allowed=allowed)
-    if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
-        raise UserError(key, value, "not a whole number", allowed=allowed)
-    if not least <= value <= most:
-        written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as typed
-        raise UserError(key, written, "too small" if value < least else "too large", allowed=allowed)
-    return int(value)
-
-
-def between(key: str, value: float, low: float, high: float, *, open_low: bool = False) -> float:
-    """Return a number in [low, high] or (low, high]."""
-    inside = (low < value if open_low else low <= value) and value <= high
-    if not inside or not math.isfinite(value):
-        words = f"{'above' if open_low else 'from'} {low:g}" + (f" to {high:g}" if high < math.inf else "")
-        raise UserError(key, value, "out of range", allowed=f"a number {words}")
-    return float(value)
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> str:
@@ -210,7 +188,7 @@ def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiza
         raise UserError("train.lr", train["lr"], "wrong type", allowed="a number above 0, or tuned")
     return Optimization(
         name=one_of("optim.name", optim["name"], OPTIMIZERS),
-        lr=between("train.lr", train["lr"], 0, math.inf, open_low=True),
+        lr=between("train.lr", train["lr"], 0, open_low=True),
         betas=(number("beta1", 0.9999), number("beta2", 0.99999)),
         eps=number("eps", open_low=True),
         weight_decay=number("weight_decay"),

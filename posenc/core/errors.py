@@ -18,6 +18,11 @@ def visible(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
+def plural(count: int, noun: str) -> str:
+    """Return `1 document`, `2,000 documents`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def safe_name(text: str) -> str:
     """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to 60 characters."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:60] or "_"

@@ -1,4 +1,4 @@
-"""Check the keys of a config group against the typed signature of the function that takes them.
+"""Check a config group against the typed signature of the function that takes it, and numbers.
 
 The YAML holds the values, the signature names and types, so each is written once. By hand and not by
 pydantic: importing that takes 0.1 s, and its words are not the user's.
@@ -7,6 +7,7 @@ pydantic: importing that takes 0.1 s, and its words are not the user's.
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any, Literal, Union
 
 from posenc.core.errors import UserError, nearest
 
+LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list [a,b]"}
 WORDS[type(None)] = "null"
 
@@ -97,6 +99,28 @@ def typed(value: Any, kind: Any, key: str) -> Any:
     elif kind in WORDS and type(value) is not kind:
         raise UserError(key, value, f"wrong type ({type(value).__name__})", allowed=_words(kind))
     return value
+
+
+def whole(key: str, value: Any, *, least: int, most: int = LARGEST, low: str = "too small") -> int:
+    """Return a whole number from `least` to `most`; 6e6 is one. Raises UserError, with `low` below it."""
+    allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(key, value, "wrong type", allowed=allowed)
+    if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
+        raise UserError(key, value, "not a whole number", allowed=allowed)
+    if not least <= value <= most:
+        written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as typed
+        raise UserError(key, written, low if value < least else "too large", allowed=allowed)
+    return int(value)
+
+
+def between(key: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
+    """Return a number in [low, high] or (low, high]. Raises UserError."""
+    inside = (low < value if open_low else low <= value) and value <= high
+    if not inside or not math.isfinite(value):
+        words = f"{'above' if open_low else 'from'} {low:g}" + (f" to {high:g}" if high < math.inf else "")
+        raise UserError(key, value, "out of range", allowed=f"a number {words}")
+    return float(value)
 
 
 def _words(kind: Any) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import raw_draws, seed_for
-from posenc.core.signature import check_arguments
+from posenc.core.signature import between, check_arguments, whole
 from posenc.data.token_cache import Ints, TokenStore
 
 LARGEST_ALPHABET = 64
@@ -28,13 +28,8 @@ class WindowSampler:
     """Windows of `context_length` tokens inside training documents, uniform over all places; by counter."""
 
     def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
-        """Raises UserError when no training document holds `context_length` + 1 tokens."""
         split = store.splits["train"]
         fits = split.lengths > context_length  # the last target lies one place after the last input
-        if not fits.any():
-            longest = int(split.lengths.max(initial=0)) - 1
-            problem, hint = "no training document is that long", f"the longest that works is {longest}"
-            raise UserError("context_length", context_length, problem, hint=hint)
         self._tokens = store.tokens
         self._starts = split.starts[fits]
         places = split.lengths[fits] - context_length
@@ -97,18 +92,11 @@ def check_plant(
         allowed = "null, or {share, pairs, cue, alphabet, weight}"
         raise UserError("data.plant", settings, "wrong type", allowed=allowed)
     given = check_arguments(_settings, settings, "data.plant")
-    if not 0 < given["share"] <= 1:
-        raise UserError("data.plant.share", given["share"], "out of range", allowed="above 0, up to 1")
-    if not 0 < given["weight"] < math.inf:
-        raise UserError("data.plant.weight", given["weight"], "out of range", allowed="a number above 0")
-    alphabet = given["alphabet"]
-    if not 2 <= alphabet <= LARGEST_ALPHABET:
-        allowed = f"2 to {LARGEST_ALPHABET} tokens for cues, and as many for values"
-        raise UserError("data.plant.alphabet", alphabet, "out of range", allowed=allowed)
+    between("data.plant.share", given["share"], 0, 1, open_low=True)
+    between("data.plant.weight", given["weight"], 0, open_low=True)
+    alphabet = whole("data.plant.alphabet", given["alphabet"], least=2, most=LARGEST_ALPHABET)
     room = alphabet if context_length is None else slots(context_length + 1, given["cue"]) // 2
-    fit = min(alphabet, room)
-    if not 1 <= given["pairs"] <= fit:
-        raise UserError("data.plant.pairs", given["pairs"], "out of range", allowed=f"1 to {fit}, which fit")
+    whole("data.plant.pairs", given["pairs"], least=1, most=min(alphabet, room))
     if max(asked, default=0) > alphabet:
         problem = f"more than there are cues: data.plant.alphabet={alphabet}"
         raise UserError("eval.recall.pairs", max(asked), problem, allowed=f"1 to {alphabet}")

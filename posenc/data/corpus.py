@@ -13,10 +13,10 @@ import yaml
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import RunError, UserError, plural, visible
 from posenc.core.paths import cache_dir, choice_files
 from posenc.data import sources
-from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of, number_of
+from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of
 from posenc.data.token_cache import TokenStore, entry_of, open_entry, write_entry
 from posenc.data.tokenizers import build_tokenizer, cache_lock, check_tokenizer
 from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
@@ -75,7 +75,7 @@ def _figures_of(documents: list[Document], notes: Notes) -> dict[str, Any]:
     by_split = {name: [d for d in documents if d.split == name] for name in SPLITS}
     trained = {d.text for d in by_split["train"]}
     copies = {name: sum(d.text in trained for d in by_split[name]) for name in SPLITS[1:]}
-    of = {name: number_of(len(mine), f"{name} document") for name, mine in by_split.items()}
+    of = {name: plural(len(mine), f"{name} document") for name, mine in by_split.items()}
     told = [f"also in the training split: {n:,} of {of[name]}" for name, n in copies.items() if n]
     return {
         "fingerprint": fingerprint_of(documents),
@@ -180,12 +180,12 @@ def corpus_notes(
     fits = [size for size in train if size > context_length]
     if sum(fits) <= FEW * sum(train):
         notes.append(
-            f"only {len(fits):,} of {number_of(len(train), 'training document')} "
+            f"only {len(fits):,} of {plural(len(train), 'training document')} "
             f"{'is' if len(fits) == 1 else 'are'} longer than {context_length} {unit}, "
             f"{sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
         )
     if (count := sum(size > window for size in sizes[split])) < FEW_DOCUMENTS:
-        documents, verb = number_of(count, f"{split} document"), "is" if count == 1 else "are"
+        documents, verb = plural(count, f"{split} document"), "is" if count == 1 else "are"
         ci = f"a 95% CI is rough below {FEW_DOCUMENTS}"
         if count < MIN_DOCUMENTS:
             ci = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"

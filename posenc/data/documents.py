@@ -41,11 +41,6 @@ class Notes:
         return [*([f"not read: {', '.join(named)}"] if named else []), *self.lines]
 
 
-def number_of(count: int, noun: str) -> str:
-    """Return `1 document`, `2,000 documents`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
     """Return the split of a document from a hash of its id alone: other documents never move it."""
     point, test = hash_fraction(_utf8(document_id)), fractions["test"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 import os
 import re
 import socket
@@ -16,6 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.core.paths import expanded, is_folder
+from posenc.core.signature import between
 from posenc.data.documents import SPLITS, Document, Notes, articles, hash_fraction
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -81,9 +81,8 @@ def check(settings: dict[str, Any]) -> None:
         allowed = "a commit, 40 hex digits: a branch may change under a run"
         raise UserError("data.revision", revision, "is no commit", allowed=allowed)
     for key in ("documents", "bytes"):
-        limit = settings.get(key)
-        if limit is not None and not 1 <= limit < math.inf:
-            raise UserError(f"data.{key}", limit, "out of range", allowed="null (all of it), or 1 and more")
+        if (limit := settings.get(key)) is not None:  # null: all of it
+            between(f"data.{key}", limit, 1)
     for split, shares in settings.get("splits", {}).items():
         named = isinstance(shares, dict) and set(shares) <= set(SPLITS)
         numbers = named and all(type(share) in (int, float) and share > 0 for share in shares.values())

@@ -16,11 +16,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, nearest, plural, visible
 from posenc.core.paths import expanded, is_folder
 from posenc.core.signature import check_arguments
 from posenc.data import hub
-from posenc.data.documents import Document, Notes, number_of, sections, split_of
+from posenc.data.documents import Document, Notes, sections, split_of
 
 OWN_KEYS = {"name", "source", "split", "plant"}
 # what a folder is searched for; other files are named or globbed
@@ -119,12 +119,12 @@ def read_files(
         elif mark is None and len(texts) == 1:
             is_markdown = file.name.lower().removesuffix(".gz").endswith(".md")
             pieces, how = sections(text.decode(), markdown=is_markdown)
-            notes.lines.append(f"{visible(name)} is {number_of(len(pieces), 'document')}, {how}")
+            notes.lines.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how}")
             documents += _parts(name, [piece.encode() for piece in pieces])
         else:
             documents.append(Document(name, text, None))
     if mark is not None:
-        notes.lines.append(f"cut at data.separator: {number_of(len(documents), 'document')}")
+        notes.lines.append(f"cut at data.separator: {plural(len(documents), 'document')}")
     return documents
 
 
@@ -276,6 +276,6 @@ def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes)
     own, first = [split_of(d.id, shares) for d in documents], dict[bytes, str]()
     splits = [first.setdefault(d.text, split) for d, split in zip(documents, own, strict=True)]
     if moved := sum(a != b for a, b in zip(own, splits, strict=True)):
-        what = number_of(moved, "document")
+        what = plural(moved, "document")
         notes.lines.append(f"copies across splits: {what} moved to the split of the first copy")
     return [replace(d, split=split) for d, split in zip(documents, splits, strict=True)]

@@ -20,7 +20,7 @@ from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_se
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
-from posenc.core.signature import check_choice, parameters
+from posenc.core.signature import check_choice, parameters, whole
 from posenc.data.hub import not_loaded, reachable
 
 BATCH = 8  # documents at once in the library's threads: it takes 100 to 300 times the memory of the text
@@ -103,9 +103,8 @@ def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `tokenizer` settings with their parameters typed; trains and loads nothing. UserError."""
     arguments = check_choice("tokenizer", settings, BUILDERS, "there is no such tokenizer")
     name = arguments["name"]
-    if name == "bpe" and not 256 <= arguments["vocab_size"] <= 2**20:
-        size = arguments["vocab_size"]
-        raise UserError("tokenizer.vocab_size", size, "out of range", allowed="256 (the bytes) to 1048576")
+    if name == "bpe":
+        whole("tokenizer.vocab_size", arguments["vocab_size"], least=256, most=2**20)
     if name == "hf" and not _file(arguments["path"]).is_file() and not HUB_NAME.fullmatch(arguments["path"]):
         allowed = "a tokenizer.json, a folder with one, or a name on the hub"
         raise UserError("tokenizer.path", arguments["path"], "there is no such file", allowed=allowed)

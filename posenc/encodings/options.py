@@ -151,13 +151,14 @@ class Window(Encoding):
     acts_on = "mask"
     relative = True
 
-    def __init__(self, shape: Shape, *, window: int) -> None:
+    def __init__(self, shape: Shape, *, window: int, first: int = 0) -> None:
         super().__init__(shape)
         at_least(1, window=window)
-        self.window = window
+        self.window, self.first = window, first  # the text's first keys are seen as well
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        return q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
+        near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
+        return near | (torch.arange(len(k_pos), device=k_pos.device) < self.first) if self.first else near
 
 
 class LogN(Encoding):

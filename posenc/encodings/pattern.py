@@ -67,6 +67,7 @@ class Pattern(Encoding):
     }
 
     embed, rotate, visible = by_layer("embed"), by_layer("rotate"), by_layer("visible")
+    distance_bias, bias = by_layer("distance_bias"), by_layer("bias")
     prepare, scores = by_layer("prepare"), by_layer("scores")
     weights, values = by_layer("weights"), by_layer("values")
 
@@ -116,13 +117,3 @@ class Pattern(Encoding):
 
     def warnings(self) -> list[str]:
         return [text for one in self.kinds for text in one.warnings()]
-
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        if "distance_bias" in self.of(layer).hooks:
-            return self.of(layer).distance_bias(r, layer)
-        return torch.zeros(self.shape.n_heads, len(r), device=r.device)  # (H, R)
-
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        if self.of(layer).hooks & {"bias", "distance_bias"}:
-            return self.of(layer).bias(q_pos, k_pos, layer)
-        return torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)  # (H, T, S)

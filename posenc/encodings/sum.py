@@ -38,13 +38,13 @@ class Composed(Encoding):
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
         self.parts = tuple(parts)  # a tuple: modules in it are not registered twice
-        self.alone: dict[str, Encoding] = {}  # what acts by each hook of ALONE
         for hook in ALONE:
-            having = self._having(hook) or [Encoding(shape)]
+            having = self._having(hook)
             if len(having) > 1:
                 names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in having)
                 raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
-            self.alone[hook] = having[0]
+            if having:
+                setattr(self, hook, getattr(having[0], hook))  # answered by that part
         declare_as(self, parts)
         biased = self._having("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
@@ -61,23 +61,19 @@ class Composed(Encoding):
     def warnings(self) -> list[str]:
         return [text for part in self.parts for text in part.warnings()]
 
-    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
-        return self.alone["positions"].positions(n, training, generator)
-
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         for part in self._having("embed"):
             x = part.embed(x, pos, layer)
         return x
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return self.alone["rotate"].rotate(q, k, q_pos, k_pos, layer)
-
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        return torch.stack([part.distance_bias(r, layer) for part in self._having("distance_bias")]).sum(0)
+        none = torch.zeros(self.shape.n_heads, len(r), device=r.device)
+        return sum((part.distance_bias(r, layer) for part in self._having("distance_bias")), none)  # (H, R)
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        none = torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)
         biased = self._having("bias", "distance_bias")
-        return torch.stack([part.bias(q_pos, k_pos, layer) for part in biased]).sum(0)  # (H, T, S)
+        return sum((part.bias(q_pos, k_pos, layer) for part in biased), none)  # (H, T, S)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         seen = super().visible(q_pos, k_pos, layer)  # (T, S), from the first part with heads on (H, T, S)
@@ -94,12 +90,6 @@ class Composed(Encoding):
         for part, own in zip(self.parts, state or [None] * len(self.parts), strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, own, layer)
         return s
-
-    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        return self.alone["weights"].weights(s, allowed, layer)
-
-    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        return self.alone["values"].values(p, v, q_pos, k_pos, layer)
 
 
 class Sum(Composed):

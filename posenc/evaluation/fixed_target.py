@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenc.core.errors import UserError
+from posenc.core.signature import whole
 from posenc.data import TokenStore
 from posenc.evaluation.forward_cache import LossSums, sums_by_document
 from posenc.evaluation.plans import Blocks, EvalRequest, choose, measure_blocks
@@ -46,9 +46,8 @@ def block_of(target_fraction: float, base_length: int) -> int:
 
 def check_block(shortest: int, block: int) -> None:
     """Raise UserError where the shortest window does not hold a block."""
-    if shortest < block:
-        problem = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
-        raise UserError("eval.lengths", shortest, problem, allowed=f"lengths from {block} tokens")
+    low = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
+    whole("eval.lengths", shortest, least=block, low=low)
 
 
 # --- the reference

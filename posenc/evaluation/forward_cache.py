@@ -78,12 +78,8 @@ class LossSums:
     def columns(self, split: Split) -> dict[str, Any]:
         """Return the sums as a record is made from, with the groups of the documents where they have some."""
         groups = split.groups if self.of_text else None
-        return {
-            **{name: getattr(self, name).tolist() for name in ("documents", "nats", "targets", "bytes")},
-            "groups": None if groups is None else groups[self.documents].tolist(),
-            "curve": self.curve,
-            "recall": self.recall,
-        }
+        own = {name: value for name, value in vars(self).items() if name != "of_text"}
+        return {**own, "groups": None if groups is None else groups[self.documents]}
 
 
 class OutOfMemoryError(Exception):

@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.layer = layer
-        self.derived: dict[str, int] = {}  # parameters left null, resolved from the width
+        self.derived: dict[str, int] = {}  # parameters that may be left null, resolved
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.q_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
@@ -94,9 +94,7 @@ class LatentAttention(nn.Module):
         self.n_heads, self.head_dim, self.layer = n_heads, width, layer
         self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
         self.kv_rank = kv
-        given = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": rope_dim}
-        resolved = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
-        self.derived = {key: resolved[key] for key, value in given.items() if value is None}
+        self.derived = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
         self.q_down = nn.Linear(d_model, query, bias=False)
         self.q_norm = nn.RMSNorm(query)
         self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)

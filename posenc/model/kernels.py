@@ -21,13 +21,9 @@ from posenc.encodings.base import Encoding
 MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
-# From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of 32,
-# two cores of an AMD EPYC, ms). Without gradients in float32 it may also be given a bias (`masked`).
-#   keys                                        64   256   512  2048  4096
-#   bf16, forward and backward  blocks/causal  11/72  22/61  40/105  175/152  365/360
-#   fp32, forward and backward  blocks/causal  17/19  41/50  63/74  242/180  467/310
-#         forward, ALiBi        blocks/masked  7.1/6.0  18/14  24/19  110/78  237/195
-# A learned bias in training would make the fused kernel fall back to a quadratic one.
+# From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of 32, on
+# two cores). With gradients it takes 1.2 to 2.6 times as long at 512 keys, 0.7 to 0.9 at 2048. In float32
+# without gradients it may have a bias (`masked`): 0.7 to 0.85. A learned one in training makes it quadratic.
 CAUSAL_FROM = 2048  # keys; from there on also for memory: blocks keep their weights for the backward pass
 MASKED_FROM = 256
 MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%

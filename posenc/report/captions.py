@@ -12,12 +12,12 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from posenc.core.errors import visible
+from posenc.core.errors import plural, visible
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
+from posenc.results.load import spoken_name
 from posenc.results.recall_headroom import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.rows import Cell, CurveSummary
 from posenc.results.schema import BREAK, HEADLINE, RECALL, printed_change
-from posenc.results.settings import as_text
 from posenc.results.statistics import (
     BETTER,
     COLLAPSED,
@@ -100,18 +100,13 @@ def millions(count: object) -> str:
 
 def token_of(header: Mapping[str, Any]) -> str:
     """Return `byte` where a token is one, else `token`."""
-    return "byte" if _name_of(header["tokenizer"]) == "bytes" else "token"
+    return "byte" if spoken_name(header["tokenizer"]) == "bytes" else "token"
 
 
 def unit_of(header: Mapping[str, Any]) -> str:
     """Return the short unit of the losses: `nats/byte`, `bits/byte`, `perplexity`."""
     short = {"nats": f"nats/{token_of(header)}", "bpb": "bits/byte", "ppl": "perplexity"}
     return short[header["metric"]]
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 seed`, `3 seeds`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def breaks_text(curve: CurveSummary) -> str:
@@ -172,7 +167,7 @@ def facts_of(comparison: Comparison) -> list[str]:
 
 def _model(header: Mapping[str, Any]) -> str:
     """Return `nano 0.82M`; with the range where the rows differ."""
-    name, sizes = "" if header["model"] is None else _name_of(header["model"]), header["parameters"]
+    name, sizes = spoken_name(header["model"]) or "", header["parameters"]
     if sizes is None:
         return name
     digits = 2 if sizes[0] == sizes[1] else 1
@@ -355,7 +350,3 @@ def _span(ends: Iterable[object]) -> str:
     """Return the first and the last of sorted values: `3`, `3-5`."""
     listed = list(dict.fromkeys(map(str, ends)))
     return listed[0] if len(listed) == 1 else f"{listed[0]}-{listed[-1]}"
-
-
-def _name_of(value: object) -> str:
-    return str(value.get("name", as_text(value))) if isinstance(value, dict) else as_text(value)

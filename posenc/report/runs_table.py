@@ -13,8 +13,8 @@ from typing import Any
 from rich.text import Text
 
 from posenc.core.console import clock
-from posenc.core.errors import visible
-from posenc.report.captions import length, millions, plural
+from posenc.core.errors import plural, visible
+from posenc.report.captions import length, millions
 from posenc.report.table import CellText, Table
 from posenc.report.writers import fitting, table_lines
 from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.report.captions import cut, facts_of, label, length, percent, plural
+from posenc.core.errors import plural
+from posenc.report.captions import cut, facts_of, label, length, percent
 from posenc.report.table import cell_lines
 from posenc.results.comparison import Comparison, Row
 from posenc.results.rows import Cell

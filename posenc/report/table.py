@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from posenc.core.errors import plural
 from posenc.report.captions import (
     answer,
     breaks_text,
@@ -16,7 +17,6 @@ from posenc.report.captions import (
     label,
     length,
     percent,
-    plural,
     recall_line,
     sample_line,
     token_of,

@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError, plural, visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import answer, cut, plural
+from posenc.report.captions import answer, cut
 from posenc.report.table import (
     BEST,
     TIED,
@@ -49,11 +49,6 @@ LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': 
 LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
 FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of a formula
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
-
-
-def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
-    """Print comparisons, as wide and coloured as the stream can show; `shown` as for `render`."""
-    write(render(comparisons, format, terminal_width(), color_of(stream), **shown), stream)
 
 
 def render(

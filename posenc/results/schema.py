@@ -28,9 +28,6 @@ Count = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[int, Gt(0), Lt(2**63)]
 Interval = Annotated[list[Number], Len(2, 2)]
 TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
-
-
-SUMS: tuple[Literal["document", "nats", "targets", "bytes"], ...] = ("document", "nats", "targets", "bytes")
 BINS: tuple[Literal["targets", "nats", "rise", "rise_ci95"], ...] = ("targets", "nats", "rise", "rise_ci95")
 
 
@@ -246,7 +243,7 @@ def _check_parts(record: Record) -> None:
         "extend.tuned: no texts": not isinstance(tuned, list) or not all(isinstance(k, str) for k in tuned),
     }
     if sums is not None:
-        lengths = {len(sums[key]) for key in SUMS}
+        lengths = {len(sums["document"]), len(sums["nats"]), len(sums["targets"]), len(sums["bytes"])}
         lengths.add(len(sums.get("group", sums["document"])))
         checks["per_document: lists of different lengths"] = len(lengths) > 1
         checks["per_document: a document comes twice"] = len(set(sums["document"])) < len(sums["document"])

@@ -20,9 +20,9 @@ from posenc.config.checks import (
     check_length,
     check_model,
     check_optimization,
-    whole,
 )
 from posenc.core.errors import UserError
+from posenc.core.signature import whole
 from posenc.data import CorpusFacts
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding
@@ -76,14 +76,12 @@ def check_step(settings: dict[str, Any]) -> StepPlan:
     """Return what a step of composed `train` settings computes. Raises UserError."""
     train, device = settings["train"], resolve_device(settings["device"])
     length = check_length(settings["context_length"])
-    batch_tokens = whole("train.batch_tokens", train["batch_tokens"], least=1, most=LARGEST_BATCH)
-    if batch_tokens < length:
-        problem, allowed = f"holds no window of context_length={length}", f"a whole number from {length}"
-        raise UserError("train.batch_tokens", batch_tokens, problem, allowed=allowed)
-    tokens = whole("train.tokens", train["tokens"], least=1, most=LARGEST_TOKENS)
-    if tokens < batch_tokens:
-        problem = f"is less than one update, train.batch_tokens={batch_tokens}"
-        raise UserError("train.tokens", tokens, problem, allowed=f"a whole number from {batch_tokens}")
+    low = f"holds no window of context_length={length}"
+    batch_tokens = whole(
+        "train.batch_tokens", train["batch_tokens"], least=length, most=LARGEST_BATCH, low=low
+    )
+    low = f"is less than one update, train.batch_tokens={batch_tokens}"
+    tokens = whole("train.tokens", train["tokens"], least=batch_tokens, most=LARGEST_TOKENS, low=low)
     shape, optimization = check_model(settings["model"]), check_optimization(train, settings["optim"])
     precision, parts = resolve_precision(train["precision"], device), resolve_parts(settings)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated

@@ -26,7 +26,7 @@ from posenc.config.checks import (
     check_positions_reach,
     default_evaluation,
 )
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import UserError
 from posenc.core.paths import expanded
 from posenc.data import absolute_data, check_plant, check_tokenizer, inspect, stored_tokenizer
 from posenc.evaluation.extensions import NONE, build_extension
@@ -110,18 +110,12 @@ def _plain(run: str) -> Iterator[None]:
 
 def load_model(run: StoredRun | Job, checkpoint: Checkpoint, vocab_size: int | None = None) -> Decoder:
     """Return the model with the verified weights of the checkpoint. Raises RunError for damaged files."""
-    size = vocab_size or _vocabulary(checkpoint.path)
+    size = vocab_size or stored_shapes(checkpoint.path).get("embedding.weight", (1,))[0]
     with torch.device("meta"):  # before anything of a stranger's size is allocated
         check_weights(checkpoint.path, build_decoder(run.settings, run.shape, size))
     model = build_model(run.settings, run.shape, size)
     load_weights(checkpoint.path, model)
     return model
-
-
-def _vocabulary(checkpoint: Path) -> int:
-    if (shape := stored_shapes(checkpoint).get("embedding.weight")) is None:
-        raise RunError(f"{checkpoint} holds no token embeddings")
-    return shape[0]
 
 
 def directory_of(run: str) -> Path:
@@ -138,11 +132,9 @@ def directory_of(run: str) -> Path:
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
-        problem = (
-            "not a run directory: there is no config.yaml"
-            if os.path.exists(directory)  # noqa: PTH110 (exists() raises for names too long)
-            else "there is no such folder"
-        )
+        problem = "there is no such folder"
+        if os.path.exists(directory):  # noqa: PTH110 (exists() raises for names too long)
+            problem = "not a run directory: there is no config.yaml"
         raise UserError("run", run, problem, hint=hint)
     return directory
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 from collections import defaultdict
 from contextlib import nullcontext
@@ -19,19 +18,18 @@ from typing import Any
 import torch
 
 from posenc.config.checks import (
-    between,
     check_evaluation,
     check_key_tokens,
     check_length_schedule,
     check_name,
     check_positions_reach,
     check_runs_dir,
-    whole,
 )
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.core.paths import expanded
+from posenc.core.signature import between, whole
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,
@@ -94,7 +92,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         check_fit(initial, plan.outline)
     parts, length = plan.parts, plan.parts["context_length"]
     whole("train.log_every", train["log_every"], least=1)
-    between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
+    between("train.checkpoint_seconds", train["checkpoint_seconds"], 0)
     evaluation = check_evaluation(settings["eval"], length)
     check_name("experiment_name", settings["experiment_name"])
     if settings["name"] is not None:

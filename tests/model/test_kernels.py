@@ -10,7 +10,6 @@ from posenc.encodings.base import Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.encodings.registry import own_encodings
 from posenc.encodings.sum import Composed
-from posenc.evaluation.extensions.distances import FirstAndNear
 from posenc.model import flex, kernels
 
 BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones
@@ -39,7 +38,7 @@ OPTIONS = {
     "none": [],
     "window of 1": [Window(SHAPE, window=1)],
     "window": [Window(SHAPE, window=200)],
-    "sinks": [FirstAndNear(SHAPE, first=4, near=150)],
+    "sinks": [Window(SHAPE, window=150, first=4)],
     "randomized": [Randomized(SHAPE, max=2000, dense=False)],
     "offset": [Offset(SHAPE, max=2000)],
 }

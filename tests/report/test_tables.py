@@ -14,7 +14,7 @@ from tiny import ROOT
 from posenc.core.errors import UserError
 from posenc.report.captions import answer
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.writers import FORMATS, render, show, show_runs, tex
+from posenc.report.writers import FORMATS, render, show_runs, terminal_width, tex, write
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 
@@ -258,14 +258,13 @@ def test_streams_decide_width_colour_and_signs(sweep, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     comparison = compared(sweep)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    show([comparison], "table", stream, full=True)
+    write(render([comparison], "table", full=True), stream)
     stream.seek(0)
     text = stream.read()
     assert "\\xb10.0" in text and "\x1b" not in text  # what it lacks becomes an escape
     monkeypatch.setenv("COLUMNS", "60")
-    narrow = io.StringIO()
-    show([comparison], "table", narrow)
-    assert max(map(len, narrow.getvalue().splitlines())) <= 60
+    narrow = render([comparison], "table", terminal_width())
+    assert max(map(len, narrow.splitlines())) <= 60
     assert "\x1b[1;32m" in render([comparison], "table", 80, True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "32m" not in render([comparison], "table", 80, True)

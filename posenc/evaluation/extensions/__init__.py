@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.core.signature import check_choice, parameters
+from posenc.core.signature import between, check_choice, parameters
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
@@ -98,10 +98,13 @@ class Extension:
         pos = self.trained.positions(self.shape.train_length, False, torch.Generator().manual_seed(0))
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
-    def tokens(self, knob: str, value: Length, default: int) -> int:
-        """Resolve a length that the user gave to tokens; null is the default."""
+    def tokens(self, knob: str, value: Length, default: int, most: float = math.inf) -> int:
+        """Resolve a length that the user gave to tokens; null is the default. UserError above `most`."""
         length = self.shape.train_length
         found = default if value is None else resolve_length(f"extend.{knob}", value, length)
+        if found > most:
+            allowed = f"1 to {most} tokens, distances that training shows"
+            raise UserError(f"extend.{knob}", value, "too large", allowed=allowed)
         self.lengths[knob] = found
         return found
 
@@ -121,9 +124,7 @@ class Extension:
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
         """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
-        if not least <= value < math.inf or (above and value == least):
-            allowed = f"a finite number {f'above {least:g}' if above else f'from {least:g} on'}"
-            raise UserError(f"extend.{knob}", value, "out of range", allowed=allowed)
+        between(f"extend.{knob}", value, least, open_low=above)
 
 
 class Times(Encoding):

@@ -101,16 +101,12 @@ class _Redistancing(Extension):
         """Return the pairs with new distances at a window of W tokens; [] if nothing changes."""
         raise NotImplementedError
 
-    def masks(self) -> list[Encoding]:
-        """Return what hides keys from queries beside the trained parts."""
-        return []
-
     def effective_encoding(self, window: int) -> Encoding:
         if not (far := self.far(window)):
             return self.trained
         by_distance = any(part.hooks & BY_DISTANCE for part in self.parts)
         first = [Redistanced(self.shape, self.parts, one) for one in far] if by_distance else []
-        return self.together([*first, *self.parts, *self.masks()])
+        return self.together([*first, *self.parts])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -165,10 +161,7 @@ class SelfExtend(_Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.near = self.tokens("window", self.window, max(1, self.reach // 2))
-        if self.near >= self.reach:
-            allowed = f"1 to {self.reach - 1} tokens, distances that training shows"
-            raise UserError("extend.window", self.window, "leaves no distance for groups", allowed=allowed)
+        self.near = self.tokens("window", self.window, max(1, self.reach // 2), self.reach - 1)
         if self.group != "auto":
             self.check_range("group", self.group, 1)
 
@@ -211,10 +204,7 @@ class DualChunk(_Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4))
-        if self.s > self.reach:
-            allowed = f"1 to {self.reach} tokens, distances that training shows"
-            raise UserError("extend.chunk", self.chunk, "too large", allowed=allowed)
+        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4), self.reach)
 
     def far(self, window: int) -> list[Far]:
         s, last = self.s, self.reach - 1
@@ -282,21 +272,6 @@ class SlidingWindow(Extension):
         return self.together([*self.parts, Window(self.shape, window=self.w)])
 
 
-class FirstAndNear(Encoding):
-    """Key j is seen where j < `first` or i - j < `near`."""
-
-    name = "first_and_near"
-    acts_on = "mask"
-
-    def __init__(self, shape: Shape, *, first: int, near: int) -> None:
-        super().__init__(shape)
-        self.first, self.near = first, near
-
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        is_first = torch.arange(len(k_pos), device=k_pos.device) < self.first  # (S,)
-        return is_first | (q_pos[:, None] - k_pos < self.near)  # (T, S)
-
-
 @dataclass(eq=False, kw_only=True)
 class _FirstKeys(_Redistancing):
     """Sinks and LM-Infinite: the first keys of the text, seen by every query beside its nearest ones."""
@@ -321,13 +296,12 @@ class _FirstKeys(_Redistancing):
         if self.has_gaps():
             raise self.refusal("its positions are drawn with gaps, so that a place in the cache has none")
         self.check_range("sinks", self.sinks, 1)
-        self.w = 0  # the nearest keys that are seen, set by a subclass
+        self.lengths["sinks"] = self.sinks
 
-    def resolved(self, window: int) -> dict[str, Any]:
-        return {"sinks": self.sinks, **self.lengths}
-
-    def masks(self) -> list[Encoding]:
-        return [FirstAndNear(self.shape, first=self.sinks, near=self.w)]
+    def see(self, default: int) -> None:
+        """Hide all but the first keys and the nearest ones, `default` of these where the user gave none."""
+        self.w = self.tokens("window", self.window, default)
+        self.parts += (Window(self.shape, window=self.w, first=self.sinks),)
 
 
 class Sinks(_FirstKeys):
@@ -348,7 +322,7 @@ class Sinks(_FirstKeys):
             problem = "leaves no room in a cache of T tokens"
             allowed = f"1 to {self.reach - 1}, or say extend.window as well"
             raise UserError("extend.sinks", self.sinks, problem, allowed=allowed)
-        self.w = self.tokens("window", self.window, self.reach - self.sinks)
+        self.see(self.reach - self.sinks)
 
     def far(self, window: int) -> list[Far]:
         cache = self.sinks + self.w
@@ -377,7 +351,7 @@ class LMInfinite(_FirstKeys):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.w = self.tokens("window", self.window, max(1, self.reach - 1))
+        self.see(max(1, self.reach - 1))
 
     def far(self, window: int) -> list[Far]:
         return [] if self.span(window) - 1 <= self.w else [capped(self.w, self.sinks)]
