@@ -22,16 +22,7 @@ from posenc.config.overrides import (
 from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation import PROTOCOLS
-from posenc.running.signals import (
-    DEBUG,
-    InterruptedRunError,
-    StopFlag,
-    debugging,
-    ignore_signals,
-    leave_at_once,
-    report_error,
-    stop_with_parent,
-)
+from posenc.running import signals
 
 app = typer.Typer(
     name="posenc",
@@ -335,31 +326,31 @@ def main(command: str | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-    stop_with_parent()
+    signals.stop_with_parent()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]
-        os.environ[DEBUG] = "1"  # for Hydra, and for the jobs of a sweep
+        os.environ[signals.DEBUG] = "1"  # for Hydra, and for the jobs of a sweep
     try:
-        with StopFlag() as stop:
+        with signals.StopFlag() as stop:
             _run(arguments, stop)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
-            leave_at_once(code)
-        atexit.register(ignore_signals)  # the last to be registered is the first to be called
+            signals.leave_at_once(code)
+        atexit.register(signals.ignore_signals)  # the last to be registered is the first to be called
         raise
 
 
-def _run(arguments: list[str], stop: StopFlag) -> None:
+def _run(arguments: list[str], stop: signals.StopFlag) -> None:
     """Run the command and exit; whatever has something to save takes the signals over, else one ends it."""
     try:
         app(arguments, prog_name="posenc")
-    except (InterruptedRunError, Exception) as error:
-        if debugging() and isinstance(error, UserError | RunError):
+    except (signals.InterruptedRunError, Exception) as error:
+        if signals.debugging() and isinstance(error, UserError | RunError):
             traceback.print_exc()  # and the exit code of the error
-        elif debugging() and isinstance(error, Exception):
+        elif signals.debugging() and isinstance(error, Exception):
             raise
         elif "_POSENC_COMPLETE" in os.environ:  # at a TAB an error is of no use
             sys.exit()
-        sys.exit(report_error(error, stop))
+        sys.exit(signals.report_error(error, stop))

@@ -39,7 +39,7 @@ from posenc.running.jobs import check_jobs, seed_by_seed
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
-from posenc.training.device import free_threads, keep_freed_memory
+from posenc.training.device import fit_threads, keep_freed_memory
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
@@ -88,7 +88,7 @@ def _measured(device: torch.device, precision: str, width: int, rows: int) -> Ra
     weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
     many, one = torch.ones(NUMBERS, device=device), torch.ones(1, device=device)
     keep_freed_memory()
-    free_threads().fit(device)  # threads that share a core wait for each other, up to 100 times as long
+    fit_threads(device)  # threads that share a core wait for each other, up to 100 times as long
 
     def fastest(run: Callable[[], object]) -> float:
         """Return the seconds of one call, the least of many: what other processes take does not count."""

@@ -21,7 +21,7 @@ from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, Out
 from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.load import find_record, write_record
 from posenc.results.schema import UNIT, Record, make_record
-from posenc.training.device import free_threads, keep_freed_memory
+from posenc.training.device import fit_threads, keep_freed_memory
 
 # To choose an extension's knobs: on these documents, never on those that are reported.
 TARGETS = 8000  # validation targets for each candidate and length
@@ -81,7 +81,7 @@ def evaluate(
             and record.get("precision") == cell.context.recorded_precision
         )
         if record is None or not is_stored:
-            free_threads().fit(cell.context.device)
+            fit_threads(cell.context.device)
             record = _measured(cell, identity, corpus)
             write_record(run_dir, record)
         records.append(record)

@@ -126,10 +126,6 @@ class StopFlag:
         finally:
             self.guarded = before
 
-    def asked_elsewhere(self) -> None:
-        """Note that another process of this run was asked to stop."""
-        self.elsewhere = True
-
     def requested(self) -> bool:
         """Tell whether a stop was asked for."""
         return self.received is not None or self.elsewhere

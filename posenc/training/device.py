@@ -102,27 +102,24 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
             torch._dynamo.reset()
 
 
-class FreeThreads:
-    """As many threads as there are free cores, looked at every second.
+@cache
+def _most_threads() -> int:
+    return 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()  # a sweep's, torchrun's
+
+
+def fit_threads(device: torch.device) -> None:
+    """Take as many threads as there are free cores, looked at every second.
 
     Threads that share a core wait for each other, spinning. Tokens/s of nano at T = 64 on two cores, quiet
     and beside one busy process: two threads 26k to 36k and 3k to 8k, one thread 20k and 18k. The last digits
     depend on the number: weights after two updates differ by 1e-7 to 2e-5 between one and two.
     """
-
-    def __init__(self) -> None:
-        self.most = 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()  # a sweep's, torchrun's
-
-    def fit(self, device: torch.device) -> None:
-        """Change the number of torch's threads if others' load has changed."""
-        if device.type == "cpu" and self.most > 1 and (load := load_meter().load(least=1.0)) is not None:
-            torch.set_num_threads(min(self.most, load.free))
-
-
-@cache
-def free_threads() -> FreeThreads:
-    """Return the process's own, which knows how many threads there were at first."""
-    return FreeThreads()
+    if (
+        device.type == "cpu"
+        and (most := _most_threads()) > 1
+        and (load := load_meter().load(1.0)) is not None
+    ):
+        torch.set_num_threads(min(most, load.free))
 
 
 @cache

@@ -37,8 +37,9 @@ _runs = itertools.count()  # of this process
 class Stop(Protocol):
     """A request to stop, in this process or in another one of the run."""
 
+    elsewhere: bool  # another process was asked
+
     def requested(self) -> bool: ...
-    def asked_elsewhere(self) -> None: ...
     def at_once(self) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -126,7 +127,7 @@ class ProcessGroup:
         dist.all_reduce(sums)
         loss_sum, norm_sum, stops = sums.tolist()
         if stops:
-            stop.asked_elsewhere()
+            stop.elsewhere = True
         return loss_sum / self.size, norm_sum / self.size, stops > 0
 
     def summed(self, parts: Tensor) -> list[list[float]]:

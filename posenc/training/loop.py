@@ -25,7 +25,7 @@ from posenc.data.batches import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
-from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
+from posenc.training.device import autocast, fit_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
@@ -168,7 +168,7 @@ def train(
 
     try:
         while step < steps:
-            free_threads().fit(device)
+            fit_threads(device)
             batch = sampler.batch(step, batch_windows)
             rows, own_loss.weight = group.rows(len(batch[0])), group.loss_weight(len(batch[0]))
             inputs, targets, *planted = (
