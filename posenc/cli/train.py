@@ -68,7 +68,7 @@ def _answer(command: str, line: CommandLine) -> int:
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*search_path(), *line.flags, *with_file(line.overrides)])
+    print_answer(command, [*line.flags, *search_path(), *with_file(line.overrides)])
     return 0
 
 

@@ -48,6 +48,7 @@ SIZES = ("model", "optim")  # groups whose choices have the same keys; who takes
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("name", "run", "train.init", "eval.key_tokens"), str),
     "sweep.jobs": int,
+    "plugins": list[str],
     "train.length_schedule": list,
     "train.lr": None,  # a number, or `tuned`
 }

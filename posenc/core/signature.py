@@ -98,6 +98,8 @@ def typed(value: Any, kind: Any, key: str) -> Any:
         return float(value)
     elif kind in WORDS and type(value) is not kind:
         raise UserError(key, value, f"wrong type ({type(value).__name__})", allowed=_words(kind))
+    if kind is int and abs(value) >= 2**63:
+        raise UserError(key, value, "too large", allowed=f"up to {2**63 - 1}")
     return value
 
 

@@ -43,7 +43,7 @@ class Composed(Encoding):
             if len(having) > 1:
                 names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in having)
                 raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
-            if having:
+            if having and getattr(type(self), hook) is getattr(Encoding, hook):
                 setattr(self, hook, getattr(having[0], hook))  # answered by that part
         declare_as(self, parts)
         biased = self._having("bias", "distance_bias")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -220,10 +220,9 @@ def attention(
 
 def biased_instead(config: Any) -> bool:
     """Tell whether slope times distance takes the place of the rotation that it has (Falcon's setting)."""
-    try:
+    with suppress(AttributeError):
         return bool(config.alibi)
-    except AttributeError:
-        return False
+    return False
 
 
 def rope_settings(config: Any) -> list[dict[str, Any]]:

@@ -156,8 +156,8 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     shown = error if isinstance(error, UserError | RunError) else _by_the_machine(error)
     if shown is None:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        hint = f"a fault of posenc or of a plug-in, at {at.filename}:{at.lineno}; --debug shows all"
+        file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
+        hint = f"a fault of posenc or of a plug-in, at {file}:{line}; --debug shows all"
         shown = RunError(f"{type(error).__name__}: {error}", hint=hint)
     say(shown.text())
     return shown.exit_code

@@ -33,8 +33,8 @@ from posenc.running.measure import targets_of
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
 from posenc.running.signals import CODES, PARENT, WAIT, StopFlag
 
-WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
-FAILED = "failed"
+WAITING, RUNNING, FAILED = "waiting", "running", "failed"
+INTERRUPTED, NOT_STARTED = "interrupted", "not started"
 LOCKS = {"train": "run", "eval": "evaluation"}
 PAUSE = 0.05  # seconds between two looks at the processes
 BETWEEN = 1.0  # seconds between two looks at runs that others hold
@@ -166,7 +166,7 @@ class WorkerPool:
 
     def _start(self, job: Job) -> None:
         given = self._share(job)
-        job.state, job.reason, job.began = RUNNING, None, time.time()
+        job.reason, job.began = None, time.time()
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
         seconds = str(STATUS_SECONDS * self.at_once)
@@ -179,6 +179,7 @@ class WorkerPool:
             encoding="utf-8",
             errors="replace",
         )
+        job.state = RUNNING
 
         def read() -> None:
             for line in job.process.stdout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import shutil
 import warnings
@@ -20,8 +19,6 @@ from torch.utils._pytree import tree_iter
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
-
-log = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16")
 COMPILE_CHOICES = ("auto", "true", "false")
