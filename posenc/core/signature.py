@@ -54,6 +54,8 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
             raise UserError(
                 f"{prefix}.{key}", value, "there is no such parameter", allowed=allowed, hint=hint
             )
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise UserError(f"{prefix}.{key}", value, "too large", allowed=f"up to {2**63 - 1}")
     for key in declared:
         if key not in given and signature[key].default is inspect.Parameter.empty:
             problem = "missing; every default lives in the YAML of its group, or say it here"
@@ -98,8 +100,6 @@ def typed(value: Any, kind: Any, key: str) -> Any:
         return float(value)
     elif kind in WORDS and type(value) is not kind:
         raise UserError(key, value, f"wrong type ({type(value).__name__})", allowed=_words(kind))
-    if kind is int and abs(value) >= 2**63:
-        raise UserError(key, value, "too large", allowed=f"up to {2**63 - 1}")
     return value
 
 
