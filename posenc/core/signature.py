@@ -54,8 +54,8 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
             raise UserError(
                 f"{prefix}.{key}", value, "there is no such parameter", allowed=allowed, hint=hint
             )
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise UserError(f"{prefix}.{key}", value, "too large", allowed=f"up to {2**63 - 1}")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{prefix}.{key}", value, "too large", allowed=f"up to {LARGEST}")
     for key in declared:
         if key not in given and signature[key].default is inspect.Parameter.empty:
             problem = "missing; every default lives in the YAML of its group, or say it here"
