@@ -9,12 +9,14 @@ lines: a head, then for each run its status, settings and results.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import glob
 import gzip
 import hashlib
 import json
 import os
+import re
 import shlex
 import socket
 import zlib
@@ -32,6 +34,7 @@ CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targe
 LARGEST = 50_000_000  # bytes
 LARGEST_RESULTS = 500_000_000  # 25 cells of 2000 documents have 3 MB; 900, with every extension, 60 MB
 LARGEST_CONFIG = 1_000_000
+SEED = re.compile(rb"^seed: (\d{1,18})\n", re.M)
 
 
 def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
@@ -136,6 +139,16 @@ def parse_object(text: bytes, name: str) -> dict[str, Any]:
     return data
 
 
+def read_config(run_dir: Path) -> dict[str, Any] | None:
+    """Return config.yaml as plain data; None where there is none. Raises ValueError, OSError."""
+    text = read_file(run_dir, "config.yaml", LARGEST_CONFIG) or b""
+    if not (seed := SEED.search(text)):
+        return plain_yaml(text)
+    data = plain_yaml(text[: seed.start()] + text[seed.end() :])  # the seeds of one setting are parsed once
+    return data and {**data, "seed": int(seed[1])}
+
+
+@functools.lru_cache(maxsize=256)
 def plain_yaml(text: bytes) -> dict[str, Any] | None:
     """Return the mapping that YAML text holds, None where it is something else. Raises ValueError."""
     import yaml
@@ -145,18 +158,9 @@ def plain_yaml(text: bytes) -> dict[str, Any] | None:
         data = yaml.load(text, Loader=loader)
     except Exception as error:  # the loader's own, and its constructors' on `!!int ''`
         raise ValueError(f"config.yaml: damaged ({(str(error) or 'no YAML').splitlines()[0]})") from error
-    if not _is_plain(data):
+    if json.loads(json.dumps(data, default=str)) != data:  # YAML also has dates, sets and bytes
         raise ValueError("config.yaml: holds more than text, numbers, lists and mappings")
     return data if isinstance(data, dict) else None
-
-
-def _is_plain(value: object) -> bool:
-    """Return whether it is what JSON holds: YAML also has dates, sets and bytes."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | bool | int | float)
 
 
 STUDIES = ("study", "study-recall")  # name the editions of the study where there is no such folder
@@ -274,8 +278,7 @@ def load_run(path: Path) -> Run:
     """Return one run directory's content. Never raises for what its files hold."""
     run = Run(Path(path))
     try:
-        config = read_file(run.path, "config.yaml", LARGEST_CONFIG)
-        run.config = None if config is None else plain_yaml(config)
+        run.config = read_config(run.path)
         run.status = read_json(run.path, "status.json") or {}
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
         if text is not None:
@@ -335,9 +338,7 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path]
     if str(given) in STUDIES:  # inside the installed package, or in docs/ of a clone
         package = Path(__file__).resolve().parents[1]
-        return [
-            next(one for one in (package, package.parent / "docs") if (one / str(given)).is_dir()) / given
-        ]
+        return [(package if (package / given).is_dir() else package.parent / "docs") / given]
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
     if matches not in ([], [str(path)]):
         return [path for match in matches for path in _expanded(match)]
