@@ -46,8 +46,9 @@ def test_an_interval_from_ten_documents_on():
 
 
 def test_difference_divides_once_and_aligns_documents():
-    a, b = (sample(nats, [10, 30], [20, 60]) for nats in ([12.0, 40.0], [10.0, 30.0]))
-    b = {key: values[::-1] for key, values in b.items()}
+    a, straight = (sample(nats, [10, 30], [20, 60]) for nats in ([12.0, 40.0], [10.0, 30.0]))
+    b = {key: values[::-1] for key, values in straight.items()}
+    assert difference([(a, b)], "targets") == difference([(a, straight)], "targets")
     assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
     assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
     with pytest.raises(ValueError, match="no bytes"):
