@@ -12,6 +12,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
     <!-- recalled: PATH -->             encodings whose seeds differ in what they find
     <!-- room: PATH PATH -->             encodings trained at T and at 8T: what the far text is worth
+    <!-- sizes: PATH PATH ... -->            harm and use of the same encodings by size of the model
     <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
@@ -92,6 +93,7 @@ MAKERS = {
     "repeated: ": study_tables.repeated,
     "recalled: ": study_tables.recalled,
     "room: ": study_tables.room,
+    "sizes: ": study_tables.sizes,
     "verdicts: ": study_tables.verdicts,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,

@@ -12,7 +12,7 @@ from typing import Any
 
 from posenc.report.against import SHARES, against, published, tables
 from posenc.report.captions import label
-from posenc.report.table import cell_lines
+from posenc.report.table import cell_lines, recovered_text
 from posenc.results import Run, load_runs
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
 from posenc.results.recall_headroom import KEPT
@@ -184,14 +184,38 @@ def room(words: str) -> str:
         assert found is not None and found.room_ci95 is not None
         at = {cell.multiple: cell.mean for cell in row.cells}
         half = (found.room_ci95[1] - found.room_ci95[0]) / 2
-        share = "no room" if found.share is None else f"{100 * found.share:.0f}%"
-        if found.ci95 is not None:
-            share += f" ± {50 * (found.ci95[1] - found.ci95[0]):.0f}"
+        share = recovered_text(found, spread=True) or "no room"
         losses = f"{at[1.0]:.3f} | {at[found.multiple]:.3f} | {found.reference:.3f}"
         lines.append(
             f"| {label(row)} | {losses} | {found.room:+.3f} ± {half:.3f} | {share} "
             f"| {found.seeds} and {found.reference_seeds} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def sizes(words: str) -> str:
+    """Harm at the last multiple and use, of encodings that all files of records have: PATH PATH ...
+
+    Sorted by the harm in the first; the last line says what each column is.
+    """
+    every = [_table(runs_of([path])) for path in words.split()]
+    found = [{row.label: row for row in one.rows} for one in every]
+    heads = [
+        f"{min(one.header['parameters']) / 1e6:.1f}M, T = {one.header['context_length']}" for one in every
+    ]
+    lines = [f"| at {every[0].rows[0].cells[-1].multiple:g}T | {' | '.join(heads)} |"]
+    lines.append(f"| --- |{' ---: |' * len(heads)}")
+    shared = [name for name in found[0] if all(name in rows for rows in found)]
+    for name in sorted(shared, key=lambda name: found[0][name].cells[-1].change or 0.0):
+        cells = []
+        for rows in found:
+            cell, recall = rows[name].cells[-1], rows[name].recall
+            assert recall is not None and recall.within is not None and recall.beyond[-1] is not None
+            seen = (recall.within.accuracy, recall.beyond[-1].accuracy)
+            used = ", ".join(f"{100 * share:.0f}" for share in seen)
+            used = used if recall.learned else f"({used})"
+            cells.append(f"{cell.change:+.3f} {short_verdict(str(cell.verdict))}; {used}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -273,7 +297,8 @@ def peers(words: str) -> str:
             row[label] = ", ".join("-" if one is None else f"{one:.2f}" for one in ratios)
             if not row.get("tokens/s"):
                 row["tokens/s"] = f"{cell['training']['tokens_per_second'] / 1000:.1f}k"
-    heads = ["tokens/s", *dict.fromkeys(one for row in rows.values() for one in row if one != "tokens/s")]
+    shown = (name for row in rows.values() for name, text in row.items() if text != "-, -")
+    heads = list(dict.fromkeys(["tokens/s", *shown]))
     lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     for name, row in rows.items():
         lines.append(f"| {name} | {' | '.join(row.get(head, '-') for head in heads)} |")

@@ -256,11 +256,11 @@ def _last_texts(comparison: Comparison, i: int) -> list[str]:
 
 
 def recovered_text(found: Recovered | None, spread: bool = False) -> str:
-    """Return `12%`, with `spread` `12% ±3`; nothing where there is no room."""
+    """Return `12%`, with `spread` `12% ±3`; `<-100%` after a collapse; nothing where there is no room."""
     if found is None or found.share is None:
         return ""
     half = f" ±{50 * (found.ci95[1] - found.ci95[0]):.0f}" if spread and found.ci95 else ""
-    return f"{100 * found.share:z.0f}%{half}"
+    return "<-100%" if found.share < -1 else f"{100 * found.share:z.0f}%{half}"
 
 
 def _recovered_note(rows: Sequence[Row]) -> list[str]:

@@ -167,7 +167,14 @@ def recovered(root):
 
 @pytest.mark.parametrize(
     ("far", "share", "text"),
-    [(1.5, 0.0, "0%"), (1.0, 1.0, "100%"), (1.4, 0.2, "20%"), (1.7, -0.4, "-40%"), (0.9, 1.2, "120%")],
+    [
+        (1.5, 0.0, "0%"),
+        (1.0, 1.0, "100%"),
+        (1.4, 0.2, "20%"),
+        (1.7, -0.4, "-40%"),
+        (0.9, 1.2, "120%"),
+        (2.1, -1.2, "<-100%"),
+    ],
 )
 def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, text):
     write_pair(tmp_path, 1.5, far, 1.0)
