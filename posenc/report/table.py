@@ -100,12 +100,12 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     weak = any(row.recall and row.recall.learned is False for row in rows)
     found = "recall@: % of planted values found within T, then the farthest" + "; (did not learn)" * weak
     notes += [found + ", each ± half its 95% CI" * spread] * also
+    for policy in dict.fromkeys(row.beyond for row in rows if row.beyond and also):  # no room in the table
+        notes.append(f"beyond={policy}: {', '.join(label(row) for row in rows if row.beyond == policy)}")
     ranked = any(cell.versus_best for cell in cells)
-    of_losses = spread and not recall_only
-    if of_losses and any(cell.spread is not None for cell in cells):
-        notes.append("±: standard deviation over seeds")
-    elif of_losses and any(cell.change_ci95 for cell in cells):
-        notes.append("±: half the 95% CI over documents")
+    spreads, halves = (any(getattr(one, of) is not None for one in cells) for of in ("spread", "change_ci95"))
+    around = "standard deviation over seeds" if spreads else "half the 95% CI over documents"
+    notes += [f"±: {around}"] * (spread and not recall_only and (spreads or halves))
     if spread:
         kind = "highest recall" if recall_only else "lowest loss, highest recall" if also else "lowest loss"
         notes += [f"bold: {kind} of the column, tilde: not distinguishable from it"] * ranked
@@ -246,7 +246,7 @@ def _last_texts(comparison: Comparison, i: int) -> list[str]:
         else:
             word = "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
             word = "" if all_weak else word
-        parts = [word, f"beyond={row.beyond}" if row.beyond else ""]
+        parts = [word, f"beyond={row.beyond}" if row.beyond and comparison.recall is None else ""]
         if cell.mean is not None and cell.note:
             parts.append(cell.note)
         elif cell.seeds not in (0, usual):
