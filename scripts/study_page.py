@@ -38,6 +38,7 @@ from pathlib import Path
 
 import emergence
 import numpy as np
+import overview
 import study_tables
 from PIL import Image
 from typer.testing import CliRunner
@@ -54,6 +55,10 @@ MADE = re.compile(
     re.S,
 )
 FIGURE = re.compile(r"<!-- drawn by: (?P<command>posenc [^\n]*? --plot (?P<file>\S+)[^\n]*?) -->")
+OWN = {  # figures that no command of posenc draws
+    emergence.FIGURE: lambda: emergence.drawn(emergence.stored()),
+    overview.FIGURE: overview.drawn,
+}
 
 
 def printed(command: str) -> str:
@@ -157,8 +162,9 @@ def main() -> int:
     for page in PAGES:
         old = page.read_text(encoding="utf-8")
         made: dict[Path, bytes] = {page: remade(old).encode(), **figures(old)}
-        if f"({emergence.FIGURE.relative_to(ROOT / 'docs')})" in old:
-            made[emergence.FIGURE] = emergence.drawn(emergence.stored())
+        for figure, draw in OWN.items():
+            if f"({figure.relative_to(ROOT / 'docs')})" in old:
+                made[figure] = draw()
         for path, data in made.items():
             if not path.is_file() or not alike(path.read_bytes(), data):
                 changed.append(path)
