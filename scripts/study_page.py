@@ -47,7 +47,14 @@ from posenc.cli import app
 from posenc.report.writers import show_runs
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("study.md", "study-first.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
+NAMES = (
+    "study.md",
+    "study-more.md",
+    "study-first.md",
+    "reading-the-numbers.md",
+    "tutorial.md",
+    "performance.md",
+)
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
