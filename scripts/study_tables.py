@@ -184,7 +184,7 @@ def room(words: str) -> str:
         assert found is not None and found.room_ci95 is not None
         at = {cell.multiple: cell.mean for cell in row.cells}
         half = (found.room_ci95[1] - found.room_ci95[0]) / 2
-        share = recovered_text(found, spread=True) or "no room"
+        share = recovered_text(found, spread=(found.share or 0.0) >= -1) or "no room"
         losses = f"{at[1.0]:.3f} | {at[found.multiple]:.3f} | {found.reference:.3f}"
         lines.append(
             f"| {label(row)} | {losses} | {found.room:+.3f} ± {half:.3f} | {share} "
@@ -201,7 +201,7 @@ def sizes(words: str) -> str:
     every = [_table(runs_of([path])) for path in words.split()]
     found = [{row.label: row for row in one.rows} for one in every]
     heads = [
-        f"{min(one.header['parameters']) / 1e6:.1f}M, T = {one.header['context_length']}" for one in every
+        f"{min(one.header['parameters']) / 1e6:.2g}M, T = {one.header['context_length']}" for one in every
     ]
     lines = [f"| at {every[0].rows[0].cells[-1].multiple:g}T | {' | '.join(heads)} |"]
     lines.append(f"| --- |{' ---: |' * len(heads)}")

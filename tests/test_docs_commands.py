@@ -27,6 +27,7 @@ FEWER = {
     "extend=glob(*)": "extend=glob(s*)",
     "encoding=nope,learned,sinusoidal,rope,alibi,t5": "encoding=rope,alibi,t5",
     "experiment=headline": "experiment=headline encoding=rope",
+    "[[0.3,16],[0.3,32],[0.4,64]]": "[[0.5,16],[0.5,64]]",  # of two updates
 }
 ONLY_ASKS = {"--help", "--cfg"}
 HYDRAS = dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir"))
@@ -101,14 +102,14 @@ def filled_in(text):
     """A run that the page abbreviates, `run=runs/default/rope-...`, as one that is there; fewer jobs."""
 
     def run(found):
-        pattern = f"{found[1]}*" if found[1] else "runs/default/rope-*"
+        pattern = f"{found[2]}*" if found[2] else "runs/default/rope-*"
         there = sorted(path for path in Path().glob(pattern) if (path / "results.json").is_file())
         assert there, f"no run {pattern}"
-        return f"run={there[0]}"
+        return f"{found[1]}{there[0]}"
 
     for many, few in FEWER.items():
         text = text.replace(many, few)
-    return re.sub(r"run=([\w/.-]*?)\.\.\.", run, text)
+    return re.sub(r"(run=|(?= ?runs/))([\w/.-]*?)\.\.\.", run, text)
 
 
 def what_makes_it_small(words):

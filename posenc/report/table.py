@@ -96,16 +96,17 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     if len(rows) == 1 and comparison.columns and not (h["baseline"] or recall_only or spread):
         return _run_report(comparison)
     cells, also = [cell for row in rows for cell in row.cells], comparison.recall is not None
-    notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows)]
+    notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows, spread)]
     weak = any(row.recall and row.recall.learned is False for row in rows)
     found = "recall@: % of planted values found within T, then the farthest" + "; (did not learn)" * weak
     notes += [found + ", each ± half its 95% CI" * spread] * also
     for policy in dict.fromkeys(row.beyond for row in rows if row.beyond and also):  # no room in the table
-        notes.append(f"beyond={policy}: {', '.join(label(row) for row in rows if row.beyond == policy)}")
+        notes.append(f"beyond={policy} of {' and '.join(label(row) for row in rows if row.beyond == policy)}")
     ranked = any(cell.versus_best for cell in cells)
-    spreads, halves = (any(getattr(one, of) is not None for one in cells) for of in ("spread", "change_ci95"))
-    around = "standard deviation over seeds" if spreads else "half the 95% CI over documents"
-    notes += [f"±: {around}"] * (spread and not recall_only and (spreads or halves))
+    halves = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
+    around = ["standard deviation over seeds"] * any(cell.spread is not None for cell in cells)
+    around = ["half the 95% CI"] if h["baseline"] else [*around, *["half the 95% CI over documents"] * halves]
+    notes += [f"±: {', with one seed '.join(around)}"] * (spread and not recall_only and bool(around))
     if spread:
         kind = "highest recall" if recall_only else "lowest loss, highest recall" if also else "lowest loss"
         notes += [f"bold: {kind} of the column, tilde: not distinguishable from it"] * ranked
@@ -234,7 +235,7 @@ def _last_texts(comparison: Comparison, i: int) -> list[str]:
     rows, baseline = comparison.rows, comparison.header["baseline"]
     counts = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
     usual = max(set(counts), key=counts.count)
-    all_weak = all(row.undertrained for row in rows)  # the answer says so once
+    one, all_weak = len(rows) == 1, all(row.undertrained for row in rows)  # the answer says so once
     found = []
     for row in rows:
         cell = row.cells[i]
@@ -246,7 +247,7 @@ def _last_texts(comparison: Comparison, i: int) -> list[str]:
         else:
             word = "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
             word = "" if all_weak else word
-        parts = [word, f"beyond={row.beyond}" if row.beyond and comparison.recall is None else ""]
+        parts = [word, f"beyond={row.beyond}" if row.beyond and (one or comparison.recall is None) else ""]
         if cell.mean is not None and cell.note:
             parts.append(cell.note)
         elif cell.seeds not in (0, usual):
@@ -256,21 +257,20 @@ def _last_texts(comparison: Comparison, i: int) -> list[str]:
 
 
 def recovered_text(found: Recovered | None, spread: bool = False) -> str:
-    """Return `12%`, with `spread` `12% ±3`; `<-100%` after a collapse; nothing where there is no room."""
+    """Return `12%`, with `spread` `12% ±3`; else `<-100%` below that; nothing where there is no room."""
     if found is None or found.share is None:
         return ""
     half = f" ±{50 * (found.ci95[1] - found.ci95[0]):.0f}" if spread and found.ci95 else ""
-    return "<-100%" if found.share < -1 else f"{100 * found.share:z.0f}%{half}"
+    return "<-100%" if found.share < -1 and not spread else f"{100 * found.share:z.0f}%{half}"
 
 
-def _recovered_note(rows: Sequence[Row]) -> list[str]:
+def _recovered_note(rows: Sequence[Row], spread: bool = False) -> list[str]:
     """Return what the recovered share is of, where a row has one; of a single row the share itself."""
     found = [row.recovered for row in rows if row.recovered]
     places = " or ".join(dict.fromkeys(length(one.multiple) for one in found))
     share = f"{found[0].note or recovered_text(found[0], spread=True)} " if len(rows) == 1 and found else ""
-    return [f"recovered: {share}of what training at {places} gains (0% is cropping); blank: no room"] * any(
-        found
-    )
+    text = f"recovered: {share}of what training at {places} gains (0% is cropping); blank: no room"
+    return [text + ", ± half its 95% CI" * spread] * bool(found)
 
 
 def _unit_note(comparison: Comparison) -> str:

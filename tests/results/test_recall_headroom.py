@@ -8,6 +8,7 @@ import pytest
 from fake_runs import DOCUMENTS, T, compared, recall_records, record, rows_of, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.table import recovered_text
 from posenc.report.writers import render
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
@@ -173,7 +174,7 @@ def recovered(root):
         (1.4, 0.2, "20%"),
         (1.7, -0.4, "-40%"),
         (0.9, 1.2, "120%"),
-        (2.1, -1.2, "<-100%"),
+        (2.1, -1.2, "-120%"),
     ],
 )
 def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, text):
@@ -182,6 +183,7 @@ def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, t
     assert one.share == pytest.approx(share) and one.note is None
     assert (one.room, one.reference, one.multiple, one.window) == pytest.approx((0.5, 1.0, 8, 512))
     assert f"\nrecovered: {text} " in render(found(tmp_path), "table")
+    assert recovered_text(one) == (text if share > -1 else "<-100%")  # in a table of several
 
 
 def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):

@@ -122,9 +122,12 @@ def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_pat
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):
         folder = tmp_path / f"stop-{stop}"
-        stopped = run(build(encoding, store, **model), store, folder, stop_after=stop, **how)
+        stopped_at = build(encoding, store, **model)
+        stopped = run(stopped_at, store, folder, stop_after=stop, **how)
         assert (stopped.status, stopped.step) == ("interrupted", stop)
-        # another seed's model: everything has to come from the checkpoint
-        ended = run(build(encoding, store, seed=9, **model), store, folder, **how)
+        # another seed's model: everything comes from the checkpoint but the seed of settings (FoPE's series)
+        other = build(encoding, store, seed=9, **model)
+        other.encoding.seed = stopped_at.encoding.seed
+        ended = run(other, store, folder, **how)
         assert (ended.status, ended.step) == ("finished", STEPS)
         assert on_disk(folder) == whole, stop
