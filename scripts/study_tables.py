@@ -144,30 +144,34 @@ def repeated(words: str) -> str:
 
 
 def recalled(words: str) -> str:
-    """Recall within T and at the last multiple, seed by seed, of encodings whose seeds differ: PATH.
+    """Recall within T and at the last multiple and the change there, by seed, where seeds differ: PATH.
 
     They differ where not every seed passes the gate, or the last accuracies are SEEDS_APART or more apart.
     """
     runs = runs_of(words.split())
     numbers = sorted({run.seed for run in runs if run.seed is not None})
-    found: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
+    found: dict[str, dict[int, tuple[float, float, bool, float]]] = defaultdict(dict)
     for seed in numbers:
         for row in _table(where(runs, [f"seed={seed}"])).rows:
             if (one := row.recall) and one.within and (last := one.beyond[-1]):
-                found[row.label].append((one.within.accuracy, last.accuracy, bool(one.learned)))
-    several = {name: of for name, of in found.items() if len(of) == len(numbers)}
-    learned = {name: sum(passed for *_, passed in of) for name, of in several.items()}
-    lines = [f"| found at T, at 8T, % | {' | '.join(f'seed {seed}' for seed in numbers)} |"]
+                change = row.cells[-1].change or 0.0
+                found[row.label][seed] = (one.within.accuracy, last.accuracy, bool(one.learned), change)
+    several = {name: of for name, of in found.items() if len(of) > 1}
+    learned = {name: sum(passed for *_, passed, _ in of.values()) for name, of in several.items()}
+    lines = [f"| found at T, at 8T, %; change at 8T | {' | '.join(f'seed {seed}' for seed in numbers)} |"]
     lines.append(f"| --- |{' ---: |' * len(numbers)}")
-    for name, of in sorted(several.items(), key=lambda one: -sum(far for _, far, _ in one[1])):
-        far = [last for _, last, _ in of]
+    for name, of in sorted(several.items(), key=lambda one: -statistics.fmean(x[1] for x in one[1].values())):
+        far = [last for _, last, *_ in of.values()]
         if 0 < learned[name] < len(of) or (learned[name] and max(far) - min(far) >= SEEDS_APART):
-            cells = (f"{100 * within:.0f}, {100 * last:.0f}" for within, last, _ in of)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    every = sum(count == len(numbers) for count in learned.values())
-    some = sum(0 < count < len(numbers) for count in learned.values())
-    told = f"{every} learn to recall within T in every one, {some} in some"
-    lines += ["", f"Of {len(several)} encodings with {len(numbers)} seeds {told}."]
+            told = {
+                seed: f"{100 * near:.0f}, {100 * last:.0f}; {change:+.3f}"
+                for seed, (near, last, _, change) in of.items()
+            }
+            lines.append(f"| {name} | {' | '.join(told.get(seed, '-') for seed in numbers)} |")
+    every = sum(count == len(several[name]) for name, count in learned.items())
+    some = sum(0 < count < len(several[name]) for name, count in learned.items())
+    told_of = f"{every} learn to recall within T in every one, {some} in some"
+    lines += ["", f"Of {len(several)} encodings with several seeds {told_of}."]
     return "\n".join(lines) + "\n"
 
 
