@@ -163,7 +163,7 @@ def plain_yaml(text: bytes) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-STUDIES = ("study", "study-recall")  # name the editions of the study where there is no such folder
+STUDIES = ("study", "study-recall", "study-room")  # names of stored records, where there is no such folder
 MARKS = ("status.json", "results.json")
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
