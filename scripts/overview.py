@@ -7,6 +7,7 @@ docs/study-room: trained at 8T (filled), and what of it one trained at T gains t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,36 +42,31 @@ PANELS: dict[str, Value] = {
 
 
 def rows_of(name: str) -> list[Row]:
-    return list(compare_runs(load_runs([DOCS / name]), CompareRequest())[0].rows)
+    return compare_runs(load_runs([DOCS / name]), CompareRequest())[0].rows
 
 
 def values() -> list[Value]:
     """Return a mark for each row and panel: its middle `x`, its interval, whether it counts."""
     found: list[Value] = []
-    rows = rows_of("study-recall")
-    for row in sorted(rows, key=lambda row: row.cells[-1].change or 0.0):
-        at_t, far = next(cell for cell in row.cells if cell.multiple == 1), row.cells[-1]
-        recall = row.recall.beyond[-1] if row.recall else None
-        assert row.recall is not None and recall is not None
-        low, high = far.change_ci95 or [(far.change or 0) + s * (far.change_spread or 0) for s in (-1, 1)]
-        found += [
-            {"panel": "loss", "x": at_t.mean, "low": at_t.mean, "high": at_t.mean},
-            {"panel": "harm", "x": far.change, "low": low, "high": high},
-            dict(
-                zip(("x", "low", "high"), (100 * one for one in (recall.accuracy, *recall.ci95)), strict=True)
-            ),
-        ]
-        found[-1]["panel"] = "use"
-        for one in found[-3:]:
-            one |= {"row": label(row), "counts": one["panel"] != "use" or bool(row.recall.learned)}
+
+    def mark(
+        panel: str, row: Row, x: float, ends: Iterable[float] | None = None, counts: bool = True
+    ) -> None:
+        low, high = ends or (x, x)
+        found.append({"panel": panel, "row": label(row), "x": x, "low": low, "high": high, "counts": counts})
+
+    for row in sorted(rows_of("study-recall"), key=lambda row: row.cells[-1].change or 0.0):
+        far, change, recall = row.cells[-1], row.cells[-1].change, row.recall
+        last = recall.beyond[-1] if recall else None
+        assert recall and last and change is not None
+        mark("loss", row, next(cell.mean or 0.0 for cell in row.cells if cell.multiple == 1))
+        mark("harm", row, change, far.change_ci95 or [change + s * (far.change_spread or 0) for s in (-1, 1)])
+        mark("use", row, 100 * last.accuracy, [100 * end for end in last.ci95], bool(recall.learned))
     for row in rows_of("study-room"):
-        if (room := row.recovered) and room.room_ci95:
-            ends = {"low": room.room_ci95[0], "high": room.room_ci95[1]}
-            found.append({"panel": "room", "x": room.room, **ends, "row": label(row), "counts": True})
+        if room := row.recovered:
+            mark("room", row, room.room, room.room_ci95)
             if row.cells[-1].verdict == "same":
-                gained = (room.share or 0.0) * room.room
-                ends = {"low": gained, "high": gained}
-                found.append({"panel": "room", "x": gained, **ends, "row": label(row), "counts": False})
+                mark("room", row, (room.share or 0.0) * room.room, counts=False)
     return found
 
 
@@ -83,14 +79,7 @@ def panel(name: str, rows: list[str], first: bool) -> Value:
     y: Value = {"field": "row", "type": "nominal", "sort": rows, "scale": {"domain": rows}, "title": None}
     y["axis"] = {"grid": True, "ticks": False, "labels": first}
     line: Value = {"type": "rule", "strokeWidth": 1, "stroke": "var(--ink)"}
-    dot: Value = {
-        "type": "point",
-        "size": 18,
-        "strokeWidth": 0.8,
-        "opacity": 1,
-        "filled": True,
-        "stroke": COLOR,
-    }
+    dot = {"type": "point", "size": 18, "strokeWidth": 0.8, "opacity": 1, "filled": True, "stroke": COLOR}
     fill = {"condition": {"test": "datum.counts", "value": COLOR}, "value": "white"}
     ends = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
     zero = {

@@ -47,25 +47,16 @@ from posenc.cli import app
 from posenc.report.writers import show_runs
 
 ROOT = Path(__file__).parents[1]
-NAMES = (
-    "study.md",
-    "study-more.md",
-    "study-first.md",
-    "reading-the-numbers.md",
-    "tutorial.md",
-    "performance.md",
-)
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
+NAMES = ("study", "study-more", "study-first", "reading-the-numbers", "tutorial", "performance")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
     r"(?P<body>.*?)(?P<end><!-- end -->)",
     re.S,
 )
 FIGURE = re.compile(r"<!-- drawn by: (?P<command>posenc [^\n]*? --plot (?P<file>\S+)[^\n]*?) -->")
-OWN = {  # figures that no command of posenc draws
-    emergence.FIGURE: lambda: emergence.drawn(emergence.stored()),
-    overview.FIGURE: overview.drawn,
-}
+# figures that no command of posenc draws
+OWN = {emergence.FIGURE: lambda: emergence.drawn(emergence.stored()), overview.FIGURE: overview.drawn}
 
 
 def printed(command: str) -> str:

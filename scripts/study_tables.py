@@ -198,10 +198,7 @@ def room(words: str) -> str:
 
 
 def sizes(words: str) -> str:
-    """Harm at the last multiple and use, of encodings that all files of records have: PATH PATH ...
-
-    Sorted by the harm in the first; the last line says what each column is.
-    """
+    """Harm and use at the last multiple, of encodings that all files have, by harm in the first: PATH ..."""
     every = [_table(runs_of([path])) for path in words.split()]
     found = [{row.label: row for row in one.rows} for one in every]
     heads = [
@@ -215,8 +212,7 @@ def sizes(words: str) -> str:
         for rows in found:
             cell, recall = rows[name].cells[-1], rows[name].recall
             assert recall is not None and recall.within is not None and recall.beyond[-1] is not None
-            seen = (recall.within.accuracy, recall.beyond[-1].accuracy)
-            used = ", ".join(f"{100 * share:.0f}" for share in seen)
+            used = f"{100 * recall.within.accuracy:.0f}, {100 * recall.beyond[-1].accuracy:.0f}"
             used = used if recall.learned else f"({used})"
             cells.append(f"{cell.change:+.3f} {short_verdict(str(cell.verdict))}; {used}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -301,8 +297,7 @@ def peers(words: str) -> str:
             row[label] = ", ".join("-" if one is None else f"{one:.2f}" for one in ratios)
             if not row.get("tokens/s"):
                 row["tokens/s"] = f"{cell['training']['tokens_per_second'] / 1000:.1f}k"
-    shown = (name for row in rows.values() for name, text in row.items() if text != "-, -")
-    heads = list(dict.fromkeys(["tokens/s", *shown]))
+    heads = ["tokens/s", *dict.fromkeys(one for row in rows.values() for one in row if one != "tokens/s")]
     lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     for name, row in rows.items():
         lines.append(f"| {name} | {' | '.join(row.get(head, '-') for head in heads)} |")

@@ -103,10 +103,11 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     for policy in dict.fromkeys(row.beyond for row in rows if row.beyond and also):  # no room in the table
         notes.append(f"beyond={policy} of {' and '.join(label(row) for row in rows if row.beyond == policy)}")
     ranked = any(cell.versus_best for cell in cells)
-    halves = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
-    around = ["standard deviation over seeds"] * any(cell.spread is not None for cell in cells)
-    around = ["half the 95% CI"] if h["baseline"] else [*around, *["half the 95% CI over documents"] * halves]
-    notes += [f"±: {', with one seed '.join(around)}"] * (spread and not recall_only and bool(around))
+    of_documents = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
+    meant = ["standard deviation over seeds"] * any(cell.spread is not None for cell in cells)
+    meant += ["half the 95% CI over documents"] * of_documents
+    meant = ["half the 95% CI"] if h["baseline"] else meant
+    notes += [f"±: {', with one seed '.join(meant)}"] * (spread and not recall_only and bool(meant))
     if spread:
         kind = "highest recall" if recall_only else "lowest loss, highest recall" if also else "lowest loss"
         notes += [f"bold: {kind} of the column, tilde: not distinguishable from it"] * ranked
