@@ -34,7 +34,7 @@ from posenc.results.statistics import (
     unpaired,
 )
 
-STUDY, SEEDS = "docs/study", 3
+STUDY, SEEDS = "docs/records/study", 3
 LENGTHS = {1.0: "T", 8.0: "8T"}
 Rows = list[dict[int, Sample]]
 STABLE = (

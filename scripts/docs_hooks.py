@@ -6,6 +6,7 @@ own and none of the code, so such a link becomes the page, or the bare name of t
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,38 +15,44 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # file -> page of the site
 ELSEWHERE = {**PAGES, "README.md": "index.md"}
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./)?([\w./-]+)(#[\w-]+)?\)")
+LINK = re.compile(r"(?<!!)\[(?P<label>[^\]]+)\]\((?P<target>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Pages from files beside `docs/`."""
+    """Add pages from files beside `docs/`."""
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=_linked(text, inside=False)))
+        files.append(File.generated(config, page, content=linked_from(text, folder=ROOT, page=page)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links out of `docs/`, and lists that follow a line of text at once, as GitHub reads them."""
-    generated = page.file.src_uri in PAGES.values()
-    return _lists(markdown if generated else _linked(markdown, inside=True))
+    """Make links and lists of GitHub's Markdown read the same on the site."""
+    name = page.file.src_uri
+    if name in PAGES.values():
+        return _lists(markdown)
+    return _lists(linked_from(markdown, folder=(DOCS / name).parent, page=name))
 
 
-def _linked(text: str, *, inside: bool) -> str:
-    """`inside`: the text lies in `docs/`, so that links to the repository begin with `../`."""
+def linked_from(text: str, *, folder: Path, page: str) -> str:
+    """Return Markdown of a file in `folder` with links that work from `page` of the site."""
+    folder_of_page = (DOCS / page).parent
 
-    def replace(found: re.Match[str]) -> str:
-        label, up, target, anchor = found[1], found[2], found[3], found[4] or ""
-        if inside and not up:
-            return found[0]
-        if not (ROOT / target).exists():
-            raise PluginError(f"a link to {target}, which is not there")
-        if target.startswith("docs/"):
-            return f"[{label}]({target.removeprefix('docs/')}{anchor})"
-        if target in ELSEWHERE:
-            return f"[{label}]({ELSEWHERE[target]}{anchor})"
+    def replace(match: re.Match[str]) -> str:
+        label, target, anchor = match["label"], match["target"], match["anchor"] or ""
+        if folder != ROOT and not target.startswith("../"):
+            return match[0]  # another page beside this one: mkdocs checks it; or code, `heads[0](tokens)`
+        file = (folder / target).resolve()
+        if not file.exists():
+            raise PluginError(f"{page}: a link to {target}, which does not exist")
+        in_repository = str(file.relative_to(ROOT))
+        if in_repository in ELSEWHERE:
+            file = DOCS / ELSEWHERE[in_repository]
+        if file.is_relative_to(DOCS):
+            return f"[{label}]({os.path.relpath(file, folder_of_page)}{anchor})"
         return label if label.startswith("`") else f"`{label}`"
 
     return LINK.sub(replace, text)

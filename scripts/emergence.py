@@ -21,7 +21,7 @@ from posenc.results.load import load_runs
 from posenc.results.rows import as_trained
 
 DOCS = Path(__file__).parents[1] / "docs"
-STORED, FIGURE = DOCS / "study" / "emergence.json", DOCS / "pictures" / "study" / "emergence.png"
+STORED, FIGURE = DOCS / "records" / "study" / "emergence.json", DOCS / "pictures" / "study" / "emergence.png"
 CHANCE = math.log(16)  # nats: one of the alphabet's 16 values
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 

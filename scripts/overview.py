@@ -1,8 +1,8 @@
 """Draw every encoding of the study in one figure: loss at T, harm, use and room.
 
     python scripts/overview.py
-Rows from the least harm to the most. Loss, harm and use are those of docs/study-recall, room that of
-docs/study-room: trained at 8T (filled), and what of it one trained at T gains that keeps its loss (hollow).
+Rows from the least harm to the most. Loss, harm and use are those of docs/records/study-recall, room that of
+docs/records/study-room: trained at 8T (filled), and what of it one trained at T gains that keeps its loss (hollow).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PANELS: dict[str, Value] = {
 
 
 def rows_of(name: str) -> list[Row]:
-    return compare_runs(load_runs([DOCS / name]), CompareRequest())[0].rows
+    return compare_runs(load_runs([DOCS / "records" / name]), CompareRequest())[0].rows
 
 
 def values() -> list[Value]:

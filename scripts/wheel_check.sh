@@ -26,6 +26,10 @@ mkdir "$work/elsewhere" && cd "$work/elsewhere"
 "$work/venv/bin/posenc" train -m experiment=smoke train.tokens=4096 eval.max_targets=1000 encoding=rope,log_recency >/dev/null
 "$work/venv/bin/posenc" compare --format csv >table.csv # not into grep -q, which closes the pipe early
 grep -q '^fixed-target,log_recency,' table.csv
+for study in study study-recall study-room; do
+  "$work/venv/bin/posenc" compare "$study" --format csv >"$study.csv"
+  grep -q ',alibi,alibi,' "$study.csv"
+done
 "$work/venv/bin/posenc" show encoding=rope --out rope.png >/dev/null
 "$work/venv/bin/posenc" train encoding=nope encoding.base=1 2>"$work/err" && exit 1
 grep -q 'encoding.base' "$work/err"

@@ -116,8 +116,8 @@ def test_every_printed_field_is_described(posenc, trained_once, options):
 
 @pytest.mark.parametrize(("folder", "context_length"), [("study", 64), ("study-128", 128)])
 def test_records_are_compact_and_of_finished_runs_of_one_recipe(folder, context_length):
-    runs = load_runs([DOCS / folder])
-    assert runs and sum(file.stat().st_size for file in (DOCS / folder).iterdir()) < 5e6
+    runs = load_runs([DOCS / "records" / folder])
+    assert runs and sum(file.stat().st_size for file in (DOCS / "records" / folder).iterdir()) < 5e6
     assert len({run.facts["corpus"]["fingerprint"] for run in runs}) == 1
     protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
     for run in runs:

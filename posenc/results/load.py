@@ -336,9 +336,12 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path.parent]
     if os.path.isdir(path) or (path.name.endswith(SUFFIX) and is_file):  # noqa: PTH112
         return [path]
-    if str(given) in STUDIES:  # inside the installed package, or in docs/ of a clone
+    if str(given) in STUDIES:
         package = Path(__file__).resolve().parents[1]
-        return [(package if (package / given).is_dir() else package.parent / "docs") / given]
+        installed = package / "records"  # a wheel has the three folders inside the package
+        in_clone = package.parent / "docs" / "records"
+        records = installed if installed.is_dir() else in_clone
+        return [records / given]
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
     if matches not in ([], [str(path)]):
         return [path for match in matches for path in _expanded(match)]

@@ -62,7 +62,7 @@ def of_run(root, which="", **saved):
 
 
 def test_a_run_of_the_study_is_one_screen():
-    text = of_run(ROOT / "docs" / "study", "rope-nano-T64-s0-", saved=Path("runs/default/rope"))
+    text = of_run(ROOT / "docs" / "records" / "study", "rope-nano-T64-s0-", saved=Path("runs/default/rope"))
     lines = text.splitlines()
     assert len(lines) <= 20 and len(text.split()) <= 140 and max(map(len, lines)) <= 80
     assert len(re.findall(r"\d\.\d", text)) <= 30

@@ -16,7 +16,7 @@ MORE_DOCUMENTS, MORE_SEEDS = statistics.MORE_DOCUMENTS, statistics.MORE_SEEDS
 BIT = math.log(2)
 NEAR = 1e-6
 DOCUMENTS = 60
-STUDY = Path(__file__).parents[2] / "docs" / "study"
+STUDY = Path(__file__).parents[2] / "docs" / "records" / "study"
 
 
 def estimate(value, half):
