@@ -1,0 +1,109 @@
+"""The base of every settings type, and the marks that say what a field means for a run.
+
+A mark stands on each field once. The hash of a run, the rows of a comparison and what a resumed run may
+change all follow from it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Mark(Enum):
+    """What another value of a field makes of a run."""
+
+    DEFINES = "another run, and another row of a comparison"
+    SIZE = "another run, which is not ranked beside the first unless asked"
+    SEED = "another run of the same row"
+    FREE = "the same run"
+
+
+def defines_run() -> Any:
+    """Mark a field that defines the run: another value is another run and another row."""
+    return Field(json_schema_extra={"mark": Mark.DEFINES.name})
+
+
+def size() -> Any:
+    """Mark a field that defines the run and its size: runs that differ here are not ranked together."""
+    return Field(json_schema_extra={"mark": Mark.SIZE.name})
+
+
+def per_seed() -> Any:
+    """Mark a field that defines the run but may differ between the seeds of one row."""
+    return Field(json_schema_extra={"mark": Mark.SEED.name})
+
+
+def free(default: Any = ...) -> Any:
+    """Mark a field that changes no number of a run, such as its name or its tracker."""
+    return Field(default, json_schema_extra={"mark": Mark.FREE.name})
+
+
+class Settings(BaseModel):
+    """Typed settings that never change once made. Every field has a mark, or is a group of marked fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def with_changes(self, **changes: Any) -> Self:
+        """Return a copy with other values, which are trusted to be of the fields' types."""
+        return self.model_copy(update=changes)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as plain data, as config.yaml holds them."""
+        return self.model_dump()
+
+    def marked(self, *marks: Mark) -> dict[str, Any]:
+        """Return the fields with one of these marks as nested plain data; groups without any are left out."""
+        values: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            mark = mark_of(field.json_schema_extra)
+            if mark in marks:
+                values[name] = value.plain() if isinstance(value, Settings) else value
+            elif mark is None and isinstance(value, Settings):
+                inside = value.marked(*marks)
+                if inside:
+                    values[name] = inside
+        return values
+
+
+def mark_of(extra: Any) -> Mark | None:
+    """Return the mark in a field's extra data; None for a group, whose own fields have marks."""
+    return Mark[extra["mark"]] if isinstance(extra, dict) and "mark" in extra else None
+
+
+class Choice(Settings):
+    """The choice of a config group: its name, and parameters that only the chosen thing knows.
+
+    Whoever builds the chosen thing checks the parameters (`posenc.settings.signature`). Until then they are
+    plain data, so that a stored run can be read without the code of its encoding.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+    name: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters beside `name` and beside the fields that the type declares."""
+        return dict(self.model_extra or {})
+
+    def marked(self, *marks: Mark) -> dict[str, Any]:
+        """Return the marked fields; the parameters count as the name does."""
+        values = super().marked(*marks)
+        if mark_of(type(self).model_fields["name"].json_schema_extra) in marks:
+            values |= self.parameters
+        return values
+
+
+def flattened(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one with dotted keys: {"train": {"lr": 1}} is {"train.lr": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

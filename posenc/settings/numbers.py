@@ -1,0 +1,100 @@
+"""Numbers and texts as YAML and the command line give them.
+
+YAML reads `4e6` as a float, so a whole number may arrive as 4000000.0. It reads `true` as a boolean, which
+Python would take for 1. The types here accept the first and refuse the second.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, Strict
+from pydantic_core import PydanticCustomError
+
+from posenc.core.errors import UserError
+
+LARGEST_WHOLE = 2**63 - 1  # the largest number that files, seeds and tensors can hold
+
+
+def _as_whole(value: Any) -> Any:
+    """Return 6e6 as 6000000. Raises PydanticCustomError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("wrong_type", "wrong type")
+    if isinstance(value, float) and not value.is_integer():  # neither are nan and infinity
+        raise PydanticCustomError("wrong_type", "not a whole number")
+    number = int(value)
+    if abs(number) > LARGEST_WHOLE:
+        raise PydanticCustomError("too_large", "too large")
+    return number
+
+
+def _as_number(value: Any) -> Any:
+    """Return 3 as 3.0. Raises PydanticCustomError for booleans, text, nan and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("wrong_type", "wrong type")
+    if abs(value) > LARGEST_WHOLE and isinstance(value, int):
+        raise PydanticCustomError("too_large", "too large")
+    if not math.isfinite(value):
+        raise PydanticCustomError("out_of_range", "out of range")
+    return float(value)
+
+
+def _as_text(value: Any) -> Any:
+    """Return the text; a bare number such as `name=7` is meant as text."""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_as_whole)]
+Number = Annotated[float, BeforeValidator(_as_number)]
+Text = Annotated[str, BeforeValidator(_as_text)]
+Flag = Annotated[bool, Strict()]  # neither 1 nor "true"
+
+CountingNumber = Annotated[Whole, Ge(1)]
+NonNegative = Annotated[Number, Ge(0)]
+Positive = Annotated[Number, Gt(0)]
+Share = Annotated[Number, Gt(0), Le(1)]  # a part of something, never none of it
+
+
+def check_whole(
+    key: str, value: Any, *, least: int, most: int = LARGEST_WHOLE, too_small: str = "too small"
+) -> int:
+    """Return a whole number from `least` to `most`; 6e6 is one. Raises UserError.
+
+    `too_small` says what is wrong with a smaller one.
+    """
+    up_to = f" to {most}" if most < LARGEST_WHOLE else ""
+    allowed = f"a whole number from {least}{up_to}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(key, value, "wrong type", allowed=allowed)
+    if isinstance(value, float) and not value.is_integer():  # neither are nan and infinity
+        raise UserError(key, value, "not a whole number", allowed=allowed)
+    if value < least:
+        raise UserError(key, as_typed(value), too_small, allowed=allowed)
+    if value > most:
+        raise UserError(key, as_typed(value), "too large", allowed=allowed)
+    return int(value)
+
+
+def check_between(
+    key: str, value: float, low: float, high: float = math.inf, *, above_low: bool = False
+) -> float:
+    """Return a number from `low` to `high`, with `above_low` one above `low`. Raises UserError."""
+    high_enough = low < value if above_low else low <= value
+    if not high_enough or value > high or not math.isfinite(value):
+        begin = "above" if above_low else "from"
+        up_to = f" to {high:g}" if high < math.inf else ""
+        raise UserError(key, value, "out of range", allowed=f"a number {begin} {low:g}{up_to}")
+    return float(value)
+
+
+def as_typed(value: Any) -> Any:
+    """Return a number in digits; a huge one such as 1e30 as the user typed it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if abs(value) < 1e16:
+        return f"{value:.0f}" if float(value).is_integer() else value
+    return repr(float(value)).replace("e+", "e")

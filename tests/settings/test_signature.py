@@ -1,0 +1,138 @@
+"""Parameters of a choice are checked by the signature of what takes them."""
+
+from typing import Any, Literal
+
+import pytest
+
+from posenc.core.errors import UserError
+from posenc.settings.base import Choice
+from posenc.settings.signature import check_arguments, check_choice, defaults_of, parameters_of
+
+
+def function(
+    known: int,
+    *,
+    base: float,
+    count: int,
+    layout: Literal["half", "interleaved"],
+    reach: int | None,
+    parts: list[str],
+    **options: Any,
+) -> None: ...
+
+
+def with_defaults(
+    *, factor: Literal["auto"] | float = "auto", flag: bool = False, table: dict[str, int] | None = None
+) -> None: ...
+
+
+class AnEncoding:
+    def __init__(self, shape: Any, slope: float, *, width: int = 3) -> None: ...
+
+
+GOOD: dict[str, Any] = {"base": 1.5, "count": 2, "layout": "half", "reach": None, "parts": ["a", "b"]}
+
+
+def check(**changed: Any) -> dict[str, Any]:
+    return check_arguments(function, {**GOOD, **changed}, "group")
+
+
+def test_right_arguments_come_back_unchanged() -> None:
+    assert check() == GOOD
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("factor", "auto"), ("factor", 2.0), ("flag", True), ("table", {"a": 1}), ("table", None)],
+)
+def test_arguments_with_defaults_may_be_given(key: str, value: Any) -> None:
+    assert check_arguments(with_defaults, {key: value}, "group") == {key: value}
+
+
+def test_a_whole_number_is_taken_for_a_number() -> None:
+    assert repr(check(base=3)["base"]) == "3.0"
+
+
+def test_a_number_without_a_fraction_is_taken_for_a_whole_one() -> None:
+    assert repr(check(count=2.0)["count"]) == "2"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("base", "10"),
+        ("base", None),
+        ("base", True),
+        ("base", [1.0]),
+        ("base", float("inf")),
+        ("count", 2.5),
+        ("count", True),
+        ("count", "2"),
+        ("count", None),
+        ("count", 2**63),
+        ("reach", "far"),
+        ("reach", 2.5),
+        ("reach", False),
+        ("layout", "Half"),
+        ("layout", None),
+        ("layout", ["half"]),
+        ("parts", "a"),
+        ("parts", ["a", 1]),
+        ("parts", None),
+    ],
+)
+def test_wrong_types_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        check(**{key: value})
+    assert caught.value.key.startswith(f"group.{key}")
+    assert caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("flag", 1), ("flag", "true"), ("factor", "automatic"), ("table", ["a"])]
+)
+def test_wrong_types_beside_defaults_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        check_arguments(with_defaults, {key: value}, "group")
+    assert caught.value.key == f"group.{key}"
+
+
+def test_an_unknown_key_gets_the_nearest_one() -> None:
+    with pytest.raises(UserError, match=r"did you mean: group\.layout") as caught:
+        check(layuot="half")
+    assert caught.value.key == "group.layuot"
+
+
+def test_an_unknown_word_gets_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="did you mean: interleaved"):
+        check(layout="interleave")
+
+
+def test_only_keyword_parameters_are_settings() -> None:
+    with pytest.raises(UserError, match=r"group\.known"):
+        check(known=1)
+
+
+def test_a_missing_key_is_named() -> None:
+    without_count = {key: value for key, value in GOOD.items() if key != "count"}
+    with pytest.raises(UserError, match="missing") as caught:
+        check_arguments(function, without_count, "group")
+    assert caught.value.key == "group.count"
+
+
+def test_behind_shape_every_parameter_is_a_setting() -> None:
+    assert parameters_of(AnEncoding) == {"slope": float, "width": int}
+
+
+def test_defaults_are_those_of_the_class() -> None:
+    assert defaults_of(AnEncoding) == {"width": 3}
+
+
+def test_a_choice_is_checked_by_what_it_names() -> None:
+    choice = Choice(name="mine", slope=1)
+    assert check_choice("group", choice, {"mine": AnEncoding}, "there is none") == {"slope": 1.0}
+
+
+def test_an_unknown_choice_gets_the_nearest_name() -> None:
+    with pytest.raises(UserError, match="did you mean: mine"):
+        check_choice("group", Choice(name="min"), {"mine": AnEncoding}, "there is none")
