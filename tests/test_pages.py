@@ -85,9 +85,9 @@ def described():
 
 @pytest.mark.parametrize("name", ["schema", "encodings"])
 def test_the_page_is_what_its_script_writes(name):
-    code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
+    code = f"import sys; sys.path[:0] = ['scripts/docs']; import {name}_page as s; print(s.page(), end='')"
     made, page = tiny.python("-c", code), (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    assert made.code == 0 and made.out == page, f"run python scripts/{name}_page.py"
+    assert made.code == 0 and made.out == page, f"run python scripts/docs/{name}_page.py"
 
 
 def test_every_field_on_disk_is_described(trained_once):
@@ -128,5 +128,5 @@ def test_records_are_compact_and_of_finished_runs_of_one_recipe(folder, context_
 
 
 def test_every_table_and_figure_is_what_the_records_give():
-    done = tiny.python("scripts/study_page.py", "--check")
+    done = tiny.python("scripts/docs/pages.py", "--check")
     assert done.code == 0, done.out + done.err

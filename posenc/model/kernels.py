@@ -27,7 +27,7 @@ MAX_SCORES_GPU = 1 << 26
 CAUSAL_FROM = 2048  # keys; from there on also for memory: blocks keep their weights for the backward pass
 MASKED_FROM = 256
 MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
-FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/check_gpu.py
+FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/checks/gpu.py
 MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 
 # Numbers of keys that the blocks of a long window may have. oneDNN makes and keeps code for every shape of a

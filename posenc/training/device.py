@@ -64,7 +64,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 # `auto` is off on a CPU: most runs there end before it pays. Every encoding against itself (nano, T = 64,
 # fp32, two cores with AVX2): compiling takes up to 41 s, a step then 0.79 to 1.01 of its time, median 0.89;
 # at T = 512 0.66 to 0.83 (nope, rope, t5, fox). In bf16 (AVX-512; alibi too) 0.82 to 0.85, and 0.77 to 0.96
-# at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/check_gpu.py.
+# at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/checks/gpu.py.
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
     """Decide `train.compile` before the run starts; `flops` are those of the whole training."""
     word = str(setting).lower()

@@ -108,15 +108,15 @@ def test_what_is_measured_is_named_and_every_format_says_the_same(document):
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["nanoGPT-like", "transformers", "x-transformers"])
 def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
-    monkeypatch.syspath_prepend(str(tiny.ROOT / "scripts"))
-    import bench_peers
+    monkeypatch.syspath_prepend(str(tiny.ROOT / "scripts" / "bench"))
+    import peers
 
-    if bench_peers.installed().get(package, "") is None:
+    if peers.installed().get(package, "") is None:
         pytest.skip(f"needs {package}")
     (case,) = chosen(*tiny.MODEL, *SMALL, "train.batch_tokens=256", "train.lr=1e-2", lengths="none")
-    every = [one for one in bench_peers.PEERS if one.package == package]
+    every = [one for one in peers.PEERS if one.package == package]
     for peer, attention in [(one, attention) for one in every for attention in one.attentions]:
-        model, ours = bench_peers.peer_model(peer, attention, case), case.model()
+        model, ours = peers.peer_model(peer, attention, case), case.model()
         sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
         assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
         tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -126,7 +126,7 @@ def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
         assert before.shape == (2, 16, 256)
         assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
         assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-        losses, loss = [], bench_peers.PeerLoss(model)
+        losses, loss = [], peers.PeerLoss(model)
         loss.register_forward_hook(lambda module, given, found, told=losses: told.append(found.item()))
         work = training(case, model, lambda _, loss=loss: loss)
         for _ in range(20):

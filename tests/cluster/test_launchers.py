@@ -1,4 +1,4 @@
-"""Sweeps through Slurm; the real one is scripts/cluster_check.sh."""
+"""Sweeps through Slurm; the real one is scripts/checks/cluster.sh."""
 
 import os
 import subprocess
@@ -113,6 +113,6 @@ def test_on_a_real_slurm(part):
     pytest.importorskip("submitit")
     if os.getuid() != 0:
         pytest.skip("Slurm's daemons need root")
-    script = ["bash", str(tiny.ROOT / "scripts/cluster_check.sh"), "--venv", sys.prefix, "--only", part]
+    script = ["bash", str(tiny.ROOT / "scripts/checks/cluster.sh"), "--venv", sys.prefix, "--only", part]
     done = subprocess.run(script, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

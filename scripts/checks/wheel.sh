@@ -2,7 +2,7 @@
 # Build the wheel, install it into a clean environment, train and compare from another directory, beside a
 # package with an encoding of its own that is made literally as docs/add-an-encoding.md says.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$root/.venv/bin/python" -m build --wheel --outdir "$work/dist" "$root" >"$work/build.log" 2>&1 || {

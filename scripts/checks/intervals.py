@@ -1,6 +1,6 @@
 """What posenc's words and intervals are worth: power on the reference study, and right by simulation.
 
-    python scripts/check_statistics.py [EXPERIMENTS]
+    python scripts/checks/intervals.py [EXPERIMENTS]
 Prints Markdown tables (a few minutes on one core). Welch: against the best row, unpaired, each row with a
 variance of its own. Ours: as posenc.results.statistics does it. Simulated rows
 are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their

@@ -2,8 +2,8 @@
 # posenc's sweeps on a real Slurm of one node, which is brought up here and taken down again: a sweep, jobs that
 # are requeued, pre-empted, signalled, killed and cancelled, and what the one who waits is told.
 #
-#   sudo scripts/cluster_check.sh                a fresh environment; takes minutes
-#   sudo scripts/cluster_check.sh --venv DIR     with this one, which has posenc[slurm]
+#   sudo scripts/checks/cluster.sh                a fresh environment; takes minutes
+#   sudo scripts/checks/cluster.sh --venv DIR     with this one, which has posenc[slurm]
 #        ... --only NAME                         of sweep, requeue, signal, preempt, limit, killed
 #        ... --tokens N                          of the runs that are disturbed, 192000: some 10 s on an idle core
 #        ... --keep                              leave the working folder there
@@ -11,7 +11,7 @@
 # Slurm needs root and Debian's packages slurm-wlm and munge, which are installed if they are missing. Nothing
 # outside the working folder is changed, an installed Slurm is not touched, and nothing is left running.
 set -uo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 venv='' only='' keep='' tokens=192000
 while [ $# -gt 0 ]; do
   case $1 in
@@ -24,8 +24,8 @@ while [ $# -gt 0 ]; do
 done
 work=$(mktemp -d "${TMPDIR:-/tmp}/posenc-cluster-XXXXXX")
 started=()
-# shellcheck source=scripts/cluster_slurm.sh
-. "$root/scripts/cluster_slurm.sh"
+# shellcheck source=scripts/checks/cluster_slurm.sh
+. "$root/scripts/checks/cluster_slurm.sh"
 take_down() {
   set +e
   [ -n "$own_slurm" ] && SLURM_CONF=$own_slurm timeout 10 scancel --me -f 2>/dev/null

@@ -1,6 +1,6 @@
 """Time models of the same size from other packages beside posenc's, in turns: the JSON of `posenc bench`.
 
-    python scripts/bench_peers.py encoding=rope context_length=64,256,512 > peers.json
+    python scripts/bench/peers.py encoding=rope context_length=64,256,512 > peers.json
 Peers have the same shape, batch, precision, clipping and fused AdamW, tied embeddings, their own loss and
 positions, and of their ways to attend the one that is faster here before compilation. Beside the figures of a
 step each cell has those of a forward pass, the logits of a step's batch without gradients.

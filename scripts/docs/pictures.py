@@ -1,6 +1,6 @@
 """Write docs/pictures: what six encodings do at their initial values, as `posenc show` draws it.
 
-From the root of a clone: python scripts/pictures.py [NAME...]
+From the root of a clone: python scripts/docs/pictures.py [NAME...]
 PNG of 256 colours: half the size of SVG for maps, a quarter of the plain PNG.
 """
 
@@ -16,7 +16,7 @@ from posenc.cli.show import picture_of
 from posenc.config.overrides import CommandLine
 from posenc.report.pictures import picture_bytes
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 NAMES = ("rope", "alibi", "sinusoidal", "t5", "kerple_log", "fire")
 
 

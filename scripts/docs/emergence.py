@@ -1,7 +1,7 @@
 """Draw when each encoding begins to recall planted values, from the losses that its training logged.
 
-    python scripts/emergence.py runs/study --store         keep the losses of run directories in the JSON
-    python scripts/emergence.py                            draw the figure from the JSON
+    python scripts/docs/emergence.py runs/study --store         keep the losses of run directories in the JSON
+    python scripts/docs/emergence.py                            draw the figure from the JSON
 The JSON has the loss on values that can be known, in nats, by row, seed and tokens trained. What it held of
 other rows and seeds stays.
 """
@@ -20,7 +20,7 @@ from posenc.report.charts import image, on_paper
 from posenc.results.load import load_runs
 from posenc.results.rows import as_trained
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 STORED, FIGURE = DOCS / "records" / "study" / "emergence.json", DOCS / "pictures" / "study" / "emergence.png"
 CHANCE = math.log(16)  # nats: one of the alphabet's 16 values
 Curves = dict[str, dict[str, list[tuple[float, float]]]]

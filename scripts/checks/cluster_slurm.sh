@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154
-# A Slurm of one node below $work, for scripts/cluster_check.sh, which sources this. bring_up adds its daemons to
+# A Slurm of one node below $work, for scripts/checks/cluster.sh, which sources this. bring_up adds its daemons to
 # `started`; once its controller answers, `own_slurm` is its configuration.
 
 # none but our own: that of the machine, or a job we may be in

@@ -1,6 +1,6 @@
 """Check and time the attention kernels on a CUDA machine: one command, no corpus.
 
-    python scripts/check_gpu.py [NAME ...] [--part numbers times] [--model small base] [--json FILE]
+    python scripts/checks/gpu.py [NAME ...] [--part numbers times] [--model small base] [--json FILE]
 
 numbers  logits and gradients of every encoding (all without names), also with a window and with drawn
          positions, T = 64 to 2048: by the chosen kernels and by blocks of queries, each against the blocks in

@@ -1,6 +1,6 @@
 """Write docs/schema.md: the fields of results.json and of `posenc compare --format json`, from their types.
 
-    python scripts/schema_page.py
+    python scripts/docs/schema_page.py
 The meaning of a field is the comment behind it in the code, so the page cannot tell something else.
 """
 
@@ -16,7 +16,7 @@ from typing import get_args
 
 from posenc.results.statistics import Method
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "rows.Column", "rows.Row", "rows.Cell"]
@@ -29,7 +29,7 @@ COMPARISON += [
 ]
 HEADER = """# The JSON that posenc writes
 
-Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
+Written by `python scripts/docs/schema_page.py` from the types in `posenc/results/`. `schema_version` is
 {version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
 per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
 that does not exist is `null`, never NaN; then `note` says why.

@@ -1,8 +1,9 @@
 """Draw every encoding of the study in one figure: loss at T, harm, use and room.
 
-    python scripts/overview.py
-Rows from the least harm to the most. Loss, harm and use are those of docs/records/study-recall, room that of
-docs/records/study-room: trained at 8T (filled), and what of it one trained at T gains that keeps its loss (hollow).
+    python scripts/docs/overview.py
+Rows go from the least harm to the most. Loss, harm and use are those of docs/records/study-recall. Room is
+that of docs/records/study-room: trained at 8T (filled), and what a model trained at T gains, if it keeps
+its loss (hollow).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.rows import Row
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 FIGURE = DOCS / "pictures" / "study" / "overview.png"
 STEP, COLOR = 10.5, "#2a78d6"  # points a row
 Value = dict[str, Any]

@@ -1,8 +1,8 @@
 """Why some encodings of the study lose beyond T: trained models, altered at one place, measured again.
 
-    python scripts/study_causes.py runs/reference/fire-nano-T64-s0-* runs/reference/t5-nano-T64-s0-* ...
-writes docs/records/study/causes.json, of which docs/study.md makes a table (study_page.py): nats per token on a
-quarter of the test targets, spread over the documents. Nothing is trained. The run of another base:
+    python scripts/docs/causes.py runs/reference/fire-nano-T64-s0-* runs/reference/t5-nano-T64-s0-* ...
+writes docs/records/study/causes.json, which docs/study-first.md shows as a table: nats per token on a quarter
+of the test targets, spread over the documents. Nothing is trained. The run of another base:
     posenc train experiment=reference encoding=scale_invariant encoding.base=16
 """
 
@@ -28,7 +28,7 @@ from posenc.running.eval_job import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
 TARGETS = 8000
-OUT = Path(__file__).parents[1] / "docs" / "records" / "study" / "causes.json"
+OUT = Path(__file__).parents[2] / "docs" / "records" / "study" / "causes.json"
 MULTIPLES = (1, 2, 4, 8)
 NEAR = 16  # keys
 SHUT = -1e4  # a score that leaves nothing of its key

@@ -1,7 +1,7 @@
 """Remake every table and figure of the study's pages, and others that quote it, from the records in docs/.
 
-    python scripts/study_page.py            write what changed
-    python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
+    python scripts/docs/pages.py            write what changed
+    python scripts/docs/pages.py --check    only tell what would change; exit code 1 if anything would
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
     <!-- prints: FILE OVERRIDES as DIR -->    what `posenc train` prints at its end
@@ -14,9 +14,9 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- room: PATH PATH -->             encodings trained at T and at 8T: what the far text is worth
     <!-- sizes: PATH PATH ... -->            harm and use of the same encodings by size of the model
     <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
-    <!-- causes: FILE -->                    what scripts/study_causes.py measured
+    <!-- causes: FILE -->                    what scripts/docs/causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
-    <!-- peers: FILE FILE -->                other packages beside posenc, by scripts/bench_peers.py
+    <!-- peers: FILE FILE -->                other packages beside posenc, by scripts/bench/peers.py
     <!-- directions: FILE -->                directions of each paper's losses that are met, and not
     <!-- retrieval: FILE FILE -->            the same of each paper's accuracies, beside recall
 A figure has one line, and the file is what the command draws:
@@ -39,14 +39,14 @@ from pathlib import Path
 import emergence
 import numpy as np
 import overview
-import study_tables
+import record_tables
 from PIL import Image
 from typer.testing import CliRunner
 
 from posenc.cli import app
 from posenc.report.writers import show_runs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAMES = ("study", "study-more", "study-first", "reading-the-numbers", "tutorial", "performance")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 MADE = re.compile(
@@ -79,7 +79,7 @@ def prints(words: str) -> str:
     """What `posenc train OVERRIDES` prints on stdout at its end: FILE OVERRIDES as DIR."""
     conditions, _, directory = words.partition(" as ")
     path, *overrides = conditions.split()
-    runs = study_tables.runs_of([path])
+    runs = record_tables.runs_of([path])
     runs[0].status["overrides"] = overrides  # bundles do not have what was typed
     stream = io.StringIO()
     show_runs(runs, stream, saved=Path(directory))
@@ -89,20 +89,20 @@ def prints(words: str) -> str:
 MAKERS = {
     "posenc ": shown,
     "prints: ": prints,
-    "costs: ": study_tables.costs,
-    "changes: ": study_tables.changes,
-    "grid: ": study_tables.grid,
-    "seeds: ": study_tables.seeds,
-    "repeated: ": study_tables.repeated,
-    "recalled: ": study_tables.recalled,
-    "room: ": study_tables.room,
-    "sizes: ": study_tables.sizes,
-    "verdicts: ": study_tables.verdicts,
-    "causes: ": study_tables.causes,
-    "bench: ": study_tables.bench,
-    "peers: ": study_tables.peers,
-    "directions: ": study_tables.directions,
-    "retrieval: ": study_tables.retrieval,
+    "costs: ": record_tables.costs,
+    "changes: ": record_tables.changes,
+    "grid: ": record_tables.grid,
+    "seeds: ": record_tables.seeds,
+    "repeated: ": record_tables.repeated,
+    "recalled: ": record_tables.recalled,
+    "room: ": record_tables.room,
+    "sizes: ": record_tables.sizes,
+    "verdicts: ": record_tables.verdicts,
+    "causes: ": record_tables.causes,
+    "bench: ": record_tables.bench,
+    "peers: ": record_tables.peers,
+    "directions: ": record_tables.directions,
+    "retrieval: ": record_tables.retrieval,
 }
 
 

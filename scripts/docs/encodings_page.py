@@ -1,6 +1,6 @@
 """Write docs/encodings.md from the classes: table, formulas, settings, snippets that laws catch.
 
-From the root of a clone: python scripts/encodings_page.py
+From the root of a clone: python scripts/docs/encodings_page.py
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from posenc.evaluation.extensions import default_knobs, extensions
 from posenc.laws import statement
 from posenc.model.attention import LatentAttention
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "encodings.md"
 PICTURES = ROOT / "docs" / "pictures"
 
 INTRO = """# The catalogue of encodings and extensions
 
-This page is made from the classes by `python scripts/encodings_page.py`; what it says of an encoding stands
-in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws
-it, `posenc check encoding=NAME` holds it to the laws. [Common errors](traps.md) lists what
+This page is made from the classes by `python scripts/docs/encodings_page.py`; what it says of an encoding
+stands in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME`
+draws it, `posenc check encoding=NAME` holds it to the laws. [Common errors](traps.md) lists what
 implementations get wrong.
 
 i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L

@@ -1,6 +1,6 @@
 """Measure seven architectures of transformers by posenc and by a loop over the model; what naive ways give.
 
-python scripts/check_hf.py FOLDER [SECONDS]: each is trained on SymPy for so long (60) by transformers, saved
+python scripts/checks/hf.py FOLDER [SECONDS]: each is trained on SymPy for so long (60) by transformers, saved
 to FOLDER, and read from there by both. Then the traps, the wrong number beside posenc's, and the cost of a
 model of 10M parameters at 8T. The folder is kept: a second call trains nothing.
 """
@@ -23,7 +23,7 @@ from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import EvalRequest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 import hf_models
 
 T = 64

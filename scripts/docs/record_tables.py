@@ -1,4 +1,4 @@
-"""The makers of scripts/study_page.py: what stands in a page, from the records alone, as Markdown."""
+"""The makers of scripts/docs/pages.py: what stands in a page, from the records alone, as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posenc.results.rows import Cell
 from posenc.results.settings import where
 from posenc.results.statistics import short_verdict
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SEEDS_APART = 0.2  # shares found at the last multiple that are named as different seeds
 RETRIEVAL = dict.fromkeys(row["table"] for row in published() if row["metric"] == SHARES)
 APART = (
@@ -286,7 +286,7 @@ def bench(words: str) -> str:
 
 
 def peers(words: str) -> str:
-    """Other packages' times of a step and a forward pass over posenc's, from `scripts/bench_peers.py`."""
+    """Other packages' times of a step and a forward pass over posenc's, from `scripts/bench/peers.py`."""
     rows: dict[str, dict[str, str]] = {}
     for path in words.split():
         for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
