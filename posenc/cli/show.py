@@ -14,8 +14,11 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.report.charts import FORMATS
-from posenc.report.pictures import FAR, Picture, measure, picture_bytes, picture_text
+from posenc.pictures.draw import picture_bytes
+from posenc.pictures.measure import FAR, measure
+from posenc.pictures.panels import Picture
+from posenc.pictures.text import picture_text
+from posenc.report.vega import FORMATS
 from posenc.report.writers import write
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts

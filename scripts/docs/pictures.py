@@ -14,7 +14,7 @@ from PIL import Image
 
 from posenc.cli.show import picture_of
 from posenc.config.overrides import CommandLine
-from posenc.report.pictures import picture_bytes
+from posenc.pictures.draw import picture_bytes
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 NAMES = ("rope", "alibi", "sinusoidal", "t5", "kerple_log", "fire")

@@ -1,0 +1,89 @@
+"""Measure where the real attention looks when its inputs are random."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding
+from posenc.encodings.sum import Composed
+from posenc.model.kernels import attend
+from posenc.pictures.panels import Numbers
+
+WINDOWS = 32  # random windows that a mean is over
+MOST_QUERIES = 16  # of each window, the last ones
+SMOOTHED = 20  # a weight is the mean of its neighbours up to 1/20 of the distance away
+
+
+class _Recorder(Composed):
+    """Pass an encoding through, and keep the weights that the attention hands to the `values` hook."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__(encoding.shape, (encoding,))
+        # The attention works through blocks of queries and begins with the last block.
+        self.blocks: list[Tensor] = []
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        return super().hooks | {"values"}
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        self.blocks.append(p)
+        return p @ v
+
+
+def random_generator(purpose: str, number: int = 0) -> torch.Generator:
+    """Return a source of random inputs with a fixed seed, so that a picture is the same every time."""
+    return generator_for(0, "picture", purpose, number)
+
+
+def attention_weights(encoding: Encoding, keys: int, queries: int, draw: int) -> Tensor:
+    """Return the attention weights (H, T, S) in layer 0 for random inputs of unit variance.
+
+    There are S = `keys` tokens, and the last T = `queries` of them are the queries.
+    """
+    generator = random_generator("attention", draw)
+    shape = encoding.shape
+    stream = torch.randn(1, keys, shape.d_model, generator=generator)  # (1, S, d_model)
+    q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)  # (1, H, S, D)
+    recorder = _Recorder(encoding)
+    attend(q[:, :, -queries:], k, torch.zeros_like(k), stream, torch.arange(keys), recorder, layer=0)
+    blocks = []
+    for weights in reversed(recorder.blocks):
+        all_heads = weights.expand(*weights.shape[:3], -1)
+        blocks.append(F.pad(all_heads, (0, keys - weights.shape[-1])))
+    return torch.cat(blocks, dim=2)[0]
+
+
+def mean_weights(encoding: Encoding, keys: int) -> Numbers:
+    """Return the mean weight that a query gives to the key at distance r: (H, R).
+
+    The queries are the last ones of random windows; the middle one of them sees `keys` keys. The means are
+    smoothed over neighbouring distances, because those of random inputs are noisy.
+    """
+    queries = min(MOST_QUERIES, max(1, keys // 4))  # few, compared with the keys that they see
+    window = keys + queries // 2
+    distances = window - queries + 1
+    total = torch.zeros(encoding.shape.n_heads, distances, dtype=torch.float64)  # (H, R)
+    for draw in range(WINDOWS):
+        weights = attention_weights(encoding, window, queries, draw).double()  # (H, T, S)
+        for query in range(queries):
+            seen_keys = weights[:, query, : distances + query]
+            total += seen_keys.flip(-1)[:, :distances]
+    return _smooth((total / (WINDOWS * queries)).detach().numpy())
+
+
+def _smooth(values: Numbers) -> Numbers:
+    """Return means (H, R) over the neighbours of each place, more of them the farther it is."""
+    count = values.shape[1]
+    places = np.arange(count)
+    low = np.maximum(places - places // SMOOTHED, 0)
+    high = np.minimum(places + places // SMOOTHED + 1, count)
+    sums = np.pad(np.cumsum(values, axis=1), ((0, 0), (1, 0)))  # sums[i]: of the first i values
+    means: Numbers = (sums[:, high] - sums[:, low]) / (high - low)
+    return means

@@ -1,0 +1,340 @@
+"""Measure the panels of a picture through the hooks of an encoding.
+
+Which panels there are follows from `encoding.hooks`, so that an encoding of one's own is drawn, too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, float64
+from posenc.encodings.sum import Composed
+from posenc.pictures.attention import mean_weights, random_generator
+from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
+
+FAR = 8  # pictures go to this many times T
+MOST_POINTS = 1024  # of a curve
+MOST_ROWS = 64  # of a map
+MOST_LINES = 6  # of a panel
+MOST_RANDOM_LINES = 2  # of a panel with random parameters: more of them are a tangle
+MOST_MAPS = 3
+MOST_KEYS = 4096  # of an attention on random inputs
+RANDOM_QUERIES = 64  # over which a score is averaged
+DRAWN_WINDOWS = 5  # whose random positions are shown
+POSITION = "position in tokens"
+DISTANCE = "distance r in tokens"
+PARAMETERS_ARE_RANDOM = (
+    "parameters that start at zero, where they change nothing, are drawn with random values"
+)
+INPUTS_ARE_RANDOM = "attention in layer 1; its queries, keys and inputs are random, of unit variance"
+INPUT_HOOKS = {"scores", "weights", "values"}  # they depend on the inputs: measured inside the attention
+BIAS_HOOKS = {"bias", "distance_bias"}
+
+
+@torch.no_grad()
+def measure(encoding: Encoding) -> tuple[list[Panel], list[str]]:
+    """Return the panels of an encoding, and notes on them.
+
+    The encoding comes with its options, as the attention sees it. Parameters of a bias or a score that are
+    all zero get random values, since at zero there is nothing to see.
+    """
+    hooks = encoding.hooks
+    notes = []
+    zeros = _zero_parameters(encoding)
+    if zeros:
+        _fill_randomly(zeros)
+        notes.append(PARAMETERS_ARE_RANDOM)
+    panels: list[Panel] = []
+    if "positions" in hooks:
+        panels.append(_positions_panel(encoding))
+    if "embed" in hooks:
+        panels.append(_embed_panel(encoding))
+    if "rotate" in hooks:
+        panels += _rotation_panels(encoding)
+    if hooks & BIAS_HOOKS:
+        panels.append(_bias_panel(encoding, MOST_RANDOM_LINES if zeros else MOST_LINES))
+    if "visible" in hooks:
+        panels += _mask_panels(encoding)
+    if hooks & INPUT_HOOKS or not panels:
+        panels.append(_attention_panel(encoding))
+        notes.append(INPUTS_ARE_RANDOM)
+    return panels, notes
+
+
+def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
+    """Return the parameters that are all zero, of an encoding that acts on scores alone."""
+    if isinstance(encoding, Composed):
+        # The parts of options are not registered as modules, so that `parameters()` would miss them.
+        return [parameter for part in encoding.parts for parameter in _zero_parameters(part)]
+    if not encoding.hooks <= {*BIAS_HOOKS, "scores", "prepare"}:
+        return []
+    return [parameter for parameter in encoding.parameters() if not parameter.any()]
+
+
+def _fill_randomly(parameters: list[nn.Parameter]) -> None:
+    for index, parameter in enumerate(parameters):
+        std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
+        nn.init.normal_(parameter, std=std, generator=random_generator("zeros", index))
+
+
+# --- shared by the panels
+
+
+def _array(tensor: Tensor) -> Numbers:
+    """Convert to float64 on the CPU."""
+    return tensor.detach().double().cpu().numpy()
+
+
+def _even_steps(end: int, most: int) -> Tensor:
+    """Return 0..end, all of them or `most` at even steps: (n,) int64."""
+    return torch.linspace(0, end, min(end + 1, most), dtype=torch.float64).round().long()
+
+
+def _distances(end: int) -> Tensor:
+    """Return the distances 0..end; of many all the near ones, and far ones at even logarithmic steps."""
+    if end < MOST_POINTS:
+        return torch.arange(end + 1)
+    near = MOST_POINTS // 2
+    far = torch.logspace(np.log10(near), np.log10(end), near, dtype=torch.float64).round().long()
+    distances = torch.cat((torch.arange(near), far, torch.tensor([end])))
+    return distances.clamp_max(end).unique()
+
+
+def _head_lines(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line]:
+    """Return a line for each head of (heads, n) values over x, or for `most` heads from first to last."""
+    heads = _even_steps(len(values) - 1, most).tolist()
+    return [Line(f"head {head + 1}", _array(x), values[head]) for head in heads]
+
+
+def _length_marks(encoding: Encoding) -> dict[str, float]:
+    """Return where T and 8T are."""
+    length = encoding.shape.train_length
+    return {"T": float(length), f"{FAR}T": float(FAR * length)}
+
+
+def _in_lengths(tokens: int, length: int) -> str:
+    """Return `4T` for a multiple of T, `T/4` for a part of it, else the number of tokens."""
+    if tokens == length:
+        return "T"
+    if tokens and tokens % length == 0:
+        return f"{tokens // length}T"
+    if tokens and length % tokens == 0:
+        return f"T/{length // tokens}"
+    return str(tokens)
+
+
+# --- positions that are drawn, vectors that are added, turned queries and keys
+
+
+def _positions_panel(encoding: Encoding) -> Curves:
+    """Draw the positions of a few windows of T tokens as training draws them."""
+    length = encoding.shape.train_length
+    generator = random_generator("positions")
+    indices = _even_steps(length - 1, MOST_POINTS)
+    x = _array(indices)
+    lines = []
+    for number in range(1, DRAWN_WINDOWS + 1):
+        positions = encoding.positions(length, True, generator)[indices]
+        lines.append(Line(f"draw {number}", x, _array(positions)))
+    lines.append(Line("contiguous", x, x, reference=True))
+    return Curves(
+        title="Positions drawn in training",
+        x_label="index in the window",
+        y_label=POSITION,
+        lines=lines,
+        y_marks={"T": float(length)},
+    )
+
+
+def _embed_panel(encoding: Encoding) -> Curves:
+    """Measure the inner products of the vectors of two positions, as far as the encoding has vectors."""
+    length = encoding.shape.train_length
+    reach = _reach_of_vectors(encoding)
+    half = max(1, min(length, reach) // 2)
+    centres = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
+    offsets = torch.arange(-half, half + 1)
+    lines = []
+    for t in centres or [min(half, reach - 1)]:
+        positions = t + offsets
+        positions = positions[(positions >= 0) & (positions < reach)]
+        centre = _vectors(encoding, torch.tensor([t]), reach)  # (1, d_model)
+        products = centre @ _vectors(encoding, positions, reach).T  # (1, n)
+        lines.append(Line(f"t = {_in_lengths(t, length)}", _array(positions - t), _array(products[0])))
+    title = "PE(t) · PE(t+r)"
+    if reach < FAR * length:
+        title += f" (defined below {_in_lengths(reach, length)})"
+    return Curves(title, "offset r in tokens", "inner product", lines, ordered=True)
+
+
+def _reach_of_vectors(encoding: Encoding) -> int:
+    """Return the longest window of 8T, 4T, ... tokens that the encoding has vectors for."""
+    length = encoding.shape.train_length
+    reach = FAR * length
+    while reach > length:
+        try:
+            _vectors(encoding, torch.tensor([0]), reach)
+        except ValueError:  # a table that ends before, with `beyond=refuse`
+            reach //= 2
+        else:
+            break
+    return reach
+
+
+def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
+    """Return what layer 0 adds to a stream of zeros at these positions of a window: (n, d_model) float32.
+
+    The encoding gets these positions and the last one of the window, increasing, as it may suppose.
+    """
+    present = torch.cat((positions, torch.tensor([window - 1]))).unique()
+    zeros = torch.zeros(1, len(present), encoding.shape.d_model)
+    vectors = encoding.embed(zeros, present, 0)[0]
+    return vectors[torch.searchsorted(present, positions)]
+
+
+def _rotation_panels(encoding: Encoding) -> list[Panel]:
+    """Measure a `rotate` hook: its wavelengths, if it has them, and a query's score with an equal key."""
+    panels: list[Panel] = []
+    frequencies = _frequencies(encoding)
+    if frequencies is not None and bool((frequencies > 0).any()):
+        panels.append(_wavelength_panel(encoding, frequencies))
+    layer = _first_turning_layer(encoding)
+    if layer is not None:
+        panels.append(_self_score_panel(encoding, layer))
+    return panels
+
+
+def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
+    pairs = torch.nonzero(frequencies > 0)[:, 0]
+    still = len(frequencies) - len(pairs)
+    title = "Wavelength of each pair"
+    if still:
+        title += f" ({still} of {len(frequencies)} are still)"
+    return Curves(
+        title=title,
+        x_label="pair of numbers",
+        y_label="wavelength in tokens",
+        lines=[Line("", _array(pairs), _array(2 * math.pi / frequencies[pairs]))],
+        y_scale="log",
+        y_marks=_length_marks(encoding),
+        points=True,
+    )
+
+
+def _first_turning_layer(encoding: Encoding) -> int | None:
+    """Return the first layer in which queries are turned; some encodings turn them in every other layer."""
+    shape = encoding.shape
+    x = torch.ones(1, shape.n_heads, 2, shape.head_dim)
+    positions = torch.tensor([1, 3])
+    for layer in range(shape.n_layers):
+        q, _ = encoding.rotate(x, x, positions, positions, layer)
+        if q.shape != x.shape or not torch.equal(q, x):
+            return layer
+    return None
+
+
+def _frequencies(encoding: Encoding) -> Tensor | None:
+    """Return the radians per token of each pair, (pairs,) float64; None where no part has frequencies."""
+    if isinstance(encoding, Composed):
+        for part in encoding.parts:
+            frequencies = _frequencies(part)
+            if frequencies is not None:
+                return frequencies
+        return None
+    if "rotate" not in encoding.hooks:
+        return None
+    method = getattr(encoding, "frequencies", None)
+    return float64(method(torch.device("cpu"))) if callable(method) else None
+
+
+def _self_score_panel(encoding: Encoding, layer: int) -> Curves:
+    """Draw the mean score of a key at distance r with a query of the same random numbers."""
+    shape = encoding.shape
+    r = _distances(FAR * shape.train_length)
+    generator = random_generator("rotation")
+    total = torch.zeros(shape.n_heads, len(r), dtype=torch.float64)  # (H, R)
+    for _ in range(RANDOM_QUERIES):
+        x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
+        q, k = encoding.rotate(x, x, r, r, layer)
+        products = (q.double() * k[:, :, :1].double()).sum(-1)[0]  # (H, R): with the key at distance r
+        total += products * shape.head_dim**-0.5 / RANDOM_QUERIES
+    mean = _array(total)
+    heads_agree = bool((abs(mean - mean[:1]) < 1e-6).all())
+    if heads_agree:
+        lines = [Line(f"mean of {RANDOM_QUERIES} random q", _array(r), mean[0])]
+    else:
+        lines = _head_lines(mean, r)
+    if encoding.hooks & {*BIAS_HOOKS, "scores", "weights"}:
+        title = "Score with an equal key, by rotation alone"
+    else:
+        title = "Score of a query with an equal key"
+    marks = _length_marks(encoding)
+    return Curves(title, DISTANCE, "mean score (nats)", lines, "symlog", marks=marks, y_marks={"": 0.0})
+
+
+# --- biases, hidden keys, weights
+
+
+def _bias_panel(encoding: Encoding, most: int) -> Curves:
+    """Draw the bias of `most` heads in the first layer, for a query at position 8T."""
+    i = FAR * encoding.shape.train_length
+    r = _distances(i)
+    title = "Bias"
+    if "bias" in encoding.hooks:  # it may depend on the query's position, not only on the distance
+        title += f" at i = {FAR}T"
+        keys = (i - r).flip(0)
+        bias = encoding.bias(torch.tensor([i]), keys, 0)[:, 0].flip(-1)  # (H, R)
+    else:
+        bias = encoding.distance_bias(r, 0)  # (H, R)
+    lines = _head_lines(_array(bias), r, most)
+    if len(lines) == len(bias):
+        title += ", each head"
+    else:
+        title += f", {len(lines)} of {len(bias)} heads"
+    return Curves(
+        title, DISTANCE, "added to the score (nats)", lines, "symlog", marks=_length_marks(encoding)
+    )
+
+
+def _mask_panels(encoding: Encoding) -> list[Panel]:
+    """Draw which keys a query sees, a map for each of the layers or heads that differ."""
+    positions = _even_steps(encoding.shape.train_length - 1, MOST_ROWS)
+    causal = positions[:, None] >= positions[None, :]  # (T, S)
+    masks: dict[bytes, tuple[str, Tensor]] = {}  # by its content, so that equal ones are drawn once
+    for layer in range(encoding.shape.n_layers):
+        visible = encoding.visible(positions, positions, layer) & causal  # (T, S) or (H, T, S)
+        by_head = visible.ndim == 3
+        for head, mask in enumerate(visible if by_head else [visible], 1):
+            name = f"layer {layer + 1}, head {head}" if by_head else f"layer {layer + 1}"
+            masks.setdefault(mask.numpy().tobytes(), (name, mask))
+    named_masks = list(masks.values())
+    if len(named_masks) == 1:
+        named_masks = [("every layer", named_masks[0][1])]
+    panels: list[Panel] = []
+    for name, mask in named_masks[:MOST_MAPS]:
+        seen = mask.double().masked_fill(~causal, torch.nan)
+        panels.append(Map(f"Keys seen in {name}", _array(seen), _array(positions)))
+    return panels
+
+
+def _attention_panel(encoding: Encoding) -> Curves:
+    """Draw where attention goes on random inputs, mean over heads, for windows of up to 8T tokens."""
+    length = encoding.shape.train_length
+    lines = []
+    for keys in sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)}):
+        weights = mean_weights(encoding, keys).mean(0)  # (R,)
+        distances = np.arange(len(weights), dtype=np.float64)
+        lines.append(Line(f"n = {_in_lengths(keys, length)}", distances, weights))
+    return Curves(
+        title="Attention of random inputs to n keys",
+        x_label=DISTANCE,
+        y_label="mean attention weight",
+        lines=lines,
+        x_scale="symlog",
+        y_scale="log",
+        marks=_length_marks(encoding),
+        ordered=True,
+    )

@@ -1,0 +1,142 @@
+"""How each row is drawn: its colour, dashes and marker.
+
+`styles.csv` has the colour and the marker of each built-in encoding, so that an encoding looks the same in
+all figures. An encoding that it does not list gets its style from a hash of its name.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+# Hues of Okabe and Ito (2008), moved apart in lightness: the nearest two differ by more under simulated
+# colour blindness than theirs do, and the palest has a contrast of 2.8 to white, where their yellow has 1.3.
+COLORS = {  # on white, and on a dark background
+    "blue": ("#1F4FB5", "#1F7AE0"),
+    "rust": ("#A02E08", "#D95A10"),
+    "green": ("#3A8560", "#75EA8E"),
+    "pink": ("#DA62B0", "#F7B4F5"),
+    "ochre": ("#B8942A", "#C9A300"),
+    "sky": ("#2B9DF4", "#7C9AD3"),
+    "purple": ("#66106A", "#966087"),
+    "black": ("#1A1A1A", "#F2F2F2"),
+}
+ON_WHITE = tuple(on_white for on_white, _ in COLORS.values())
+MARKERS = {  # SVG paths in a square from -1 to 1
+    "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
+    "square": "M-.85,-.85H.85V.85H-.85Z",
+    "up": "M0,-1L1,.8H-1Z",
+    "down": "M0,1L1,-.8H-1Z",
+    "left": "M-1,0L.8,-1V1Z",
+    "right": "M1,0L-.8,-1V1Z",
+    "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z",
+    "plus": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
+    "cross": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
+    "star": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
+}
+SOLID: tuple[float, ...] = ()
+DASHES: tuple[tuple[float, ...], ...] = (  # on and off in line widths, of extensions and other variants
+    (4, 1.5),
+    (1.2, 1.2),
+    (6, 1.5, 1.2, 1.5),
+    (6, 1.5, 1.2, 1.5, 1.2, 1.5),
+    (2.5, 1, 2.5, 3),
+)
+FEW = len(COLORS)  # rows that can all have colours of their own
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a row is drawn."""
+
+    color: str  # a key of COLORS
+    marker: str  # a key of MARKERS
+    dash: tuple[float, ...] = SOLID
+
+    @property
+    def on_white(self) -> str:
+        """The colour on white, `#RRGGBB`."""
+        return COLORS[self.color][0]
+
+    @property
+    def on_dark(self) -> str:
+        """The colour on a dark background, `#RRGGBB`."""
+        return COLORS[self.color][1]
+
+
+def style_of(label: str, encoding: str) -> Style:
+    """Return the style of a row by its label alone, whatever other rows there are.
+
+    A variant (an encoding with a test-time extension, other settings or options) has the colour of its
+    encoding, dashes, and a marker of its own.
+    """
+    listed = _listed_styles().get(encoding)
+    style = listed or Style(_pick(COLORS, encoding, "color"), _pick(MARKERS, encoding, "marker"))
+    variant = label.removeprefix(encoding).strip()
+    if not variant:
+        return style
+    return replace(style, marker=_pick(MARKERS, variant, "marker"), dash=DASHES[_hash(variant) % len(DASHES)])
+
+
+def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
+    """Return the styles of rows that are shown together, given as encodings by label.
+
+    No two are alike, and up to eight rows have eight colours. Where two rows would look alike, the row that
+    comes first in `styles.csv` keeps its style, whatever the order of the rows.
+    """
+    ranks = {name: rank for rank, name in enumerate(_listed_styles())}
+
+    def priority(label: str) -> tuple[bool, int, str]:
+        encoding = encodings[label]
+        return label != encoding, ranks.get(encoding, len(ranks)), label
+
+    styles: dict[str, Style] = {}
+    for label in sorted(encodings, key=priority):
+        preferred = style_of(label, encodings[label])
+        if len(encodings) <= FEW:
+            colors = {style.color for style in styles.values()}
+            styles[label] = next(style for style in _other_colors(preferred) if style.color not in colors)
+        else:
+            unused = (style for style in _other_looks(preferred) if style not in styles.values())
+            styles[label] = next(unused, preferred)
+    return {label: styles[label] for label in encodings}
+
+
+def _other_colors(style: Style) -> Iterator[Style]:
+    """Yield the style, then the same in each other colour."""
+    yield style
+    for color in COLORS:
+        yield replace(style, color=color)
+
+
+def _other_looks(style: Style) -> Iterator[Style]:
+    """Yield the style, then others of its colour, then others of any colour."""
+    yield style
+    dashes = DASHES if style.dash else (SOLID, *DASHES)
+    for color in (style.color, *COLORS):
+        for dash, marker in itertools.product(dashes, MARKERS):
+            yield Style(color, marker, dash)
+
+
+@functools.cache
+def _listed_styles() -> dict[str, Style]:
+    text = files("posenc.report").joinpath("styles.csv").read_text(encoding="utf-8")
+    lines = csv.DictReader(text.splitlines())
+    return {line["encoding"]: Style(line["color"], line["marker"]) for line in lines}
+
+
+def _pick(choices: Mapping[str, object], text: str, purpose: str) -> str:
+    """Return one of the choices, always the same one for a text."""
+    names = list(choices)
+    return names[_hash(f"{purpose} {text}") % len(names)]
+
+
+def _hash(text: str) -> int:
+    # A name may hold a lone surrogate, which UTF-8 cannot encode.
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).digest()
+    return int.from_bytes(digest[:8], "big")

@@ -1,0 +1,180 @@
+"""Pictures of encodings: what is measured, against the formulas behind it; every encoding is drawn."""
+
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from posenc.core.paths import conf_dir
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding
+from posenc.encodings.options import Randomized
+from posenc.encodings.registry import resolve_encoding
+from posenc.encodings.sum import Composed
+from posenc.model.decoder import ModelShape
+from posenc.pictures.attention import attention_weights, mean_weights
+from posenc.pictures.draw import picture_bytes
+from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
+from posenc.pictures.panels import Curves, Map, Picture
+from posenc.pictures.text import WIDTH, picture_text
+from posenc.running.build import build_model
+
+NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
+SMALL = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=1)
+T = 12
+HEADS = 3
+ALIBI = {"learned_slopes": False}
+ALIBI_SLOPES = [2**-4, 2**-8, 2**-2]  # of three heads (Press et al. 2022, section 3)
+WIDEST_TITLE = 45  # characters that fit above a panel of the figure
+
+
+def encoding_of(name, **parameters):
+    """Build an encoding of a small size, with random values for what is learned."""
+    size = {"d_model": 24, "n_heads": HEADS, "head_dim": 8, "n_layers": 2, "train_length": T}
+    encoding = build_encoding(name, **size, **parameters)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            torch.nn.init.normal_(parameter, generator=generator)
+    return encoding
+
+
+def panels_of(encoding):
+    panels, _ = measure(encoding)
+    return {panel.title: panel for panel in panels}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def catalogued(request):
+    """The panels and the notes of an encoding of the catalogue, as a model holds it at its start."""
+    written = yaml.safe_load((conf_dir() / "encoding" / f"{request.param}.yaml").read_text())
+    settings = {
+        "encoding": resolve_encoding(written, []),
+        "attention": {"name": "mha", "window": None, "scale": "none"},
+        "positions": {"name": "contiguous"},
+        "context_length": 8,
+        "seed": 0,
+        "plugins": [],
+    }
+    return measure(build_model(settings, SMALL, 5).effective_encoding)
+
+
+def test_every_encoding_has_a_panel_with_finite_lines(catalogued):
+    panels, _ = catalogued
+    assert panels
+    for panel in panels:
+        for line in panel.lines if isinstance(panel, Curves) else []:
+            assert line.x.shape == line.y.shape
+            assert np.isfinite(line.y).all()
+
+
+def test_every_map_has_one_mask_also_where_heads_differ(catalogued):
+    panels, _ = catalogued
+    for panel in panels:
+        if isinstance(panel, Map):
+            assert panel.seen.ndim == 2
+
+
+def test_every_title_fits_above_its_panel(catalogued):
+    panels, _ = catalogued
+    assert all(0 < len(panel.title) <= WIDEST_TITLE for panel in panels)
+
+
+def test_every_encoding_is_printed_within_the_width(catalogued):
+    panels, notes = catalogued
+    lines = picture_text(Picture("name", panels, ["T = 8", *notes])).splitlines()
+    assert all(len(line) <= WIDTH for line in lines)
+    for panel in panels:
+        assert any(line.startswith(panel.title) for line in lines)
+
+
+@pytest.mark.parametrize("names", [("alibi",), ("rope",), ("learned",), ("fox",), ("rope", "alibi")])
+def test_every_kind_of_panel_is_drawn_with_its_lines_and_marks(names):
+    parts = [encoding_of(name, **(ALIBI if name == "alibi" else {})) for name in names]
+    panels, _ = measure(Composed(parts[0].shape, parts))
+    svg = picture_bytes(Picture("+".join(names), panels, ["a & b"]), "svg")
+    elements = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    texts = {"".join(element.itertext()) for element in elements}
+    assert {"+".join(names), "a & b"} <= texts
+    for panel in panels:
+        lines = {line.label for line in panel.lines} if len(panel.lines) > 1 else set()
+        marks = {name for name in (*panel.marks, *panel.y_marks) if name}
+        assert {panel.title, panel.x_label, *lines, *marks} <= texts
+
+
+def test_a_picture_has_the_same_bytes_every_time():
+    panels, _ = measure(encoding_of("rope"))
+    picture = Picture("rope", panels)
+    assert picture_bytes(picture, "svg") == picture_bytes(picture, "svg")
+
+
+def test_bias_curves_are_the_bias_of_each_head():
+    (panel,) = panels_of(encoding_of("alibi", **ALIBI)).values()
+    assert panel.title == "Bias, each head"
+    assert panel.marks == {"T": T, "8T": 8 * T}
+    for line, slope in zip(panel.lines, ALIBI_SLOPES, strict=True):
+        assert np.array_equal(line.x, np.arange(8 * T + 1))
+        assert np.allclose(line.y, -slope * line.x)
+
+
+def test_wavelengths_are_those_of_the_angles():
+    rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
+    (line,) = panels_of(rope)["Wavelength of each pair"].lines
+    assert np.allclose(line.y, [2 * math.pi, 2 * math.pi * 10])
+
+
+def test_pairs_that_do_not_turn_are_counted_and_have_no_wavelength():
+    hope = encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0)
+    assert "Wavelength of each pair (3 of 4 are still)" in panels_of(hope)
+
+
+def test_weights_are_those_of_the_real_attention():
+    """Against a penalty as large as that of ALiBi's first head, by hand, in float64."""
+    encoding = encoding_of("alibi", **ALIBI)
+    weights = attention_weights(encoding, T, T, draw=3)[0].double()
+    plain = attention_weights(Encoding(encoding.shape), T, T, draw=3).double()
+    r = (torch.arange(T)[:, None] - torch.arange(T)).clamp_min(0)
+    biased = plain * (-ALIBI_SLOPES[0] * r).exp()
+    expected = (biased / biased.sum(-1, keepdim=True))[0]
+    assert torch.allclose(weights, expected, atol=1e-5)
+
+
+def test_mean_weights_of_a_query_that_sees_two_keys_sum_to_one():
+    mean = mean_weights(encoding_of("alibi", **ALIBI), 2)
+    assert mean.shape == (HEADS, 2)
+    assert np.allclose(mean.sum(1), 1)
+
+
+def test_parameters_that_are_zero_are_drawn_with_random_values():
+    encoding = encoding_of("t5")
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter.zero_()
+    panels, notes = measure(encoding)
+    assert PARAMETERS_ARE_RANDOM in notes
+    assert any(line.y.any() for line in panels[0].lines)
+
+
+@pytest.mark.parametrize(
+    ("title", "keys_seen"),
+    [
+        ("Keys seen in layer 1", [min(i + 1, 4) for i in range(T)]),
+        ("Keys seen in layer 2", [i + 1 for i in range(T)]),
+    ],
+)
+def test_layers_with_different_masks_have_a_map_each(title, keys_seen):
+    encoding = encoding_of("rnope_swa", base=10000.0, layout="half", every=2, window=4)
+    assert np.nansum(panels_of(encoding)[title].seen, axis=1).tolist() == keys_seen
+
+
+def test_drawn_positions_rise_and_differ_from_draw_to_draw():
+    encoding = encoding_of("rnope_swa", base=10000.0, layout="half", every=2, window=4)
+    option = Randomized(encoding.shape, max=None, dense=False)
+    panel = panels_of(Composed(encoding.shape, (encoding, option)))["Positions drawn in training"]
+    draws = [line for line in panel.lines if not line.reference]
+    assert len(draws) == 5
+    assert all((np.diff(line.y) > 0).all() for line in draws)
+    assert len({line.y[-1] for line in draws}) > 1
