@@ -111,9 +111,7 @@ def _line_layer(panel: Curves) -> Spec:
         "mark": mark,
         "encoding": {
             "x": quantitative("x", axis=_x_axis(panel), scale=_scale(panel.x_scale)),
-            "y": quantitative(
-                "y", axis={"title": panel.y_label, "tickCount": 5}, scale=_scale(panel.y_scale)
-            ),
+            "y": quantitative("y", axis=y_axis, scale=_scale(panel.y_scale)),
             **_line_looks(panel),
         },
     }

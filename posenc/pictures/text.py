@@ -39,8 +39,8 @@ def _panel_table(panel: Curves | Map) -> Table:
     return Table([panel.x_label, *heads], rows, f"{panel.title}: {panel.y_label}")
 
 
-def _places(panel: Curves) -> list[float]:
-    """Return the places on x that are printed: the ends, the marks and some between them."""
+def _printed_x(panel: Curves) -> list[float]:
+    """Return the values of x that are printed: the ends, the marks and some between them."""
     measured = np.unique(np.concatenate([line.x for line in panel.lines]))
     first = measured[0]
     last = measured[-1]
