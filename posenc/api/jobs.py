@@ -28,6 +28,7 @@ from posenc.model.decoder import Decoder
 from posenc.results.load import Run, load_run
 from posenc.results.schema import Record
 from posenc.running.eval_job import StoredRun, directory_of, load_model, stored_run
+from posenc.running.invocation import Invocation
 from posenc.running.jobs import new_job
 from posenc.running.measure import Outcome, run_eval
 from posenc.running.subjects import given_job, kept_tokenizer
@@ -48,7 +49,7 @@ def train(**overrides: Any) -> LoadedRun:
     """
     words = list(_words(overrides))
     job = train_job(_settings("train", words))
-    _check_end(run_train(job, words))
+    _check_end(run_train(job, words, Invocation.read()))
     return load(job.directory, plugins=job.settings["plugins"])
 
 
@@ -68,7 +69,7 @@ def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
     group = "subject" if str(subject) in choice_files("subject") else "run"
     words = [*_words({group: str(subject)}), *_words(overrides)]
     job = new_job("eval", _settings("eval", words))
-    _check_end(run_eval(job))
+    _check_end(run_eval(job, Invocation.read()))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 
@@ -102,7 +103,7 @@ def measure_given(
             tokenizer=settings["tokenizer"],
             own={},
         )
-        return job.directory, run_eval(job)
+        return job.directory, run_eval(job, Invocation.read())
     finally:  # it may be in the middle of a training of its own: no dropout would be left
         for one, mode in training.items():
             one.training = mode

@@ -23,7 +23,6 @@ from posenc.laws.subject import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
-from posenc.running.signals import debugging
 
 # Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
@@ -38,7 +37,9 @@ CHECKED = {"encoding", "attention", "positions", "model", "context_length", "see
 Checked = tuple[str, dict[str, Any], dict[str, Verdict]]  # label, resolved settings, verdict of each law
 
 
-def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | None = None) -> int:
+def run_check(
+    line: CommandLine, *, every: bool, as_json: bool, debug: bool, module: str | None = None
+) -> int:
     """Check what the overrides choose and print it; 1 if a law is broken, else 0.
 
     Of several, those that refuse the settings are listed below the others, and the code is 1. `module` names
@@ -69,7 +70,7 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | No
                     reference = build_model({**settings, "encoding": like}, SMALL, VOCABULARY)
                     subject = replace(subject, like=reference.encoding)
                 laws = [*LAWS, *(COMPARED if like is not None else ())]
-                verdicts = {law: judge(law, subject, debug=debugging()) for law in laws}
+                verdicts = {law: judge(law, subject, debug=debug) for law in laws}
                 checked.append((label, settings, verdicts))
             except UserError as error:
                 refused[label] = error

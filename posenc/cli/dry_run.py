@@ -103,7 +103,7 @@ def _measured(device: torch.device, precision: str, width: int, rows: int) -> Ra
     )
 
 
-def print_dry_run(composed: Jobs) -> int:
+def print_dry_run(composed: Jobs, *, retry: bool) -> int:
     """Validate every job, estimate, print; return 0, or 1 where one does not fit into memory.
 
     Raises UserError as a real run would, RunError for a corpus or tokenizer that would have to be fetched.
@@ -125,10 +125,10 @@ def print_dry_run(composed: Jobs) -> int:
             known[key] = estimate(job, rates_of(job))
         job.facts.loaded = None
         estimated.append((job, known[key]))
-    return _print(estimated)
+    return _print(estimated, retry)
 
 
-def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
+def _print(estimated: list[tuple[TrainJob, Estimate]], retry: bool) -> int:
     """Print the time of all, a row for each job, and what a single one does."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", overflow="fold")
@@ -140,7 +140,7 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
     free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     lines = []
     for job, found in estimated:
-        state = run_state(job.directory, job.settings["eval"])
+        state = run_state(job.directory, job.settings["eval"], retry)
         if state == OPEN:
             total += found.training_seconds + found.evaluation_seconds
             state = "to run" if found.memory <= free else f"does not fit: {_mb(free)} free"

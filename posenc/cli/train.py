@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from posenc.report.writers import terminal_width, write
 if TYPE_CHECKING:
     from posenc.config.compose import Jobs
     from posenc.config.overrides import CommandLine
+    from posenc.running.invocation import Invocation
 
 WIDEST = 100  # columns of the help
 COLUMN = 34  # where comments begin at the latest, but for those of longer settings
@@ -27,9 +29,9 @@ def run_train_or_eval(
     command: str,
     arguments: list[str],
     own_flags: Collection[str],
+    invocation: Invocation,
     *,
     dry_run: bool = False,
-    retry: bool = False,
 ) -> int:
     """Return the exit code of `posenc train ...` or `posenc eval ...`. Raises UserError, RunError.
 
@@ -41,23 +43,20 @@ def run_train_or_eval(
     load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
-    from posenc.running.signals import RETRY
     from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, own_flags)
     if os.environ.get("RANK", "0") != "0" and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # of several processes of torchrun the first one answers, or measures
-    if retry:
-        os.environ[RETRY] = "1"  # for the jobs of a sweep, too
     if line.asks_hydra:
         return _answer(command, line)
     if dry_run:
         from posenc.cli.dry_run import print_dry_run
 
-        return print_dry_run(compose_jobs(command, line))
+        return print_dry_run(compose_jobs(command, line), retry=invocation.retry)
     if command == "eval":
-        return run_jobs(command, line, compose_jobs(command, line))
-    return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
+        return run_jobs(command, line, compose_jobs(command, line), invocation)
+    return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))
 
 
 def _answer(command: str, line: CommandLine) -> int:
@@ -72,12 +71,11 @@ def _answer(command: str, line: CommandLine) -> int:
     return 0
 
 
-def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
+def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invocation) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
     from hydra.core.utils import configure_log
 
     from posenc.running.jobs import check_jobs, run_job
-    from posenc.running.signals import SWEEP
     from posenc.running.slurm import launch
     from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
@@ -89,10 +87,12 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         ((one, job),) = checked
-        return run_job(job, one.overrides)
-    os.environ[SWEEP] = sweep_name(checked)
-    elsewhere = None if composed.launcher is None else partial(launch, command, line, composed.launcher)
-    return run_sweep(command, line, checked, elsewhere)
+        return run_job(job, one.overrides, invocation)
+    invocation = replace(invocation, sweep=sweep_name(checked))
+    elsewhere = None
+    if composed.launcher is not None:
+        elsewhere = partial(launch, command, line, composed.launcher, invocation)
+    return run_sweep(command, line, checked, invocation, elsewhere)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

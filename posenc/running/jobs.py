@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from posenc.results.load import load_run
 from posenc.results.schema import Record, target_set
 from posenc.running.build import Job
 from posenc.running.eval_job import eval_job
+from posenc.running.invocation import Invocation
 from posenc.running.measure import run_eval
 from posenc.running.run_directory import HeldRunError
-from posenc.running.signals import SWEEP
 from posenc.running.subjects import hf_job
 from posenc.running.train_job import TrainJob, run_train, train_job
 from posenc.training.distributed import current
@@ -67,21 +66,21 @@ def seed_by_seed(checked: list[CheckedJob]) -> list[CheckedJob]:
     return sorted(checked, key=lambda pair: seeds.index(pair[0].settings.get("seed")))
 
 
-def run_job(job: Job, overrides: list[str], *, in_sweep: bool = False) -> int:
+def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     try:
         if isinstance(job, TrainJob):
             current().connect(job.device, job.directory.name, job.batch_windows)
-            outcome = run_train(job, [o for o in overrides if not is_hydras(o)])
+            outcome = run_train(job, [o for o in overrides if not is_hydras(o)], invocation)
         else:
-            outcome = run_eval(job)
+            outcome = run_eval(job, invocation)
     except HeldRunError:
-        if SWEEP in os.environ:
+        if invocation.in_sweep:
             return HELD
         raise
     except SystemExit as error:  # of a plug-in: the run is not finished
         raise RunError(f"SystemExit: {error}") from error
-    if outcome.exit_code == 0 and current().is_first and not in_sweep and SWEEP not in os.environ:
+    if outcome.exit_code == 0 and current().is_first and not invocation.in_sweep:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
 

@@ -27,6 +27,7 @@ from posenc.results.schema import REFERENCE_PROTOCOL, Record, RunFacts, make_rec
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, run_facts, subject_facts
 from posenc.running.eval_job import load_model
+from posenc.running.invocation import Invocation
 from posenc.running.run_directory import is_held, locked, put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import TrackedRun, Tracker, build_tracker
@@ -45,23 +46,25 @@ class Outcome:
 Corpus = tuple[TokenStore, TokenStore | None]  # its tokens, and its bytes where a reference needs them
 
 
-def run_eval(job: Job) -> Outcome:
+def run_eval(job: Job, invocation: Invocation) -> Outcome:
     """Measure what is not measured yet and write results.json.
 
     Every cell of a given model is measured anew, unless something identifies its weights.
     """
     with StopFlag() as stop:
         try:
-            return Outcome(0, (_measure_run if job.subject is None else _measure_subject)(job, stop))
+            measured = _measure_run if job.subject is None else _measure_subject
+            return Outcome(0, measured(job, invocation, stop))
         except InterruptedRunError:
             if job.subject is None or job.subject.is_known:
                 say(f"{stop.name}: finished cells are stored; the same command continues")
             return Outcome(stop.exit_code)
 
 
-def _measure_run(job: Job, stop: StopFlag) -> list[Record]:
+def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     trained, corpus = job.settings, tokenised(job)
-    with locked(job.directory, "evaluation"), folder.log_file(job.directory):
+    held = locked(job.directory, "evaluation", waits=invocation.waits)
+    with held, folder.log_file(job.directory):
         stop.guard()
         checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
         if checkpoint is None:
@@ -78,10 +81,10 @@ def _measure_run(job: Job, stop: StopFlag) -> list[Record]:
     return records
 
 
-def _measure_subject(job: Job, stop: StopFlag) -> list[Record]:
+def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     corpus, directory, subject = tokenised(job), job.directory, job.subject
     assert subject is not None
-    with locked(directory):
+    with locked(directory, waits=invocation.waits):
         folder.refuse_links(directory)
         with folder.status_kept(directory, stop):
             folder.write_config(directory, job.settings)

@@ -39,7 +39,8 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, visible
 from posenc.results.load import assemble_results, load_run, read_file, read_json, read_records
 from posenc.results.schema import RunFacts
-from posenc.running.signals import RETRY, WAIT, StopFlag
+from posenc.running.invocation import WAIT
+from posenc.running.signals import StopFlag
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
@@ -52,10 +53,12 @@ class HeldRunError(RunError):
 
 
 @contextmanager
-def locked(directory: Path, name: str = "run", seconds: float = 0.5) -> Iterator[None]:
+def locked(
+    directory: Path, name: str = "run", seconds: float = 0.5, *, waits: bool = False
+) -> Iterator[None]:
     """Hold the run directory, made if need be; HeldRunError with the holder's pid and host after `seconds`.
 
-    With POSENC_WAIT=1 in the environment it waits instead. The kernel releases the lock when its holder dies;
+    With `waits` it waits instead. The kernel releases the lock when its holder dies;
     not reliable on some network file systems.
     """
     if not current().is_first:
@@ -68,7 +71,7 @@ def locked(directory: Path, name: str = "run", seconds: float = 0.5) -> Iterator
             lock.acquire(timeout=seconds)
         except Timeout:
             holder = holder_of(directory, name)
-            if os.environ.get(WAIT) != "1":
+            if not waits:
                 problem = f"{visible(directory)} is being written by another process ({holder})"
                 raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
             say(f"waiting for another process to finish {visible(directory)} ({holder})")
@@ -164,9 +167,9 @@ def write_config(directory: Path, settings: dict[str, Any]) -> None:
     write_text_atomic(directory / "config.yaml", text)
 
 
-def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
-    """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without --retry) or OPEN."""
-    if read_status(directory).get("status") == DIVERGED and RETRY not in os.environ:
+def run_state(directory: Path, evaluation: dict[str, Any], retry: bool = False) -> str:
+    """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without `retry`) or OPEN."""
+    if read_status(directory).get("status") == DIVERGED and not retry:
         return DIVERGED
     measured = (load_run(directory).config or {}).get("eval") or {}
     later = {"precision": "auto", "base_length": None, "key_tokens": None}  # earlier runs do not say them
@@ -176,9 +179,9 @@ def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
     return FINISHED if was_finished(directory) and measured == evaluation else OPEN
 
 
-def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:
-    """Tell whether nothing is left to do. Raises RunError for a run that diverged, without --retry."""
-    if (state := run_state(directory, evaluation)) == DIVERGED:
+def is_done(directory: Path, evaluation: dict[str, Any], retry: bool = False) -> bool:
+    """Tell whether nothing is left to do. Raises RunError for a run that diverged, without `retry`."""
+    if (state := run_state(directory, evaluation, retry)) == DIVERGED:
         hint = "try a smaller train.lr or another seed; --retry trains it again, from the start"
         raise RunError(f"this run diverged before: {read_status(directory).get('reason')}", hint=hint)
     return state == FINISHED

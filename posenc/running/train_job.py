@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -53,8 +52,9 @@ from posenc.results.schema import HEADLINE
 from posenc.running import run_directory as folder
 from posenc.running.build import Job, StepPlan, build_model, check_step, code_of, run_facts
 from posenc.running.eval_job import Initial, begin_with, check_fit, initial_run
+from posenc.running.invocation import Invocation
 from posenc.running.measure import Corpus, Outcome, measure, tokenised, tracked
-from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
+from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
@@ -247,19 +247,19 @@ class DivergedRunError(RunError):
     status = "diverged"
 
 
-def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
+def run_train(job: TrainJob, overrides: list[str], invocation: Invocation) -> Outcome:
     """Train and evaluate, or continue, or find that all is there.
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
     """
-    if current().first(lambda: folder.is_done(job.directory, job.settings["eval"])):
+    if current().first(lambda: folder.is_done(job.directory, job.settings["eval"], invocation.retry)):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     if job.begun_here is not None:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
     with StopFlag() as stop:
         try:
-            return _locked(job, overrides, stop)
+            return _locked(job, overrides, invocation, stop)
         except InterruptedRunError:
             saved = "everything finished so far is saved; the same command continues"
             fresh = "stopped before the first step; the same command begins again"
@@ -267,13 +267,14 @@ def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
+def _locked(job: TrainJob, overrides: list[str], invocation: Invocation, stop: StopFlag) -> Outcome:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     corpus = tokenised(job, settings["context_length"])
     folder.refuse_links(directory)
-    with folder.locked(directory), folder.log_file(directory):
-        if group.first(lambda: folder.is_done(directory, settings["eval"])):  # by another process, meanwhile
+    with folder.locked(directory, waits=invocation.waits), folder.log_file(directory):
+        # another process may have finished it meanwhile
+        if group.first(lambda: folder.is_done(directory, settings["eval"], invocation.retry)):
             return Outcome(0)
         # what was finished and is to be measured further stays so, with its settings, until that is done
         more = group.first(lambda: folder.was_finished(directory))
@@ -283,10 +284,10 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
         with noted, group.watched():
             if not more:
                 folder.write_config(directory, settings)
-            return _run(job, corpus, stop)
+            return _run(job, corpus, invocation, stop)
 
 
-def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Outcome:
+def _run(job: TrainJob, corpus: Corpus, invocation: Invocation, stop: StopFlag) -> Outcome:
     settings, directory, store = job.settings, job.directory, corpus[0]
     model = build_model(settings, job.shape, vocabulary(settings["data"].get("plant"), store))
     if job.initial is not None:
@@ -295,9 +296,9 @@ def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Outcome:
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
         log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
-    with tracked(job, os.environ.get(SWEEP, settings["experiment_name"])) as tracker:
+    with tracked(job, invocation.sweep or settings["experiment_name"]) as tracker:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
-            trained = _train(job, model, store, tracker, stop)
+            trained = _train(job, model, store, tracker, invocation, stop)
         if trained.status == "diverged":
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
             hint = "nothing was averaged in; try a smaller train.lr"
@@ -314,7 +315,14 @@ def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Outcome:
         return Outcome(0, records)
 
 
-def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
+def _train(
+    job: TrainJob,
+    model: Decoder,
+    store: TokenStore,
+    tracker: Tracker,
+    invocation: Invocation,
+    stop: StopFlag,
+) -> Trained:
     settings, length = job.settings, job.settings["context_length"]
     counts, processes = count_parameters(model), current().size
     say(
@@ -323,7 +331,8 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
         f"{f'{processes} processes, ' if processes > 1 else ''}"
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
-    if job.device.type == "cpu" and processes == 1 and SWEEP not in os.environ:  # a sweep says it for all
+    alone_on_cpu = job.device.type == "cpu" and processes == 1
+    if alone_on_cpu and not invocation.in_sweep:  # a sweep says it for all its jobs
         say_load(torch.get_num_threads())
     tokenizer, plant = build_tokenizer(settings["tokenizer"], job.facts), settings["data"].get("plant")
 

@@ -49,10 +49,10 @@ def test_a_job_without_a_result_counts_as_failed(place, capsys, monkeypatch):
 
     monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
     job = LocalJob(place, "7")
-    assert slurm._code(job) == 1
+    assert slurm._exit_code(job) == 1
     assert "job 7 of submitit left no result: it was killed" in capsys.readouterr().err
     job.paths.result_pickle.write_bytes(b"half a file")
-    assert slurm._code(job) == 1 and "left no result" in capsys.readouterr().err
+    assert slurm._exit_code(job) == 1 and "left no result" in capsys.readouterr().err
 
 
 def test_the_queue_tells_whether_jobs_are_over(place, monkeypatch):

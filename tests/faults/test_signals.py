@@ -15,8 +15,9 @@ from fake_runs import only_run, read_json, stamps
 
 from posenc.core.console import say, shown
 from posenc.running import measure
+from posenc.running.report_error import report_error
 from posenc.running.run_directory import is_held, locked
-from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, report_error, to_take_over
+from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, to_take_over
 
 
 def strike(patch, module, name, number, at=1):
@@ -248,8 +249,7 @@ def test_a_run_that_is_held_is_waited_for_when_asked(tmp_path, monkeypatch, caps
     holder = threading.Thread(target=hold)
     holder.start()
     taken.wait()
-    monkeypatch.setenv("POSENC_WAIT", "1")
-    with locked(tmp_path):
+    with locked(tmp_path, waits=True):
         holder.join(0.2)
         assert not holder.is_alive()
     assert "waiting for another process to finish" in capsys.readouterr().err

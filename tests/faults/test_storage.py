@@ -18,7 +18,8 @@ from battery import SAVES, SHORT, called, command, weights
 
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
-from posenc.running.run_directory import WAIT, HeldRunError, locked
+from posenc.running.invocation import WAIT
+from posenc.running.run_directory import HeldRunError, locked
 
 HOLD = """
 import subprocess, sys, time

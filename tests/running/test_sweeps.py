@@ -1,12 +1,12 @@
-"""What a pool begins, leaves, puts off and lists, its jobs scripts of a few lines; and whole sweeps."""
+"""What a pool begins, puts off, stops and lists (its tasks are scripts of a few lines), and whole sweeps."""
 
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass, replace
 
 import pytest
 import tiny
@@ -16,158 +16,327 @@ from fake_runs import read_json, stamps
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.machine import threads_for
-from posenc.running import sweep as module
-from posenc.running.jobs import check_jobs
-from posenc.running.run_directory import FINISHED
-from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus
+from posenc.running.jobs import HELD, check_jobs
+from posenc.running.run_directory import FINISHED, locked
+from posenc.running.sweep import pool as pool_module
+from posenc.running.sweep.lines import failure_lines
+from posenc.running.sweep.pool import WorkerPool
+from posenc.running.sweep.resources import gpu_slots, tasks_at_once, visible_gpus
+from posenc.running.sweep.task import OUT_OF_MEMORY, SweepTask, make_tasks, outcome_on_disk
 
-LONG = """
+WAITS_FOR_SIGTERM = """
 import time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 open('begun', 'w').close()
 time.sleep(60)
 """
-DONE = "open('done', 'w').close()"
+SAYS_WHY = """
+print('error: [red]why\\x1b', file=sys.stderr)
+print('  a hint')
+sys.exit(1)
+"""
+WRITES_DONE = "open('done', 'w').close()"
 
 
-def jobs_of(folder, *scripts, **more):
-    found = []
+def tasks_of(folder, *scripts, **settings):
+    """A task for each script, which runs in a run directory of its own: runs/0, runs/1, ..."""
+    tasks = []
     for i, script in enumerate(scripts):
-        place = folder / "runs" / str(i)
-        place.mkdir(parents=True, exist_ok=True)
-        begin = f"import os, signal, sys\nos.chdir({str(place)!r})\n"
-        words = [sys.executable, "-S", "-c", begin + script]
-        found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))
-    return found
+        directory = folder / "runs" / str(i)
+        directory.mkdir(parents=True, exist_ok=True)
+        begin = f"import os, signal, sys\nos.chdir({str(directory)!r})\n"
+        command = [sys.executable, "-S", "-c", begin + script]
+        tasks.append(SweepTask(f"[{i + 1}/{len(scripts)}] seed={i}", command, directory, **settings))
+    return tasks
+
+
+@dataclass
+class Ended:
+    """How a pool ended: its exit code, how each task did, all that was said, and the lines of the end."""
+
+    code: int
+    outcomes: dict
+    err: str
+    summary: list
 
 
 @pytest.fixture
-def pool(tmp_path, monkeypatch, capsys):
-    """Runs scripts, each in its own run directory; returns the exit code of a sweep and what was said."""
-    monkeypatch.setattr(module, "BETWEEN", 0.1)
-    monkeypatch.setattr(module, "LAST_LINES", 0.3)
+def run_pool(tmp_path, monkeypatch, capsys):
+    """Runs scripts, each in its own run directory."""
+    monkeypatch.setattr(pool_module, "LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(pool_module, "LAST_LINES", 0.3)
 
-    def run(*scripts, at_once=1, fail_fast=False, **more):
-        jobs = jobs_of(tmp_path, *scripts, **more)
-        done = WorkerPool(jobs, fail_fast=fail_fast)
-        done.at_once = done.cores = at_once
-        for job in jobs:
-            job.settle("already finished")
-        code = done.run() or int(any(job.state != FINISHED for job in jobs))
-        return code, capsys.readouterr().err + "\n".join(["", *failures(jobs)])
+    def run(*scripts, at_once=1, fail_fast=False, **settings):
+        tasks = tasks_of(tmp_path, *scripts, **settings)
+        result = WorkerPool(tasks, at_once=at_once, fail_fast=fail_fast).run()
+        summary = failure_lines(tasks, result.outcomes)
+        states = {task.name: result.outcomes[task.name].state for task in tasks}
+        return Ended(result.exit_code, states, capsys.readouterr().err, summary)
 
     return run
 
 
-def test_every_death_is_listed_with_its_reason(pool):
-    garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(4)"
-    says = "print('error: [red]why\\x1b', file=sys.stderr)\nprint('  a hint')\nsys.exit(1)"
-    scripts = ("os.kill(os.getpid(), 9)", DONE, "os.abort()", garbage, "sys.exit(3)", says)
-    code, err = pool(*scripts, at_once=2)
-    assert code == 1 and "[2/6] seed=1: finished, 0:0" in err and "\x1b" not in err
-    end = err[err.rindex("[1/6]") :].splitlines()
-    assert [line for line in end if line.startswith("[")] == [
-        f"[1/6] seed=0: killed by SIGKILL, {OUT_OF_MEMORY}",
-        "[3/6] seed=2: killed by SIGABRT",
-        "[4/6] seed=3: failed, exit code 4 before it was finished",
-        "[5/6] seed=4: failed, exit code 3 before it was finished",
-        "[6/6] seed=5: failed, [red]why\\x1b",
+# --- how a task ends
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("os.kill(os.getpid(), 9)", f"killed by SIGKILL, {OUT_OF_MEMORY}"),
+        ("os.abort()", "killed by SIGABRT"),
+        ("os.write(2, bytes(range(256)) * 4)\nos._exit(4)", "failed, exit code 4 before it was finished"),
+        ("sys.exit(3)", "failed, exit code 3 before it was finished"),
+        (SAYS_WHY, r"failed, [red]why\x1b"),
+        ("os.kill(os.getpid(), 15)", "interrupted, saved as far as it was"),
+    ],
+    ids=["killed", "aborted", "garbage", "exits", "says why", "stopped"],
+)  # fmt: skip
+def test_a_task_that_dies_is_listed_with_its_reason(run_pool, script, told):
+    ended = run_pool(script)
+    assert ended.summary[0] == f"[1/1] seed=0: {told}"
+    assert f"[1/1] seed=0: {told}\n" in ended.err
+    assert "\x1b" not in ended.err
+
+
+def test_a_task_that_dies_takes_no_other_with_it(run_pool):
+    ended = run_pool("os.kill(os.getpid(), 9)", WRITES_DONE, "sys.exit(3)", WRITES_DONE, at_once=2)
+    assert [*ended.outcomes.values()] == ["killed by SIGKILL", FINISHED, "failed", FINISHED]
+    assert re.search(r"^\[2/4\] seed=1: finished, \d:\d\d$", ended.err, re.M)
+
+
+def test_the_end_counts_the_states_and_says_what_resumes(run_pool):
+    ended = run_pool("os.abort()", WRITES_DONE, "sys.exit(3)", "sys.exit(4)")
+    assert ended.summary[-2:] == [
+        "4 jobs: 1 killed by SIGABRT, 1 finished, 2 failed",
+        "the same command resumes what is not finished",
     ]
-    assert end[-2] == "6 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 3 failed"
-    assert end[-1] == "the same command resumes what is not finished"
 
 
-def test_the_run_directory_tells_what_is_finished_or_diverged(pool, tmp_path, run_copy):
+def test_a_sweep_that_is_finished_has_no_list_of_failures(run_pool):
+    assert run_pool(WRITES_DONE, WRITES_DONE).summary == []
+
+
+# --- what the run directory says
+
+
+@pytest.fixture
+def task_of_run(run_copy):
+    """A task whose run is finished."""
     evaluation = yaml.safe_load((run_copy / "config.yaml").read_text())["eval"]
-    for i in (0, 1):
-        shutil.copytree(run_copy, tmp_path / "runs" / str(i))
-    status = tmp_path / "runs" / "1" / "status.json"
+    return SweepTask(
+        "[1/1] seed=0", [sys.executable, "-c", "raise SystemExit(9)"], run_copy, evaluation=evaluation
+    )
+
+
+def test_a_finished_run_needs_no_process(task_of_run):
+    assert outcome_on_disk(task_of_run).state == FINISHED
+
+
+def test_a_run_that_diverged_is_final_without_retry(task_of_run):
+    status = task_of_run.directory / "status.json"
     status.write_text('{"status": "diverged", "reason": "non-finite loss at step 7"}')
-    code, err = pool("sys.exit(9)", "sys.exit(9)", "sys.exit(0)", evaluation=evaluation)
-    assert code == 1 and "[1/3] seed=0: already finished" in err
-    assert "[2/3] seed=1: diverged before, which is final without --retry" in err
-    assert f"seed=1: diverged, non-finite loss at step 7 (log: {status.parent}/log.txt)" in err
-    assert "[3/3] seed=2: failed, exit code 0 before it was finished" in err
-    assert err.endswith("with --retry the same command trains those again")
+    outcome = outcome_on_disk(task_of_run)
+    assert outcome.text == "diverged, non-finite loss at step 7"
+    assert outcome_on_disk(replace(task_of_run, retry=True)) is None
+    listed = failure_lines([task_of_run], {task_of_run.name: outcome})
+    assert listed[0].endswith(f"diverged, non-finite loss at step 7 (log: {status.parent}/log.txt)")
+    assert listed[-1] == "diverged is final; with --retry the same command trains those runs again"
 
 
-def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool, tmp_path):
+def test_exit_code_0_is_not_enough_for_a_training(run_pool, task_of_run):
+    ended = run_pool("sys.exit(0)", evaluation=task_of_run.evaluation)
+    assert ended.summary[0] == "[1/1] seed=0: failed, exit code 0 before it was finished"
+
+
+# --- stopping
+
+
+def test_fail_fast_begins_nothing_more_and_stops_what_runs(run_pool):
     fails = "import time\nwhile not os.path.exists('../1/begun'): time.sleep(0.01)\nsys.exit(1)"
-    code, err = pool(fails, LONG, DONE, DONE, at_once=2, fail_fast=True)
-    assert code == 1 and "[2/4] seed=1: interrupted, saved as far as it was" in err
-    assert "[3/4] seed=2: not started\n[4/4] seed=3: not started\n" in err
-    assert "4 jobs: 1 failed, 1 interrupted, 2 not started" in err
-    assert pool("sys.exit(1)", DONE, DONE)[0] == 1  # without it all the others run
-    assert all((tmp_path / "runs" / str(i) / "done").exists() for i in (1, 2))
+    ended = run_pool(fails, WAITS_FOR_SIGTERM, WRITES_DONE, WRITES_DONE, at_once=2, fail_fast=True)
+    assert ended.code == 0  # no signal came from outside
+    assert [*ended.outcomes.values()] == ["failed", "interrupted", "not started", "not started"]
+    assert "4 jobs: 1 failed, 1 interrupted, 2 not started" in ended.summary
 
 
-def test_a_signal_reaches_every_job_and_ends_the_sweep(pool, tmp_path):
-    before, began = signal.getsignal(signal.SIGTERM), time.monotonic()
+def test_without_fail_fast_the_others_run(run_pool):
+    ended = run_pool("sys.exit(1)", WRITES_DONE, WRITES_DONE)
+    assert [*ended.outcomes.values()] == ["failed", FINISHED, FINISHED]
 
-    def stop():
-        while not all((tmp_path / "runs" / str(i) / "begun").exists() for i in (0, 1)):
+
+def signalled_when(condition, number):
+    """Send this process a signal once the condition holds; returns the thread to join."""
+
+    def send():
+        while not condition():
             time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
-    thread = threading.Thread(target=stop)
+    thread = threading.Thread(target=send)
     thread.start()
-    code, err = pool(LONG, LONG, DONE, at_once=2)
-    thread.join()
-    assert code == 143 and "3 jobs: 2 interrupted, 1 not started" in err
-    assert time.monotonic() - began < 30 and signal.getsignal(signal.SIGTERM) is before
+    return thread
 
 
-def test_output_is_read_to_its_end_whoever_keeps_it_open(pool, tmp_path, capsys):
-    leave = "import subprocess\nsubprocess.Popen(['sleep', '5'])\n"
-    says = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
+def test_a_signal_reaches_every_task_and_ends_the_sweep(run_pool, tmp_path):
+    handler_before = signal.getsignal(signal.SIGTERM)
     began = time.monotonic()
-    jobs = jobs_of(tmp_path, leave + DONE, says + DONE)
-    WorkerPool(jobs).run()
-    assert time.monotonic() - began < 4 and list(jobs[1].said) == ["out", "one", "two�", "no end\x1b"]
-    printed = capsys.readouterr()
-    assert printed.out == "" and "[2/2] seed=1: no end\\x1b\n" in printed.err
+    begun = [tmp_path / "runs" / str(i) / "begun" for i in (0, 1)]
+    thread = signalled_when(lambda: all(path.exists() for path in begun), signal.SIGTERM)
+    ended = run_pool(WAITS_FOR_SIGTERM, WAITS_FOR_SIGTERM, WRITES_DONE, at_once=2)
+    thread.join()
+    assert ended.code == 143
+    assert [*ended.outcomes.values()] == ["interrupted", "interrupted", "not started"]
+    assert time.monotonic() - began < 30
+    assert signal.getsignal(signal.SIGTERM) is handler_before
 
 
-def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(tmp_path, monkeypatch):
+def test_a_signal_while_only_held_runs_are_left_ends_the_sweep(run_pool, tmp_path, capsys):
+    (tmp_path / "runs" / "0").mkdir(parents=True)
+    began = time.monotonic()
+    with locked(tmp_path / "runs" / "0"):
+        thread = signalled_when(lambda: time.monotonic() > began + 0.5, signal.SIGINT)
+        ended = run_pool(WRITES_DONE)
+    thread.join()
+    assert (ended.code, ended.outcomes) == (130, {"[1/1] seed=0": "not started"})
+
+
+# --- runs that another process holds
+
+
+def test_a_held_run_comes_back_later(run_pool, tmp_path):
+    """The second task releases the first one's run: so it is run before, and only once."""
+    (tmp_path / "runs" / "0").mkdir(parents=True)
+    released = threading.Event()
+
+    def hold():
+        with locked(tmp_path / "runs" / "0"):
+            held.set()
+            while not (tmp_path / "runs" / "1" / "done").exists():
+                time.sleep(0.02)
+        released.set()
+
+    held = threading.Event()
+    threading.Thread(target=hold).start()
+    held.wait()
+    ended = run_pool(WRITES_DONE, WRITES_DONE)
+    assert released.is_set()
+    assert [*ended.outcomes.values()] == [FINISHED, FINISHED]
+    assert ended.err.count("[1/2] seed=0: waits for another process (pid ") == 1
+    assert ended.err.index("[2/2] seed=1: begins") < ended.err.index("[1/2] seed=0: begins")
+
+
+def test_a_run_that_another_process_takes_first_is_tried_again(run_pool):
+    held_once = f"""
+if not os.path.exists('tried'):
+    open('tried', 'w').close()
+    sys.exit({HELD})
+"""
+    ended = run_pool(held_once)
+    assert ended.outcomes == {"[1/1] seed=0": FINISHED}
+    assert ended.err.count("begins") == 2
+
+
+def test_tasks_of_one_run_go_one_after_the_other(tmp_path):
+    alone = "import time\nos.mkdir('busy')\ntime.sleep(0.2)\nos.rmdir('busy')\n"
+    (task,) = tasks_of(tmp_path, alone)
+    second = replace(task, name="[2/2] the same run")
+    result = WorkerPool([task, second], at_once=2).run()
+    assert {outcome.state for outcome in result.outcomes.values()} == {FINISHED}
+
+
+# --- output
+
+
+def test_a_process_left_behind_does_not_keep_the_sweep_waiting(run_pool):
+    began = time.monotonic()
+    ended = run_pool("import subprocess\nsubprocess.Popen(['sleep', '5'])\n" + WRITES_DONE)
+    assert [*ended.outcomes.values()] == [FINISHED]
+    assert time.monotonic() - began < 4
+
+
+def test_output_is_passed_on_line_by_line_whatever_it_holds(run_pool):
+    script = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
+    lines = run_pool(script).err.splitlines()
+    assert [line.removeprefix("[1/1] seed=0: ") for line in lines[1:-1]] == [
+        "out",
+        "one",
+        "two�",
+        r"no end\x1b",
+    ]
+
+
+# --- what a task gets of the machine
+
+
+def test_a_task_gets_its_share_of_threads(run_pool, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    jobs = jobs_of(tmp_path, *[""] * 6, device="cuda")
-    pool = WorkerPool(jobs)
-    for job in jobs:
-        job.threads = 2
-    pool.at_once, pool.gpus = 3, ["5", "GPU-a"]
-
-    def given(i):
-        share = pool._share(jobs[i])
-        assert share["OMP_NUM_THREADS"] == "2"
-        jobs[i].state = module.RUNNING
-        return share.get("CUDA_VISIBLE_DEVICES")
-
-    assert [given(0), given(1), given(2)] == ["5", "GPU-a", "5"]  # more jobs than GPUs
-    jobs[1].state = jobs[2].state = FINISHED
-    assert given(3) == "GPU-a"  # free, whatever the order
-    jobs[4].device, jobs[5].device = "cuda:1", "cpu"
-    assert given(4) is given(5) is None
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's own is left alone
-    assert "OMP_NUM_THREADS" not in pool._share(jobs[5])
+    ended = run_pool("print(os.environ['OMP_NUM_THREADS'])", threads=3)
+    assert "begins, OMP_NUM_THREADS=3\n[1/1] seed=0: 3\n" in ended.err
 
 
-def test_how_many_at_once(tmp_path, monkeypatch):
+def test_threads_that_the_user_has_set_are_left_alone(run_pool, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    ended = run_pool("print(os.environ['OMP_NUM_THREADS'])", threads=3)
+    assert "begins\n[1/1] seed=0: 7\n" in ended.err
+
+
+def test_a_free_gpu_comes_before_one_that_has_a_task():
+    slots = gpu_slots(["5", "GPU-a"], at_once=3)
+    taken = [slots.get() for _ in range(3)]
+    assert [slot.gpu for slot in taken] == ["5", "GPU-a", "5"]  # more tasks than GPUs
+    slots.put(taken[2])
+    slots.put(taken[1])
+    assert slots.get().gpu == "GPU-a"  # whatever the order of their ends
+
+
+@pytest.mark.parametrize(("device", "seen"), [("cuda", "GPU-a"), ("cuda:1", "unset"), ("cpu", "unset")])
+def test_only_a_task_that_leaves_the_choice_gets_a_gpu(tmp_path, capsys, monkeypatch, device, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tasks = tasks_of(
+        tmp_path, "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))", device=device
+    )
+    WorkerPool(tasks, gpus=["GPU-a"]).run()
+    assert f"sees {seen}\n" in capsys.readouterr().err
+
+
+def test_a_gpu_is_free_again_after_its_task(tmp_path, capsys):
+    tasks = tasks_of(tmp_path, "", "", "", device="cuda")
+    WorkerPool(tasks, gpus=["0"]).run()
+    assert capsys.readouterr().err.count("CUDA_VISIBLE_DEVICES=0") == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "free_bytes", "at_once"),
+    [
+        ({}, 1e12, 6),  # by cores
+        ({}, 3.5e9, 3),  # by memory
+        ({}, 1.0, 1),  # one at least
+        ({"threads": 4}, 1e12, 1),
+        ({"device": "cuda"}, 1e12, 4),  # by the slots of the GPUs
+    ],
+)
+def test_how_many_tasks_there_is_room_for(tmp_path, settings, free_bytes, at_once):
+    tasks = tasks_of(tmp_path, "", memory=1e9, **settings)
+    assert tasks_at_once(tasks, cores=6, free_bytes=free_bytes, gpu_slots=4) == at_once
+
+
+@pytest.mark.parametrize(("weights", "threads"), [(800_000, 1), (100_000_000, 4)])
+def test_a_large_model_gets_several_threads(weights, threads):
+    assert threads_for(weights, 8) == threads
+
+
+@pytest.mark.parametrize(("named", "gpus"), [(None, ["0", "1"]), ("5, GPU-a1", ["5", "GPU-a1"])])
+def test_gpus_are_those_that_this_process_may_use(monkeypatch, named, gpus):
     import torch
 
-    cpu, gpu = jobs_of(tmp_path, ""), jobs_of(tmp_path, "", "", device="cuda")
-    for job in [*cpu, *gpu]:
-        job.memory = 1e9
-    assert jobs_at_once(cpu, cores=6, free=1e12, gpu_jobs=0) == 6
-    assert jobs_at_once(cpu, cores=6, free=3.5e9, gpu_jobs=0) == 3
-    assert jobs_at_once([*cpu, *gpu], cores=6, free=1e12, gpu_jobs=4) == 4
-    cpu[0].threads = 4
-    assert jobs_at_once(cpu, cores=6, free=1e12, gpu_jobs=0) == 1
-    assert [threads_for(n, 8) for n in (800_000, 100_000_000)] == [1, 4]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert visible_gpus() == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-a1")
-    assert visible_gpus() == ["5", "GPU-a1"]
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == gpus
+
+
+# --- whole sweeps
 
 
 def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, place, corpus):
@@ -180,7 +349,8 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, plac
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
     ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
     assert re.search(ends, result.err)
-    assert stamps(run_copy / "checkpoints") == before and "\x1b" not in result.err
+    assert "\x1b" not in result.err
+    assert stamps(run_copy / "checkpoints") == before
     assert len(list((place / "runs" / "default").iterdir())) == 2
     assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
@@ -192,15 +362,35 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, place):
     record.write_text("{}")
     words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
     result = tiny.spawn(*words, cwd=place)
-    assert result.code == 1 and "damaged record" in result.err
+    assert result.code == 1
+    assert "damaged record" in result.err
     assert f"(log: {run_copy}/log.txt)" in result.err
     assert "damaged record" in (run_copy / "log.txt").read_text()
     assert read_json(run_copy / "status.json")["status"] == "finished"
 
 
-def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place, corpus):
+@pytest.fixture
+def tasks_of_line(place, corpus):
+    """The tasks of a command line with two seeds."""
+
+    def make(*words, retry=False):
+        line = parse([*words, "-m", *tiny.TINY, f"data.paths={corpus}", "seed=0,1"])
+        return make_tasks("train", line, check_jobs("train", compose_jobs("train", line)), retry=retry)
+
+    return make
+
+
+def test_a_task_keeps_the_folder_of_yaml_and_is_no_sweep(tasks_of_line, place):
     (place / "conf").mkdir()
-    line = parse(["--config-dir", "conf", "-m", *tiny.TINY, f"data.paths={corpus}", "seed=0,1"])
-    jobs = module.jobs_of("train", line, check_jobs("train", compose_jobs("train", line)))
-    assert jobs[1].words[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
-    assert list(jobs[1].words[-2:]) == ["seed=1", "hydra.mode=RUN"] and jobs[1].name == "[2/2] seed=1"
+    task = tasks_of_line("--config-dir", "conf")[1]
+    assert task.command[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
+    assert task.command[-2:] == ["seed=1", "hydra.mode=RUN"]
+
+
+def test_a_task_is_named_by_its_number_and_what_tells_it_from_others(tasks_of_line):
+    assert [task.name for task in tasks_of_line()] == ["[1/2] seed=0", "[2/2] seed=1"]
+
+
+def test_retry_is_passed_on(tasks_of_line):
+    assert all("--retry" in task.command for task in tasks_of_line(retry=True))
+    assert not any("--retry" in task.command for task in tasks_of_line())

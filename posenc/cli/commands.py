@@ -1,0 +1,325 @@
+"""The commands, one function each: parse, call, exit. Imports are inside, so that help is instant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import typer
+
+from posenc import __version__
+from posenc.cli.options import (
+    Directories,
+    Json,
+    Overrides,
+    Protocol,
+    SampleSettings,
+    Text,
+    Texts,
+    argument,
+    choice,
+    option,
+    where_option,
+)
+from posenc.config.overrides import CommandLine, complete_encoding, complete_table, one_of
+from posenc.core.errors import UserError
+from posenc.evaluation import PROTOCOLS
+from posenc.running.invocation import Invocation
+
+app = typer.Typer(
+    name="posenc",
+    help="Train short, test long: compare positional encodings by how they extrapolate in length.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},  # of every command below
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=(
+        "[b]Examples[/b]\n\n"
+        "posenc train encoding=rope\n\n"
+        "posenc train -m encoding=nope,learned,sinusoidal,rope,alibi,t5 seed=0,1,2\n\n"
+        "posenc compare --format markdown"
+    ),
+)
+data_app = typer.Typer(
+    help="List corpora, fetch and tokenise one ahead of time, show its sizes.", no_args_is_help=True
+)
+app.add_typer(data_app, name="data")
+
+# Arguments that Typer does not know are overrides: KEY=VALUE, -m, --config-dir.
+TAKES_OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+SETTINGS: dict[str, Any] = {"context_settings": TAKES_OVERRIDES}
+# `train` and `eval` print a help of their own, with choices and settings.
+OWN_HELP: dict[str, Any] = {
+    "context_settings": {**TAKES_OVERRIDES, "help_option_names": []},
+    "add_help_option": False,
+}
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, option("Print the version.", "--version")] = False,
+    debug: Annotated[bool, option("Show tracebacks; may follow any command.", "--debug")] = False,
+) -> None:
+    if version:
+        typer.echo(f"posenc {__version__}")
+        raise typer.Exit
+
+
+@app.command(name="train", **OWN_HELP)
+def train_command(
+    context: typer.Context,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, option("Show what it would take; write nothing.", "--dry-run")] = False,
+    retry: Annotated[bool, option("Train a run that diverged again.", "--retry")] = False,
+) -> None:
+    """Train, measure at longer lengths, print the table; -m runs a sweep. See `posenc train --help`."""
+    from posenc.cli.train import run_train_or_eval
+
+    exit_code = run_train_or_eval(
+        "train",
+        _arguments(context, overrides),
+        _own_flags(context),
+        replace(_invocation(context), retry=retry),
+        dry_run=dry_run,
+    )
+    raise typer.Exit(exit_code)
+
+
+@app.command(name="eval", **OWN_HELP)
+def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
+    """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
+    from posenc.cli.train import run_train_or_eval
+
+    exit_code = run_train_or_eval(
+        "eval", _arguments(context, overrides), _own_flags(context), _invocation(context)
+    )
+    raise typer.Exit(exit_code)
+
+
+@app.command(name="compare")
+def compare_command(
+    runs: Directories = None,
+    where: Annotated[
+        Texts, where_option("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")
+    ] = None,
+    protocol: Protocol = "fixed-target",
+    metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
+    format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
+    full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
+    explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
+    rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
+    columns: Annotated[Texts, option("Only these lengths: 1x,8x")] = None,
+    sort: Annotated[Text, option("By name, 8x (the loss there), change or change@4x; -8x: falling.")] = None,
+    baseline: Annotated[
+        Text, option("Show differences to this row instead of to the loss at T.", metavar="ROW")
+    ] = None,
+    allow_mixed: Annotated[
+        bool, option("Put runs of different settings into one row.", "--allow-mixed")
+    ] = False,
+    recall_level: Annotated[
+        float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
+    ] = None,
+    against: Annotated[
+        Text,
+        option(
+            "Compare with a paper's table, such as alibi-table2; a wrong name lists them.",
+            metavar="TABLE",
+            complete=complete_table,
+        ),
+    ] = None,
+    plot: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
+    plot_kind: Annotated[Text, option("Default: the loss by context; a wrong name lists all kinds.")] = None,
+    html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
+) -> None:
+    """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing."""
+    from posenc.cli.compare import Output, listed, run_compare
+    from posenc.results.comparison import CompareRequest
+    from posenc.results.settings import parse_multiple
+
+    more = {} if recall_level is None else {"recall_level": recall_level}
+    request = CompareRequest(
+        protocol=protocol,
+        metric=cast("Any", metric),
+        rows=listed("--rows", rows),
+        columns=tuple(parse_multiple(text, "--columns") for text in listed("--columns", columns)),
+        sort=sort,
+        baseline=baseline,
+        allow_mixed=allow_mixed,
+        **more,
+    )
+    output = Output(format, full, explain, against, plot, plot_kind, html)
+    run_compare(runs or ["runs"], where or [], request, output)
+
+
+@app.command(name="encodings")
+def encodings_command(
+    name: Annotated[Text, argument(None, "One encoding; all of them without.", complete_encoding)] = None,
+    json: Json = False,
+    plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
+) -> None:
+    """List the encodings: formula, where each acts, paper, behaviour past the training length."""
+    from posenc.cli.catalogue import print_catalogue
+
+    print_catalogue(name, as_json=json, plugins=plugin or [])
+
+
+@app.command(name="check", **SETTINGS)
+def check_command(
+    context: typer.Context,
+    overrides: Overrides = None,
+    all_encodings: Annotated[bool, option("Check every encoding; print a matrix.", "--all")] = False,
+    module: Annotated[Text, option("Check any bias or rotary function instead.", metavar="PATH:NAME")] = None,
+    json: Json = False,
+) -> None:
+    """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken."""
+    from posenc.cli.check import run_check
+
+    debug = _invocation(context).debug
+    line = _settings_line(context, overrides)
+    exit_code = run_check(line, every=all_encodings, module=module, as_json=json, debug=debug)
+    raise typer.Exit(exit_code)
+
+
+@app.command(name="show", **SETTINGS)
+def show_command(
+    context: typer.Context,
+    overrides: Overrides = None,
+    out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
+) -> None:
+    """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
+    from posenc.cli.show import run_show
+
+    run_show(_settings_line(context, overrides), out)
+
+
+@app.command(name="sample", **SETTINGS)
+def sample_command(context: typer.Context, overrides: SampleSettings = None) -> None:
+    """Continue a prompt from its last T tokens, and from all: `posenc sample run=DIR prompt="def f("`."""
+    from posenc.cli.sample import run_sample
+
+    run_sample(_arguments(context, overrides))
+
+
+@app.command(name="bench", **SETTINGS)
+def bench_command(
+    context: typer.Context,
+    overrides: Overrides = None,
+    eval_lengths: Annotated[
+        Text, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
+    ] = None,
+    repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
+    format: Annotated[str, choice("table", "markdown", "json")] = "table",
+) -> None:
+    """Measure speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    from posenc.cli.bench import run_bench
+
+    line = _settings_line(context, overrides)
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))
+
+
+@data_app.command(name="list")
+def data_list_command(json: Json = False) -> None:
+    """List the corpora that `data=` takes: licence, size, need of a network, tokens cached here."""
+    from posenc.cli.catalogue import print_corpora
+
+    print_corpora(as_json=json)
+
+
+@data_app.command(name="prepare", **SETTINGS)
+def data_prepare_command(context: typer.Context, overrides: Overrides = None) -> None:
+    """Fetch and tokenise ahead of time: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
+    from posenc.cli.catalogue import prepare_and_print
+
+    prepare_and_print(_settings_line(context, overrides))
+
+
+@data_app.command(name="info", **SETTINGS)
+def data_info_command(context: typer.Context, overrides: Overrides = None, json: Json = False) -> None:
+    """Show sizes, fingerprint and the lengths that fit: `posenc data info data=stdlib`. Tokenises nothing."""
+    from posenc.cli.catalogue import print_info
+
+    print_info(_settings_line(context, overrides), as_json=json)
+
+
+@app.command(name="runs")
+def runs_command(
+    directories: Directories = None,
+    where: Annotated[Texts, where_option("Only runs with this setting; several must all hold.")] = None,
+    format: Annotated[str, choice("table", "json")] = "table",
+    sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
+) -> None:
+    """List the runs on disk: status, progress, speed, losses, and why one failed."""
+    from posenc.cli.runs import print_runs
+
+    print_runs(directories or ["runs"], where or [], format, sort)
+
+
+@app.command(name="export")
+def export_command(
+    directories: Directories = None,
+    out: Annotated[str, option("The bundle: NAME.runs.jsonl.gz", metavar="FILE")] = "runs.runs.jsonl.gz",
+    where: Annotated[Texts, where_option("Only runs with this setting.")] = None,
+    hf: Annotated[
+        Text, option("Write the weights of one run instead, for transformers.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Write the results of finished runs into one small file, without weights, for `posenc compare FILE`.
+
+    `posenc export run=RUN --hf DIR` writes its weights and tokenizer as a folder that transformers loads.
+    """
+    runs = [run.removeprefix("run=") for run in directories or []]
+    if hf is not None:
+        from posenc.running.export_hf import export_hf
+
+        if len(runs) != 1:
+            raise UserError("RUNS", None, "--hf takes one run", hint="posenc export run=DIR --hf FOLDER")
+        export_hf(runs[0], hf)
+        return
+    from posenc.cli.runs import run_export
+
+    run_export(runs or ["runs"], where or [], out)
+
+
+@app.command(name="doctor")
+def doctor_command(json: Json = False) -> None:
+    """Check that all is there that posenc needs. Exit 1 if something stops `posenc train encoding=rope`."""
+    from posenc.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json))
+
+
+@app.command(name="dashboard")
+def dashboard_command(
+    entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
+    project: Annotated[Text, option("Default: the project that runs are tracked in.")] = None,
+    protocol: Annotated[str, option("Whose loss is drawn.", complete=one_of(*PROTOCOLS))] = "fixed-target",
+    length: Annotated[str, option("Draw the bars at this multiple of T.")] = "8x",
+    out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,
+) -> None:
+    """Add a view to W&B that compares encodings, and print its address."""
+    from posenc.tracking.wandb import make_dashboard
+
+    make_dashboard(entity, project, protocol, length, out)
+
+
+def _invocation(context: typer.Context) -> Invocation:
+    """Return how the process was started; read here where the app is called without `main`, as in tests."""
+    invocation = context.obj
+    return invocation if isinstance(invocation, Invocation) else Invocation.read()
+
+
+def _arguments(context: typer.Context, overrides: list[str] | None) -> list[str]:
+    """Return the words that are not options of the command itself."""
+    return [*(overrides or []), *context.args]
+
+
+def _own_flags(context: typer.Context) -> list[str]:
+    """Return the options that the command declares."""
+    return [name for param in context.command.params for name in param.opts if name.startswith("--")]
+
+
+def _settings_line(context: typer.Context, overrides: list[str] | None) -> CommandLine:
+    """Parse the overrides of a command that composes settings but runs no job of Hydra's."""
+    from posenc.config.overrides import read_settings_line
+
+    return read_settings_line(str(context.info_name), _arguments(context, overrides), _own_flags(context))

@@ -1,0 +1,73 @@
+"""Options and arguments that several commands share, with their help and what completes them at a TAB."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from posenc.config.overrides import (
+    complete_override,
+    complete_run,
+    complete_where,
+    one_of,
+)
+from posenc.core.errors import UserError
+from posenc.evaluation import PROTOCOLS
+
+Text: TypeAlias = str | None
+Texts: TypeAlias = list[str] | None
+
+
+def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
+    """Return an option; without names its own is that of the parameter."""
+    return typer.Option(*names, help=help, metavar=metavar, autocompletion=complete)
+
+
+def argument(metavar: str | None, help: str, complete: Any) -> Any:
+    """Return an argument whose help does not show a default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
+
+
+def choice(*names: str, help: str = "") -> Any:
+    """Return an option whose help lists its values, which completes them and refuses others."""
+
+    def check(param: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise UserError(param.opts[0], value, "no such choice", allowed=names)
+        return value
+
+    *first, last = names
+    listed = f"{', '.join(first)} or {last}."
+    return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
+
+
+def where_option(help: str) -> Any:
+    """Return the option `--where KEY=VALUE`, which may stand several times."""
+    return option(help, metavar="KEY=VALUE", complete=complete_where)
+
+
+Overrides = Annotated[
+    Texts,
+    argument(
+        "[OVERRIDES]...",
+        "Settings KEY=VALUE, as in posenc train; --config-dir DIR adds your own YAML files.",
+        complete_override,
+    ),
+]
+SampleSettings = Annotated[
+    Texts,
+    argument(
+        "KEY=VALUE...",
+        "run=DIR; prompt=TEXT (default: a test document), tokens=N (default: 4T), temperature=0.8, seed=0",
+        complete_override,
+    ),
+]
+Directories = Annotated[
+    Texts, argument("[DIRS]...", "Run directories, or folders that hold them; default: runs.", complete_run)
+]
+Protocol = Annotated[
+    str,
+    option(f"How the loss was measured: {', '.join(PROTOCOLS)} or all.", complete=one_of(*PROTOCOLS, "all")),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -1,0 +1,55 @@
+"""Say how many tasks of a sweep the machine has room for, and which GPU and how many threads each gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from queue import PriorityQueue
+from typing import NamedTuple
+
+from posenc.running.sweep.task import SweepTask
+
+THREADS = "OMP_NUM_THREADS"
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+class GpuSlot(NamedTuple):
+    """Room for one task on a GPU. Slots come in the order of their numbers."""
+
+    number: int
+    gpu: str  # as CUDA_VISIBLE_DEVICES names it
+
+
+def gpu_slots(gpus: Sequence[str], at_once: int) -> PriorityQueue[GpuSlot]:
+    """Return a slot for each of `at_once` tasks, dealt out over the GPUs; none without a GPU.
+
+    The lowest free slot comes first: no GPU gets a second task while another one has none.
+    """
+    slots: PriorityQueue[GpuSlot] = PriorityQueue()
+    for number in range(at_once if gpus else 0):
+        slots.put(GpuSlot(number, gpus[number % len(gpus)]))
+    return slots
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return names[:count] if names else [str(i) for i in range(count)]
+
+
+def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, gpu_slots: int) -> int:
+    """Return how many tasks the machine has room for: by free memory, and by cores or slots on GPUs."""
+    by_memory = free_bytes // max(task.memory for task in tasks)
+    if all(task.device == "cpu" for task in tasks):
+        room = cores // max(task.threads for task in tasks)
+    else:
+        room = gpu_slots
+    return int(max(1, min(room, by_memory)))
+
+
+def threads_of(task: SweepTask) -> int:
+    """Return the threads of a task: those that the user has set, or as many as suit its model."""
+    return int(os.environ.get(THREADS) or task.threads)

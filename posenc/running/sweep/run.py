@@ -1,0 +1,132 @@
+"""Run a sweep: its jobs as tasks, then the comparison and a list of what did not finish."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from posenc.config.compose import frozen
+from posenc.config.overrides import CommandLine
+from posenc.core.console import say
+from posenc.core.machine import free_memory, say_load, usable_cores
+from posenc.report.writers import show_runs
+from posenc.results.load import Run, load_runs
+from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.running.invocation import Invocation
+from posenc.running.jobs import CheckedJob, seed_by_seed
+from posenc.running.measure import targets_of
+from posenc.running.run_directory import FINISHED
+from posenc.running.sweep.lines import failure_lines, settled_line
+from posenc.running.sweep.pool import WorkerPool
+from posenc.running.sweep.resources import tasks_at_once, threads_of, visible_gpus
+from posenc.running.sweep.task import (
+    SweepResult,
+    SweepTask,
+    TaskOutcome,
+    make_tasks,
+    outcome_on_disk,
+)
+from posenc.settings.tree import SweepSettings
+
+LOCKS = {"train": "run", "eval": "evaluation"}  # what the process of a command takes
+Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
+
+
+def sweep_name(checked: Sequence[CheckedJob]) -> str:
+    """Return the name of a sweep: the same jobs have the same name, so trackers group them."""
+    settings = [frozen(composed.settings) for composed, _ in checked]
+    digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:6]
+    name = checked[0][0].settings.get("experiment_name", "eval")
+    return f"{name}-{digest}"
+
+
+def run_sweep(
+    command: str,
+    line: CommandLine,
+    checked: list[CheckedJob],
+    invocation: Invocation,
+    launch: Callable[[Sequence[SweepTask]], SweepResult] | None = None,
+) -> int:
+    """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
+
+    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
+    A run that is finished or has diverged starts no process. `launch` runs the tasks elsewhere.
+    """
+    ordered = seed_by_seed(checked)
+    tasks = make_tasks(command, line, ordered, retry=invocation.retry)
+    outcomes: dict[str, TaskOutcome] = {}
+    for task in tasks:
+        outcome = outcome_on_disk(task)
+        if outcome is not None:
+            outcomes[task.name] = outcome
+            say(settled_line(task, outcome, "already finished"))
+    open_tasks = [task for task in tasks if task.name not in outcomes]
+    settings = SweepSettings.model_validate(ordered[0][0].settings["sweep"])
+    result = SweepResult()
+    if open_tasks and launch is not None:
+        result = launch(open_tasks)
+    elif open_tasks:
+        result = _run_here(open_tasks, LOCKS[command], settings, invocation)
+    outcomes |= result.outcomes
+    _show_comparison(command, ordered)
+    for text in failure_lines(tasks, outcomes):
+        say(text)
+    if result.exit_code:
+        return result.exit_code
+    all_finished = all(task.name in outcomes and outcomes[task.name].state == FINISHED for task in tasks)
+    return 0 if all_finished else 1
+
+
+def _run_here(
+    tasks: Sequence[SweepTask], lock: str, settings: SweepSettings, invocation: Invocation
+) -> SweepResult:
+    """Run the tasks on this machine, as many at once as it has room for."""
+    gpus = visible_gpus()
+    at_once = settings.jobs or tasks_at_once(
+        tasks,
+        cores=usable_cores(),
+        free_bytes=free_memory(),
+        gpu_slots=settings.slots * len(gpus),
+    )
+    at_once = min(at_once, len({task.directory for task in tasks}))
+    if tasks[0].device == "cpu":
+        say_load(at_once * threads_of(tasks[0]))
+    pool = WorkerPool(
+        tasks,
+        lock=lock,
+        at_once=at_once,
+        gpus=gpus,
+        fail_fast=settings.fail_fast,
+        sweep=invocation.sweep or "",
+    )
+    return pool.run()
+
+
+def _show_comparison(command: str, checked: Sequence[CheckedJob]) -> None:
+    """Print the comparison of the runs on stdout; after `posenc eval` only what it measures."""
+    directories = dict.fromkeys(job.directory for _, job in checked)
+    runs = load_runs([directory for directory in directories if directory.is_dir()])
+    if command == "eval":
+        targets = _measured_targets(checked)
+        runs = [_only(run, targets[run.path]) for run in runs]
+    if runs:
+        show_runs(runs, sys.stdout)
+
+
+def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
+    """Return what is measured of each run, together with the reference beside it."""
+    targets: dict[Path, Targets] = {}
+    for _, job in checked:
+        measured = targets_of(job)
+        reference = {(REFERENCE_PROTOCOL, targets_hash) for _, targets_hash in measured}
+        targets.setdefault(job.directory, set()).update(measured | reference)
+    return targets
+
+
+def _only(run: Run, targets: Targets) -> Run:
+    """Return the run with the records of these targets alone."""
+    records = [record for record in run.records if (record["protocol"], record["targets_hash"]) in targets]
+    return replace(run, records=records)

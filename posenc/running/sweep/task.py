@@ -1,0 +1,147 @@
+"""Describe one job of a sweep as a process: its command, what it needs, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posenc.config.compose import ComposedJob
+from posenc.config.overrides import CommandLine
+from posenc.core.errors import visible
+from posenc.core.machine import threads_for, usable_cores
+from posenc.running.jobs import CheckedJob
+from posenc.running.run_directory import DIVERGED, FINISHED, read_status, run_state
+from posenc.running.signals import CODES
+
+WAITING = "waiting"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
+NOT_STARTED = "not started"
+
+# The kernel kills with SIGKILL when memory runs out, but so does a person with kill -9.
+OUT_OF_MEMORY = (
+    "out of memory, unless somebody killed it: try fewer jobs at once, or a smaller batch or model"
+)
+ERROR = "error: "  # begins the line in which a job says why it fails
+
+PROCESS_BYTES = 6e8  # of a process that has loaded torch
+BYTES_A_WEIGHT = 40  # values, gradients, two moments, and what a batch of a common size needs
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """One job of a sweep, to be run by a command of its own."""
+
+    name: str  # [3/12] rope seed=0; no two tasks of a sweep have the same
+    command: Sequence[str]
+    directory: Path  # of its run
+    overrides: Sequence[str] = ()
+    device: str = "cpu"
+    evaluation: dict[str, Any] | None = None  # of a training; None for `posenc eval`
+    retry: bool = False  # train a run that diverged again
+    threads: int = 1
+    memory: float = 0.0  # bytes that it needs, about
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether the run of a training is finished; of `posenc eval` only the exit code can tell."""
+        if self.evaluation is None:
+            return True
+        return run_state(self.directory, self.evaluation, self.retry) == FINISHED
+
+
+@dataclass(frozen=True)
+class TaskOutcome:
+    """How a task ended, or that it has not."""
+
+    state: str
+    reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the state and the reason, for a line of output."""
+        return visible(f"{self.state}, {self.reason}" if self.reason else self.state)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How the tasks ended, by their names, and the exit code of the signal that ended them early, or 0."""
+
+    outcomes: Mapping[str, TaskOutcome] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+def outcome_on_disk(task: SweepTask) -> TaskOutcome | None:
+    """Return how the run of a task ended before; None if it is to be run, or measured."""
+    if task.evaluation is None:
+        return None
+    state = run_state(task.directory, task.evaluation, task.retry)
+    if state == FINISHED:
+        return TaskOutcome(FINISHED)
+    if state == DIVERGED:
+        return TaskOutcome(DIVERGED, read_status(task.directory).get("reason"))
+    return None
+
+
+def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[str]) -> TaskOutcome:
+    """Return how a task ended, by the exit code of its process, its run directory and its last lines."""
+    if exit_code == 0 and task.is_finished:
+        return TaskOutcome(FINISHED)
+    # a negative code: the signal struck before posenc had taken it over
+    if exit_code in CODES.values() or -exit_code in CODES:
+        return TaskOutcome(INTERRUPTED, "saved as far as it was")
+    status = read_status(task.directory)
+    if exit_code == 1 and status.get("status") == DIVERGED:
+        return TaskOutcome(DIVERGED, status.get("reason"))
+    if exit_code < 0:
+        reason = OUT_OF_MEMORY if exit_code == -signal.SIGKILL else None
+        return TaskOutcome(f"killed by {signal.Signals(-exit_code).name}", reason)
+    errors = [line.removeprefix(ERROR) for line in last_lines if line.startswith(ERROR)]
+    return TaskOutcome(FAILED, errors[-1] if errors else f"exit code {exit_code} before it was finished")
+
+
+def make_tasks(
+    command: str, line: CommandLine, checked: Sequence[CheckedJob], *, retry: bool = False
+) -> list[SweepTask]:
+    """Return the tasks of a sweep's validated jobs, each with the command that runs it."""
+    # -P: a module in the working folder must not take the place of an installed one
+    program = [sys.executable, "-P", "-m", "posenc", command]
+    if line.config_dir is not None:
+        program += ["--config-dir", line.config_dir]
+    if retry:
+        program.append("--retry")
+    names = _names([composed for composed, _ in checked])
+    cores = usable_cores()
+    tasks = []
+    for name, (composed, job) in zip(names, checked, strict=True):
+        weights = job.shape.weights
+        tasks.append(
+            SweepTask(
+                name=name,
+                # an experiment may ask for a sweep by itself, and a job is never one
+                command=[*program, *composed.overrides, "hydra.mode=RUN"],
+                directory=job.directory,
+                overrides=composed.overrides,
+                device=str(job.device),
+                evaluation=job.settings["eval"] if command == "train" else None,
+                retry=retry,
+                threads=threads_for(weights, cores),
+                memory=PROCESS_BYTES + BYTES_A_WEIGHT * weights,
+            )
+        )
+    return tasks
+
+
+def _names(jobs: Sequence[ComposedJob]) -> list[str]:
+    """Return `[3/12] rope seed=0` of each job: its number, and the overrides that not all jobs share."""
+    shared = set.intersection(*(set(job.overrides) for job in jobs))
+    names = []
+    for number, job in enumerate(jobs, 1):
+        differing = [override for override in job.overrides if override not in shared]
+        label = " ".join(override.removeprefix("encoding=") for override in differing or job.overrides[:1])
+        names.append(f"[{number}/{len(jobs)}] {visible(label)}")
+    return names
