@@ -1,0 +1,76 @@
+"""The command line that the parts of the gate share: observe one tree, or compare two."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from differences import Difference, read_allowed, report
+from trees import Tree, open_tree
+
+Observation = dict[str, Any]
+Observe = Callable[[Tree], Observation]
+Compare = Callable[[Observation, Observation], Iterator[Difference]]
+Compact = Callable[[Observation], Observation]
+
+
+def run_part(
+    description: str | None, observe: Observe, compare: Compare, compact: Compact | None = None
+) -> int:
+    """Do what the command line asks for with one part of the gate; return the exit code.
+
+    `compact` makes an observation smaller before it is stored.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter with posenc's dependencies")
+    parser.add_argument(
+        "--work", type=Path, help="new folder for all that is written, kept (else: temporary)"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    observe_verb = verbs.add_parser("observe", help="record what one tree does")
+    observe_verb.add_argument("tree", type=Path)
+    observe_verb.add_argument("--out", type=Path, required=True)
+    compare_verb = verbs.add_parser("compare", help="compare two trees, or JSON files of `observe`")
+    compare_verb.add_argument("old", type=Path)
+    compare_verb.add_argument("new", type=Path)
+    arguments = parser.parse_args()
+
+    with tempfile.TemporaryDirectory(prefix="gate-") as temporary:
+        work = arguments.work or Path(temporary)
+        if arguments.verb == "observe":
+            observation = _observe(arguments.tree, "tree", observe, arguments.python, work)
+            write_observation(arguments.out, compact(observation) if compact else observation)
+            return 0
+        # Both at once: nothing here measures time, and what runs in parallel must not matter.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            sources = ((arguments.old, "old"), (arguments.new, "new"))
+            waiting = [
+                pool.submit(_observe, source, name, observe, arguments.python, work)
+                for source, name in sources
+            ]
+            old, new = (future.result() for future in waiting)
+        return report(compare(old, new), read_allowed())
+
+
+def _observe(source: Path, name: str, observe: Observe, python: str, work: Path) -> Observation:
+    """Return a stored observation, or observe a tree now."""
+    if source.is_file():
+        return json.loads(source.read_text())
+    began = time.monotonic()
+    observation = observe(open_tree(source, python, work / name))
+    print(f"{name}: observed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return observation
+
+
+def write_observation(path: Path, observation: Observation) -> None:
+    """Write JSON of one line for each command or run, so that a changed baseline shows as a small diff."""
+    path.write_text(json.dumps(observation, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
