@@ -35,7 +35,6 @@ SIZES = (
 PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions,induction,far-copy]"
 INTERRUPTED_TOKENS = 40960  # 80 steps: long enough to be stopped on the way
 STOPPED = 143  # exit code after SIGTERM
-NAME_KEYS = ("name", "label", "hash", "code", "version", "path", "digest")
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def compare(old: Observation, new: Observation) -> Iterator[Difference]:
 def _compare_leaves(label: str, part: str, old: Leaves, new: Leaves) -> Iterator[Difference]:
     kind = "weights" if part == "weights" else "numbers"
     for key in sorted(old.keys() & new.keys()):
-        if old[key] != new[key] and not key.endswith(NAME_KEYS):
+        if old[key] != new[key]:
             yield Difference(label, kind, f"{part} {key}", old[key], new[key])
     gone = Counter(str(old[key]) for key in old.keys() - new.keys())
     added = Counter(str(new[key]) for key in new.keys() - old.keys())

@@ -51,8 +51,8 @@ TRAIN = [
         "train.tokens=5120 eval.recall.windows=16"
     ),
     Command("train TINY encoding=rope name=continued context_length=32 train.init={rope} extend=pi"),
-    Command("train TINY encoding=rope name=smoke experiment=smoke data=sympy train.tokens=5120"),
-    Command("train TINY encoding=rope name=board tracking=tensorboard tracking.dir=board"),
+    Command("train TINY_MODEL encoding=rope name=smoke experiment=smoke train.tokens=5120 device=cpu"),
+    Command("train TINY encoding=rope name=board tracking=tensorboard"),
     Command("train TINY encoding=cable name=stopped train.tokens=40960", code=143, interrupted=True),
     Command("runs"),
     Command("train TINY encoding=cable name=stopped train.tokens=40960"),
@@ -115,10 +115,10 @@ PLAN = [
     Command("show encoding=alibi"),
     Command("show encoding=rope --out rope.png"),
     Command("show encoding=t5 --out t5.svg"),
-    Command("bench encoding=rope,alibi TINY_BENCH --repeats 2 --format json", timed=True),
-    Command("bench encoding=rope TINY_BENCH --repeats 2 --eval-lengths none", timed=True),
+    Command("bench encoding=rope,alibi TINY_MODEL --repeats 2 --format json", timed=True),
+    Command("bench encoding=rope TINY_MODEL --repeats 2 --eval-lengths none", timed=True),
 ]
-TINY_BENCH = "model.d_model=32 model.n_layers=2 model.n_heads=2 context_length=16 train.batch_tokens=128"
+TINY_MODEL = "model.d_model=32 model.n_layers=2 model.n_heads=2 context_length=16 train.batch_tokens=128"
 
 EVAL = [
     Command("eval run={rope} eval.lengths=[1x,8x]"),

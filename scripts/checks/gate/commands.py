@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from command_line import Observation, run_part
-from command_list import CHAPTERS, TINY, TINY_BENCH, TRAIN, Command
+from command_list import CHAPTERS, TINY, TINY_MODEL, TRAIN, Command
 from contents import Content, file_content, file_label, normalised, stream_content
 from differences import Difference, compare_contents
 from texts import write_texts
@@ -68,7 +68,7 @@ def _type_all(tree: Tree, folder: Path, commands: list[Command]) -> Observation:
 
 
 def _type_one(tree: Tree, server: ForkServer, folder: Path, command: Command) -> Observation:
-    line = command.line.replace("TINY_BENCH", TINY_BENCH).replace("TINY", TINY)
+    line = command.line.replace("TINY_MODEL", TINY_MODEL).replace("TINY", TINY)
     words = shlex.split(RUN_NAME.sub(lambda match: _run_folder(folder, match[1]), line))
     before = _file_digests(folder)
     if command.interrupted:

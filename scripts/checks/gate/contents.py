@@ -42,6 +42,7 @@ REPLACEMENTS = (
     (re.compile(r"\bpid \d+"), "pid <pid>"),
 )
 CHANCE_LINE = re.compile(r"^.*(\bleft *|^other processes keep .*)$\n?", re.MULTILINE)  # progress, load
+DIGEST = re.compile(r"[0-9a-f]{64}")  # as a whole value: of a corpus, which must stay
 FILE_HASH = re.compile(r"-[0-9a-f]{8}(?=[./]|$)")
 
 
@@ -123,7 +124,7 @@ def flatten(value: Any, folders: dict[str, str], path: str = "") -> Iterator[tup
         for index, item in enumerate(value):
             yield from flatten(item, folders, f"{path}[{index}]")
     elif isinstance(value, str):
-        yield path, normalised(value, folders)
+        yield path, value if DIGEST.fullmatch(value) else normalised(value, folders)
     else:
         yield path, value
 
@@ -155,6 +156,8 @@ def file_content(path: Path, folders: dict[str, str]) -> Content:
         return Content("tensors", dict(tensor_digests(path)))
     if suffix in (".png", ".pdf", ".bin"):
         return Content("picture")
+    if path.name == "manifest.json":  # digests of files that hold times
+        return json_content(dict.fromkeys(json.loads(path.read_text())), folders)
     text = gzip.decompress(path.read_bytes()).decode() if suffix == ".gz" else path.read_text()
     if suffix in (".jsonl", ".gz"):
         return json_content([json.loads(line) for line in text.splitlines()], folders)

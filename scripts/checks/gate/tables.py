@@ -17,7 +17,7 @@ from pathlib import Path
 from command_line import Observation, run_part
 from contents import Content, numbers_in, stream_content
 from differences import Difference, compare_contents
-from trees import Tree
+from trees import ForkServer, Tree
 
 NAMES = ("study", "study-recall", "study-room")
 MOST_CHARACTERS = 0  # a stored comparison is its digests
@@ -35,12 +35,14 @@ def observe(tree: Tree) -> Observation:
     folder = tree.work / "tables"
     folder.mkdir(parents=True)
     comparisons = {}
+    server = ForkServer(tree, "tables")
     for label, subject in _subjects(tree.path):
         for options in OPTIONS:
-            outcome = tree.run(["compare", subject, *options], folder)
+            outcome = server.run(["compare", subject, *options], folder)
             content = stream_content(outcome.stdout, {str(tree.path): "<tree>"})
             comparisons[f"{label} {' '.join(options)}"] = {"code": outcome.code, "stdout": content.stored()}
         print(f"{tree.work.name}: {label}", file=sys.stderr, flush=True)
+    server.close()
     pages = sorted((tree.path / "docs").glob("study*.md"))
     rows = Counter(row for page in pages for row in rows_of(page.read_text()))
     return {"rows": dict(rows), "comparisons": comparisons}
