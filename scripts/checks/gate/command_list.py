@@ -128,7 +128,7 @@ EVAL = [
     Command("eval run={rope} eval.precision=bf16"),
     Command("eval run={rope1} extend=yarn extend.beta_fast=4"),
     Command("eval run={rope1} extend=ntk extend.tune=true extend.tries=4"),
-    Command("eval -m run={rope_half} 'extend=glob(*)' sweep.jobs=2"),
+    Command("eval -m run={rope_half} extend=pi,rerope,dca sweep.jobs=2"),
     Command("eval -m run={alibi} 'extend=glob(*)' sweep.jobs=2"),
     Command("eval run={learned} data=files data.paths=[other]"),
     Command("eval -m run=runs/sweep eval.protocols=[far-copy] sweep.jobs=2"),
