@@ -13,20 +13,32 @@ from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.training.loop import train
+from posenc.training.checkpoint import CheckpointPlan, Provenance
+from posenc.training.loop import Callbacks, TrainingPlan, train
 from posenc.training.optimizer import Optimization
 
 T = 16
 STEPS = 12
 SHAPE = ModelShape("nano", d_model=32, n_layers=2, n_heads=2, mlp_ratio=4)
-RATES = {"lr": 2e-3, "warmup_fraction": 0.25, "final_lr_fraction": 0.0}
-OPTIMIZATION = Optimization(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, grad_clip=1.0, **RATES)
+OPTIMIZATION = Optimization(
+    name="adamw",
+    lr=2e-3,
+    betas=(0.9, 0.95),
+    eps=1e-8,
+    weight_decay=0.1,
+    grad_clip=1.0,
+    warmup_fraction=0.25,
+    final_lr_fraction=0.0,
+)
 
 
-def stop_at(after):
-    """Asks for a stop from the time on that it is asked for the `after`th time; never for None."""
-    asked = itertools.count(1)
-    requested = (lambda: next(asked) >= after) if after else (lambda: False)
+def stop_at(step):
+    """A stop flag that is set once it was looked at in `step` steps; None: never."""
+    steps = itertools.count(1)
+
+    def requested():
+        return step is not None and next(steps) >= step
+
     return SimpleNamespace(requested=requested, at_once=contextlib.nullcontext)
 
 
@@ -53,25 +65,40 @@ def build(encoding, store, seed=0, positions=None, attention=Attention, **params
     return model
 
 
-USUAL = {"steps": STEPS, "batch_windows": 4, "log_every": 5, "precision": "fp32", "checkpoint_seconds": 1e9}
-NOTHING = {"on_log": lambda _: None, "on_resume": lambda _: None, "files": {}}
+def plan_of(model, store, folder, *, settings_hash="12345678", checkpoint_seconds=1e9, **changes):
+    """A plan of STEPS steps with four windows each, and checkpoints in `folder`."""
+    provenance = Provenance(
+        fingerprint=store.fingerprint,
+        tokenizer=store.tokenizer,
+        encoding={},
+        run={"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
+    )
+    plan = TrainingPlan(
+        steps=STEPS,
+        batch_windows=4,
+        context_length=T,
+        seed=0,
+        precision="fp32",
+        device=torch.device("cpu"),
+        log_every=5,
+        checkpoints=CheckpointPlan(folder, checkpoint_seconds, provenance, files={}),
+    )
+    return replace(plan, **changes)
 
 
-def run(model, store, folder, *, seed=0, stop_after=None, sampler=None, settings_hash="12345678", **how):
-    """Train, with checkpoints in `folder`; `how` has what differs from USUAL and from OPTIMIZATION."""
-    optimization = {key: how.pop(key) for key in ("name", "grad_clip") if key in how}
-    of_run = {"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash}
+def run(
+    model, store, folder, *, sampler=None, optimization=OPTIMIZATION, logged=None, stop_after=None, **changes
+):
+    """Train by the plan with `changes`; `logged` takes what is logged, `stop_after` is a step."""
+    plan = plan_of(model, store, folder, **changes)
+    logged = [] if logged is None else logged
     return train(
         model,
-        sampler or WindowSampler(store, T, seed),
-        replace(OPTIMIZATION, **optimization),
-        context_length=T,
-        seed=seed,
-        device=torch.device("cpu"),
-        checkpoints=folder,
-        provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer, "run": of_run},
-        stop=stop_at(stop_after),
-        **{**USUAL, **NOTHING, **how},
+        sampler or WindowSampler(store, T, plan.seed),
+        optimization,
+        plan,
+        Callbacks(on_resume=lambda step: None, on_log=logged.append),
+        stop_at(stop_after),
     )
 
 

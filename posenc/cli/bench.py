@@ -213,7 +213,7 @@ def batch(case: Case) -> tuple[Tensor, Tensor]:
 def training(case: Case, model: Any, loss: Callable[[Any], nn.Module] = NextTokenLoss) -> Work:
     """Return a step as posenc.training.loop makes it: loss, gradients, clipping, the optimizer's update."""
     plan, how, seed = case.step, case.step.optimization, case.step.parts["seed"]
-    optimizer, loss_of = build_optimizer(model, how), loss(model)
+    optimizer, loss_of = build_optimizer(model, how, plan.precision), loss(model)
     inputs, targets = batch(case)
 
     def step() -> None:

@@ -16,7 +16,7 @@ import torch
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir, expanded
 from posenc.core.signature import LARGEST, between, whole
-from posenc.data.batches import LARGEST_ALPHABET
+from posenc.data.planted import LARGEST_ALPHABET
 from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block

@@ -32,3 +32,10 @@ def raw_draws(count: int, seed: int, counter: int) -> np.ndarray:
 
     draws: np.ndarray = np.random.Philox(key=np.array([seed, counter], dtype=np.uint64)).random_raw(count)
     return draws
+
+
+def permutations(draws: np.ndarray) -> np.ndarray:
+    """Return a permutation of the columns for each row of raw draws, int64 of the same shape."""
+    import numpy as np
+
+    return np.argsort(draws, axis=-1, kind="stable")

@@ -1,11 +1,5 @@
 """Text to documents to tokens on disk to batches."""
 
-from posenc.data.batches import PlantedSampler as PlantedSampler
-from posenc.data.batches import ScheduledSampler as ScheduledSampler
-from posenc.data.batches import WindowSampler as WindowSampler
-from posenc.data.batches import check_plant as check_plant
-from posenc.data.batches import plant_of as plant_of
-from posenc.data.batches import vocabulary as vocabulary
 from posenc.data.corpus import CorpusFacts as CorpusFacts
 from posenc.data.corpus import check_lengths as check_lengths
 from posenc.data.corpus import corpus_notes as corpus_notes
@@ -13,6 +7,10 @@ from posenc.data.corpus import inspect as inspect
 from posenc.data.corpus import list_corpora as list_corpora
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
+from posenc.data.planted import PlantedSampler as PlantedSampler
+from posenc.data.planted import check_plant as check_plant
+from posenc.data.planted import plant_of as plant_of
+from posenc.data.planted import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
 from posenc.data.sources import read_documents as read_documents
 from posenc.data.token_cache import Split as Split
@@ -21,3 +19,7 @@ from posenc.data.tokenizers import absolute_tokenizer as absolute_tokenizer
 from posenc.data.tokenizers import build_tokenizer as build_tokenizer
 from posenc.data.tokenizers import check_tokenizer as check_tokenizer
 from posenc.data.tokenizers import stored_tokenizer as stored_tokenizer
+from posenc.data.windows import Batch as Batch
+from posenc.data.windows import ScheduledSampler as ScheduledSampler
+from posenc.data.windows import Stage as Stage
+from posenc.data.windows import WindowSampler as WindowSampler

@@ -66,6 +66,13 @@ class TokenStore:
         start = int(documents.starts[i])
         return self.tokens[start : start + int(documents.lengths[i])]
 
+    def train_counts(self) -> Ints:
+        """Count each token in the training split: (V,)."""
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for i in range(len(self.splits["train"].ids)):
+            counts += np.bincount(self.document("train", i), minlength=self.vocab_size)
+        return counts
+
     def bytes_between(self, starts: Ints, stops: Ints) -> Ints:
         """Return the bytes of text in each `tokens[starts[i]:stops[i]]`."""
         if self.token_bytes is None:

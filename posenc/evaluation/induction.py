@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.core.seeds import raw_draws
-from posenc.data.batches import shuffled, token_counts
+from posenc.core.seeds import permutations, raw_draws
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
 
@@ -50,7 +49,7 @@ class Plan:
 
 def plan(request: EvalRequest) -> Plan:
     """Draw the sequences from the training split's tokens and T; neither targets nor hash know windows."""
-    counts = token_counts(request.store)
+    counts = request.store.train_counts()
     symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     if len(symbols) < 4:
         symbols = np.arange(request.store.vocab_size)
@@ -58,7 +57,7 @@ def plan(request: EvalRequest) -> Plan:
     size = min(max(2, request.train_length // 4), len(letters))  # m
     length = max(2 * size, request.longest + 1) - 2 * size  # of the filler
     raw = np.stack([raw_draws(len(letters) + length, SEED, i) for i in range(COUNT)])
-    copies = letters[shuffled(raw[:, : len(letters)])[:, :size]]  # (N, m)
+    copies = letters[permutations(raw[:, : len(letters)])[:, :size]]  # (N, m)
     drawn = (raw[:, len(letters) :] % np.uint64(len(others))).astype(np.int64)  # (N, length)
     filler = others[drawn[:, ::-1]]  # drawn from its end backwards
     unit = f"nats per token of the second copy (chance {math.log(len(letters)):.2f})"

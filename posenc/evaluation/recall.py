@@ -13,8 +13,8 @@ import dataclasses
 
 import numpy as np
 
-from posenc.core.seeds import raw_draws, seed_for
-from posenc.data.batches import Plant, draw_cues, draw_values, plant_of, shuffled
+from posenc.core.seeds import permutations, raw_draws, seed_for
+from posenc.data.planted import Plant, draw_cues, draw_values, plant_of
 from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,
@@ -102,7 +102,7 @@ def windows_at(context: EvalContext, plan: Plan, window: int, distance: int, pai
     tokens = np.stack([context.store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
     free, cue, row = plan.free(window, distance), plan.cues.shape[2], np.arange(len(tokens))[:, None]
     raw = raw_draws(len(tokens) * len(free), seed_for(SEED, NAME, window, distance, pairs), 0)
-    others = free[shuffled(raw.reshape(len(tokens), -1))[:, : pairs - 1]]  # (N, pairs - 1)
+    others = free[permutations(raw.reshape(len(tokens), -1))[:, : pairs - 1]]  # (N, pairs - 1)
     asked = np.full((len(tokens), 1), window - cue)
     at = np.concatenate((asked - distance, others, asked), axis=1)  # of pairs 0, 1, ..., and 0 again
     pair = np.append(np.arange(pairs), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def check_step(settings: dict[str, Any]) -> StepPlan:
         parts=parts,
         shape=shape,
         outline=outline,
-        optimization=replace(optimization, precision=precision),
+        optimization=optimization,
         tokens=tokens,
         batch_tokens=batch_tokens,
         batch_windows=batch_tokens // length,

@@ -33,6 +33,7 @@ from posenc.data import (
     CorpusFacts,
     PlantedSampler,
     ScheduledSampler,
+    Stage,
     TokenStore,
     WindowSampler,
     absolute_data,
@@ -56,9 +57,10 @@ from posenc.running.invocation import Invocation
 from posenc.running.measure import Corpus, Outcome, measure, tokenised, tracked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
+from posenc.training.checkpoint import CheckpointPlan, Provenance
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
-from posenc.training.loop import Progress, Trained, train
+from posenc.training.loop import Callbacks, LoggedStep, Trained, TrainingPlan, train
 
 log = logging.getLogger(__name__)
 UNSCHEDULED = ("length_schedule", None)  # not stored: earlier runs do not have it
@@ -305,10 +307,10 @@ def _run(job: TrainJob, corpus: Corpus, invocation: Invocation, stop: StopFlag) 
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == "interrupted":
             raise InterruptedRunError
-        peak = peak_memory(job.device) if trained.here else None
+        peak = peak_memory(job.device) if trained.advanced else None
         how = {**asdict(trained), "fingerprint": store.fingerprint}
         facts = run_facts(job, model, how, trained.step, peak)
-        records = measure(job, model, corpus, facts, stop, newer=trained.here)
+        records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_config(directory, settings)
         folder.write_status(directory, "finished", step=trained.step)
@@ -341,7 +343,7 @@ def _train(
             return WindowSampler(store, length, settings["seed"])
         return PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
 
-    sampler = ScheduledSampler(length, [(end, own, sampler_of(own)) for end, own in job.schedule])
+    sampler = ScheduledSampler(length, [Stage(end, own, sampler_of(own)) for end, own in job.schedule])
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     with shown("training", job.steps) as bar:
 
@@ -351,35 +353,32 @@ def _train(
             if step:
                 say(f"continuing at step {step} of {job.steps}")
 
-        def on_log(progress: Progress) -> None:
-            folder.append_metrics(job.directory, progress.metrics())
-            tracker.log(progress.metrics(), progress.step)
-            rate = f"{progress.tokens_per_second:,.0f} tokens/s"
-            recall = "" if progress.recall_loss is None else f"  recall {progress.recall_loss:.3f}"
-            loss = progress.loss if progress.natural_loss is None else progress.natural_loss
-            bar.update(progress.step, f"loss {loss:.3f}{recall}  {rate}")
+        def on_log(logged: LoggedStep) -> None:
+            folder.append_metrics(job.directory, logged.metrics())
+            tracker.log(logged.metrics(), logged.step)
+            rate = f"{logged.tokens_per_second:,.0f} tokens/s"
+            recall = "" if logged.recall_loss is None else f"  recall {logged.recall_loss:.3f}"
+            loss = logged.loss if logged.natural_loss is None else logged.natural_loss
+            bar.update(logged.step, f"loss {loss:.3f}{recall}  {rate}")
 
-        return train(
-            model,
-            sampler,
-            job.optimization,
+        plan = TrainingPlan(
             steps=job.steps,
             batch_windows=job.batch_windows,
             context_length=length,
             seed=settings["seed"],
             precision=job.precision,
             device=job.device,
-            checkpoints=job.directory / "checkpoints",
-            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
             log_every=settings["train"]["log_every"],
-            provenance={
-                "fingerprint": store.fingerprint,
-                "tokenizer": store.tokenizer,
-                "encoding": job.source,
-                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
-            },
-            files=files,
-            on_resume=on_resume,
-            on_log=on_log,
-            stop=stop,
+            checkpoints=CheckpointPlan(
+                folder=job.directory / "checkpoints",
+                seconds=settings["train"]["checkpoint_seconds"],
+                provenance=Provenance(
+                    fingerprint=store.fingerprint,
+                    tokenizer=store.tokenizer,
+                    encoding=job.source,
+                    run={"encoding": settings["encoding"], "settings_hash": job.hash},
+                ),
+                files=files,
+            ),
         )
+        return train(model, sampler, job.optimization, plan, Callbacks(on_resume, on_log), stop)

@@ -1,4 +1,4 @@
-"""What this machine's device does: `auto` device and precision, torch.compile, memory that runs out."""
+"""Decide what a device does: `auto` device and precision, torch.compile, threads, memory that runs out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ from posenc.model.decoder import Decoder
 
 PRECISIONS = ("auto", "fp32", "bf16")
 COMPILE_CHOICES = ("auto", "true", "false")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-LARGEST = 32 * 1024 * 1024  # bytes; glibc takes no larger threshold
+# options of glibc's mallopt, from its malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024  # glibc takes no larger one
+TRIM_THRESHOLD_BYTES = 1 << 30
+LONG_TRAINING_FLOPS = 2e16  # 200 s on a GPU that does 1e14 a second
+# what torch says in a RuntimeError; the words differ by device
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -32,20 +38,24 @@ def resolve_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    available = ["auto", "cpu"]
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    here = ["auto", "cpu", *(["cuda", *gpus] if gpus else []), *["mps"] * torch.backends.mps.is_available()]
-    if name not in here:
-        raise UserError("device", name, "there is no such device on this machine", allowed=here)
+    if gpus:
+        available += ["cuda", *gpus]
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if name not in available:
+        raise UserError("device", name, "there is no such device on this machine", allowed=available)
     return torch.device(name)
 
 
 def has_hardware_bf16(device: torch.device) -> bool:
-    """Whether bf16 products run in hardware there: emulated bf16 is slower than float32."""
+    """Tell whether bf16 products run in hardware there: emulated bf16 is slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
-        able: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("amx") or able.get("bf16"))
+        capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+        return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "amx", "bf16"))
     return False
 
 
@@ -53,7 +63,9 @@ def resolve_precision(name: str, device: torch.device) -> str:
     """Resolve `auto` to bf16 where the hardware has it, else fp32. Raises UserError."""
     if name not in PRECISIONS:
         raise UserError("train.precision", name, "there is no such precision", allowed=PRECISIONS)
-    return name if name != "auto" else "bf16" if has_hardware_bf16(device) else "fp32"
+    if name != "auto":
+        return name
+    return "bf16" if has_hardware_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
@@ -67,13 +79,14 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 # at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/checks/gpu.py.
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
     """Decide `train.compile` before the run starts; `flops` are those of the whole training."""
-    word = str(setting).lower()
-    if word not in COMPILE_CHOICES:
+    choice = str(setting).lower()
+    if choice not in COMPILE_CHOICES:
         raise UserError("train.compile", setting, "there is no such choice", allowed=COMPILE_CHOICES)
-    if word != "auto":
-        return word == "true"
-    long = flops >= 2e16  # 200 s on a GPU that does 1e14 a second
-    return device.type == "cuda" and long and shutil.which("cc") is not None  # Triton wants a C compiler
+    if choice != "auto":
+        return choice == "true"
+    if device.type != "cuda" or flops < LONG_TRAINING_FLOPS:
+        return False
+    return shutil.which("cc") is not None  # Triton wants a C compiler
 
 
 @contextmanager
@@ -82,8 +95,8 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    # A block's number is read in it. Taken as a constant it would make a graph for each block, and Dynamo
-    # gives up after 8.
+    # A block reads its own number. If Dynamo took it for a constant, it would make a graph for each block,
+    # and it gives up after 8.
     with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True), warnings.catch_warnings():
         # the rotations' complex products are left to PyTorch on purpose
         warnings.filterwarnings("ignore", ".*code generation for complex operators", UserWarning)
@@ -94,29 +107,29 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
         finally:
             for block in model.blocks:
                 block._compiled_call_impl = None
-            # To Dynamo the blocks of all runs of a process are one function: when it meets a second length it
-            # would make code for any (which takes minutes, or fails), and none after eight encodings.
+            # To Dynamo the blocks of all runs of a process are one function. When it meets a second length it
+            # makes code for any length, which takes minutes or fails, and none at all after eight encodings.
             torch._dynamo.reset()
 
 
 @cache
 def _most_threads() -> int:
-    return 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()  # a sweep's, torchrun's
+    # a sweep and torchrun set the variable: then the number is theirs to choose
+    return 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()
 
 
 def fit_threads(device: torch.device) -> None:
-    """Take as many threads as there are free cores, looked at every second.
+    """Give torch as many threads as there are free cores; call it at every step, it looks once a second.
 
     Threads that share a core wait for each other, spinning. Tokens/s of nano at T = 64 on two cores, quiet
     and beside one busy process: two threads 26k to 36k and 3k to 8k, one thread 20k and 18k. The last digits
-    depend on the number: weights after two updates differ by 1e-7 to 2e-5 between one and two.
+    of the weights depend on the number: after two updates they differ by 1e-7 to 2e-5 between one and two.
     """
-    if (
-        device.type == "cpu"
-        and (most := _most_threads()) > 1
-        and (load := load_meter().load(1.0)) is not None
-    ):
-        torch.set_num_threads(min(most, load.free))
+    if device.type != "cpu" or _most_threads() == 1:
+        return
+    load = load_meter().load(1.0)
+    if load is not None:
+        torch.set_num_threads(min(_most_threads(), load.free))
 
 
 @cache
@@ -128,16 +141,16 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):  # macOS, musl
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(M_MMAP_THRESHOLD, LARGEST)
-        mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: torch has an exception for it, or words that differ by device."""
+    """Tell whether memory ran out: torch has an exception for it on some devices, and words on others."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(text in message for text in OUT_OF_MEMORY_MESSAGES)
 
 
 class LiveTensors(TorchDispatchMode):
@@ -145,26 +158,33 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = self.peak = 0
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.live = 0
+        self.peak = 0
+        self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """Do not count these tensors."""
-        self._known.update(tensor.untyped_storage() for tensor in tensors)
+        self._counted.update(tensor.untyped_storage() for tensor in tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-        given = {id(one.untyped_storage()) for one in inputs}
-        for one in tree_iter(result):
-            if isinstance(one, torch.Tensor):
-                storage = one.untyped_storage()
-                if storage not in self._known and id(storage) not in given:
-                    self._known.add(storage)
-                    self.live += storage.nbytes()
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._drop, storage.nbytes())
+        # a view, or what is written in place, takes no memory of its own
+        input_storages = {id(storage) for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage not in self._counted and id(storage) not in input_storages:
+                self._count(storage)
         return result
 
-    def _drop(self, size: int) -> None:
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        self._counted.add(storage)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, storage.nbytes())
+
+    def _forget(self, size: int) -> None:
         self.live -= size
+
+
+def _storages(tree: Any) -> list[torch.UntypedStorage]:
+    """Return the storages of all tensors in nested lists, tuples and dictionaries."""
+    return [leaf.untyped_storage() for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor)]

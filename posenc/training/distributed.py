@@ -1,7 +1,7 @@
-"""One run by several processes: what `torchrun` starts, with PyTorch's DDP on gloo (CPU) or nccl (CUDA).
+"""Train one run by several processes, which `torchrun` starts, with PyTorch's DDP on gloo or nccl (CUDA).
 
 The first process (rank 0) decides, writes and prints. A batch, its order, its drawn positions and its
-gradient do not depend on how many there are. Each holds the whole model; gradients are averaged.
+gradient do not depend on how many processes there are. Each holds the whole model; gradients are averaged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from posenc.training.optimizer import AdamW
 
 T = TypeVar("T")
 
-# Longer than the first process may tokenise or evaluate while the others wait. One that dies ends them at
-# once (gloo), or when torchrun kills them, 30 s after it asked them to end (nccl).
+# Longer than the first process may tokenise or evaluate while the others wait. A process that dies ends them
+# at once (gloo), or when torchrun kills them, 30 s after it asked them to end (nccl).
 TIMEOUT = timedelta(hours=24)
 FIRST_ENDS = timedelta(seconds=30)  # to save and say why: torchrun kills it when another process goes
 ENDED = "ended"
-_runs = itertools.count()  # of this process
+FIRST_SIGNAL_CODE = 128  # exit codes from here on are signals
+_run_numbers = itertools.count()  # of the runs of this process: each needs keys of its own in the store
 
 
 class Stop(Protocol):
@@ -43,22 +44,18 @@ class Stop(Protocol):
     def at_once(self) -> contextlib.AbstractContextManager[None]: ...
 
 
-def _another_failed() -> RunError:
-    hint = "its error stands above; the same command continues from the last checkpoint"
-    return RunError("another process of this run has failed or was killed", hint=hint)
-
-
 class ProcessGroup:
     """The processes of a run. With one process every method answers without a message."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         """Connect to the other processes, if there are any. Raises RunError when they cannot be reached."""
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         if size == 1:
             return
         try:
             root, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
-            self._store = dist.PrefixStore(f"posenc/{next(_runs)}", root)
+            self._store = dist.PrefixStore(f"posenc/{next(_run_numbers)}", root)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=TIMEOUT)
         except (ValueError, RuntimeError) as error:
@@ -66,10 +63,14 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
+        """Tell whether this process decides, writes and prints."""
         return self.rank == 0
 
     def connect(self, device: torch.device, run: str, batch_windows: int | None) -> None:
-        """Check before anything is done that all processes do the same `run`, each on its own device."""
+        """Check before anything is done that all processes do the same `run`, each on its own device.
+
+        Raises UserError for a batch or a device that cannot be shared, RunError for another run.
+        """
         if self.size == 1:
             return
         if batch_windows is not None and self.size > batch_windows:
@@ -77,16 +78,13 @@ class ProcessGroup:
             hint = "fewer processes, or a larger train.batch_tokens"
             raise UserError("train.batch_tokens", None, problem, hint=hint)
         if device.type != "cpu":
-            if device.type != "cuda" or device.index is not None:
-                hint = "each process takes the device of its number"
-                raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
-            processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-            if processes > devices:
-                raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        if (firsts := self.first(lambda: run)) != run:
+            _take_local_gpu(device)
+        run_of_first = self.first(lambda: run)
+        if run_of_first != run:
             hint = "the same versions, settings, texts and train.precision are needed on every node"
-            raise RunError(f"this process would do {run}, the first one {firsts}", hint=hint)
+            raise RunError(f"this process would do {run}, the first one {run_of_first}", hint=hint)
+
+    # --- Parts of a batch
 
     def rows(self, count: int) -> slice:
         """Return this process's windows of a batch of `count`."""
@@ -97,10 +95,10 @@ class ProcessGroup:
         rows = self.rows(batch_windows)
         return self.size * (rows.stop - rows.start) / batch_windows
 
-    def data_parallel(self, loss_of: nn.Module) -> nn.Module:
+    def data_parallel(self, loss_module: nn.Module) -> nn.Module:
         """Wrap a loss so that all have the first one's weights, and their gradient is averaged."""
         if self.size == 1:
-            return loss_of
+            return loss_module
         import torch._dynamo
         from torch.nn.parallel import DistributedDataParallel
 
@@ -109,56 +107,67 @@ class ProcessGroup:
         torch._dynamo.config.optimize_ddp = False
         with warnings.catch_warnings():  # its new name is not in every version that we support
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            return DistributedDataParallel(loss_of, broadcast_buffers=False, gradient_as_bucket_view=True)
+            return DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def share_moments(self, model: nn.Module, optimizer: AdamW) -> None:
         """Give every process the first one's moments."""
-        state, parameters = optimizer.state, list(model.parameters())
-        found = self.first(lambda: [{key: m.cpu() for key, m in state[p].items()} for p in parameters])
-        if not self.is_first:
-            for p, moments in zip(parameters, found, strict=True):
-                state[p] = {key: moment.to(p.device) for key, moment in moments.items()}
+        parameters = list(model.parameters())
+
+        def moments_on_cpu() -> list[dict[str, Tensor]]:
+            states = [optimizer.state[parameter] for parameter in parameters]
+            return [{name: moment.cpu() for name, moment in state.items()} for state in states]
+
+        moments = self.first(moments_on_cpu)
+        if self.is_first:
+            return
+        for parameter, by_name in zip(parameters, moments, strict=True):
+            on_device = {name: moment.to(parameter.device) for name, moment in by_name.items()}
+            optimizer.state[parameter] = on_device
+
+    # --- What all have to agree on
 
     def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float, bool]:
         """Return the whole batch's loss, nats per token, its gradient's norm, and whether all shall stop."""
         if self.size == 1:
             return loss.item(), norm.item(), stop.requested()
-        sums = torch.stack([loss, norm, torch.full_like(loss, float(stop.requested()))]).double()
+        wants_stop = torch.full_like(loss, float(stop.requested()))
+        sums = torch.stack([loss, norm, wants_stop]).double()
         dist.all_reduce(sums)
-        loss_sum, norm_sum, stops = sums.tolist()
-        if stops:
+        loss_sum, norm_sum, stop_count = sums.tolist()
+        if stop_count:
             stop.elsewhere = True
-        return loss_sum / self.size, norm_sum / self.size, stops > 0
+        return loss_sum / self.size, norm_sum / self.size, stop_count > 0
 
-    def summed(self, parts: Tensor) -> list[list[float]]:
+    def summed(self, matrix: Tensor) -> list[list[float]]:
         """Return the sum of a small matrix over all processes."""
         if self.size > 1:
-            dist.all_reduce(parts)
-        return cast("list[list[float]]", parts.tolist())
+            dist.all_reduce(matrix)
+        return cast("list[list[float]]", matrix.tolist())
 
-    def first(self, do: Callable[[], T]) -> T:
+    def first(self, action: Callable[[], T]) -> T:
         """Do something in the first process and return its result in all. If it fails, all fail."""
         if self.size == 1:
-            return do()
-        result: list[Any] = [None, True]
+            return action()
+        message: list[Any] = [None, True]  # the result, and whether it failed
         try:
             if self.is_first:
-                result = [do(), False]
+                message = [action(), False]
         finally:
             with contextlib.suppress(RuntimeError) if self.is_first else self.watched():
-                dist.broadcast_object_list(result, 0, device=torch.device("cpu"))
-        if result[1]:
+                dist.broadcast_object_list(message, 0, device=torch.device("cpu"))
+        result, failed = message
+        if failed:
             raise _another_failed()
-        return cast("T", result[0])
+        return cast("T", result)
 
-    def in_turn(self, do: Callable[[], T]) -> T:
+    def in_turn(self, action: Callable[[], T]) -> T:
         """Do something in the first process, then in the others, which find what it left in the caches."""
         if not self.is_first:
             self.first(lambda: None)
-            return do()
-        done: list[T] = []
-        self.first(lambda: done.append(do()))
-        return done[0]
+            return action()
+        results: list[T] = []  # not sent to the others: it may be large
+        self.first(lambda: results.append(action()))
+        return results[0]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -166,19 +175,37 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:
-            words = ("gloo", "nccl", "connection closed", "connection reset")
-            if self.size == 1 or not any(word in str(error).lower() for word in words):
+            message = str(error).lower()
+            signs = ("gloo", "nccl", "connection closed", "connection reset")
+            if self.size == 1 or not any(sign in message for sign in signs):
                 raise
             raise _another_failed() from error
 
     def end(self) -> None:
-        """Leave. Tell the others that the first process has written all that there is; else wait for that."""
+        """Leave. The first process tells the others that it has written everything; they wait for that."""
         with contextlib.suppress(dist.DistError):
             if self.is_first:
                 self._store.set(ENDED, "")
             else:
                 self._store.wait([ENDED], FIRST_ENDS)
         dist.destroy_process_group()
+
+
+def _take_local_gpu(device: torch.device) -> None:
+    """Take the GPU of this process's number on its node. Raises UserError."""
+    if device.type != "cuda" or device.index is not None:
+        hint = "each process takes the device of its number"
+        raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    devices = torch.cuda.device_count()
+    if processes > devices:
+        raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def _another_failed() -> RunError:
+    hint = "its error stands above; the same command continues from the last checkpoint"
+    return RunError("another process of this run has failed or was killed", hint=hint)
 
 
 _current = ProcessGroup()
@@ -190,26 +217,32 @@ def current() -> ProcessGroup:
 
 
 def run_distributed(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, here or as one of torchrun's; others' output is shown if they fail."""
+    """Return the exit code of `run`, called here or as one of torchrun's processes.
+
+    Only the first process prints. What the others would have printed on stderr is shown if they fail.
+    """
     global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return run()
-    _current = group = ProcessGroup(int(os.environ.get("RANK", "0")), size)
+    group = ProcessGroup(int(os.environ.get("RANK", "0")), size)
+    _current = group
     try:
-        if group.is_first:
-            return run()
-        held = io.StringIO()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
-            try:
-                code = run()
-            except (UserError, RunError) as error:
-                print(error.text(), file=sys.stderr)
-                code = error.exit_code
-        if 0 < code < 128:  # not a signal
-            for line in held.getvalue().splitlines():
-                print(f"process {group.rank}: {line}", file=sys.stderr, flush=True)
-        return code
+        return run() if group.is_first else _run_silently(run, group.rank)
     finally:
         group.end()
         _current = ProcessGroup()
+
+
+def _run_silently(run: Callable[[], int], rank: int) -> int:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output):
+        try:
+            code = run()
+        except (UserError, RunError) as error:
+            print(error.text(), file=sys.stderr)
+            code = error.exit_code
+    if 0 < code < FIRST_SIGNAL_CODE:
+        for line in output.getvalue().splitlines():
+            print(f"process {rank}: {line}", file=sys.stderr, flush=True)
+    return code

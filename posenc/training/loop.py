@@ -1,58 +1,221 @@
-"""The training loop: one straight line a step, and nothing else.
+"""Train a decoder: one straight loop, a step after the other.
 
-The same seed gives the same batches and the same initial values of the shared parts whatever the encoding,
-and a run that stopped continues bit for bit on a CPU: batches and positions depend on (seed, step) alone.
-B windows, T tokens.
+The same seed gives the same batches and the same initial values of the shared parts, whatever the encoding.
+A run that was stopped continues bit for bit on a CPU, because batches and positions depend on seed and step
+alone. Shapes: B windows, T tokens, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
-from posenc.data import ScheduledSampler, WindowSampler
-from posenc.data.batches import KNOWN, TEXT
+from posenc.data import Batch, ScheduledSampler, WindowSampler
+from posenc.data.planted import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, weighted_loss
-from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
+from posenc.training.checkpoint import (
+    CheckpointPlan,
+    NonFiniteWeightsError,
+    TrainedSoFar,
+    resume,
+    save_checkpoint,
+)
 from posenc.training.device import autocast, fit_threads, is_out_of_memory, keep_freed_memory
-from posenc.training.distributed import Stop, current
+from posenc.training.distributed import ProcessGroup, Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 
-class NextTokenLoss(nn.Module):
-    """The mean loss in nats per token, times `weight`: what DDP wraps. `losses`: of each weighted target."""
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long to train, on what, in which precision, and what to keep."""
 
-    losses: Tensor
+    steps: int
+    batch_windows: int  # in one update, of all processes together
+    context_length: int  # T, in tokens
+    seed: int
+    precision: str  # fp32 | bf16: of the model's products, and of Muon's
+    device: torch.device
+    log_every: int  # steps
+    checkpoints: CheckpointPlan
+
+    @property
+    def batch_tokens(self) -> int:
+        """Return the tokens of one update. Windows that grow keep this number."""
+        return self.batch_windows * self.context_length
+
+
+@dataclass(frozen=True)
+class LoggedStep:
+    """What is logged of a training after some of its steps."""
+
+    step: int
+    tokens: int  # since the start of the run
+    loss: float  # nats per token, mean over the steps since the last log
+    lr: float
+    grad_norm: float  # before clipping
+    tokens_per_second: float
+    natural_loss: float | None = None  # of planted runs: the loss on text,
+    recall_loss: float | None = None  # and on values that can be known
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values for `metrics.jsonl` and the trackers, without those that this run lacks."""
+        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the caller does while a training goes on."""
+
+    on_resume: Callable[[int], None]  # with the step that the training begins after
+    on_log: Callable[[LoggedStep], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How training ended: `finished`, `diverged` (not finite, before the update) or `interrupted`."""
+
+    status: str
+    step: int
+    tokens: int
+    final_loss: float | None  # nats per token, mean of the last tenth of the steps (since the last start)
+    seconds: float  # spent on steps in this and earlier processes
+    reason: str | None = None
+    advanced: bool = True  # this process made some of the steps
+
+
+def train(
+    model: Decoder,
+    sampler: WindowSampler | ScheduledSampler,
+    optimization: Optimization,
+    plan: TrainingPlan,
+    callbacks: Callbacks,
+    stop: Stop,
+) -> Trained:
+    """Train `model` in place up to update `plan.steps`, from the newest intact checkpoint if there is one.
+
+    A checkpoint is written at intervals, when a stop was requested, and at the end. Of several processes
+    each computes a part of every batch, and the first one writes. Raises RunError where memory runs out,
+    where the disk refuses, and where another process has failed.
+    """
+    # ----------------------------------------------------------------------------------------------------
+    # Model and optimizer, as the last checkpoint left them
+    group = current()
+    keep_freed_memory()
+    model.to(plan.device).train()
+    optimizer = build_optimizer(model, optimization, plan.precision)
+    so_far = group.first(lambda: resume(plan.checkpoints, model, optimizer, plan.steps))
+    group.share_moments(model, optimizer)
+    model_loss = NextTokenLoss(model)
+    parallel_loss = group.data_parallel(model_loss)
+    callbacks.on_resume(so_far.step)
+    step = so_far.step
+    tally = Tally(plan, so_far)
+    saved_at = time.monotonic()
+
+    try:
+        while step < plan.steps:
+            # --------------------------------------------------------------------------------------------
+            # Batch and positions: drawn by (seed, step), so nothing of earlier steps has to be restored
+            fit_threads(plan.device)
+            batch = sampler.batch(step, plan.batch_windows)
+            windows = len(batch.inputs)  # more than batch_windows while windows are still short
+            part = _on_device(batch, group.rows(windows), plan.device)
+            pos = model.positions(part.inputs.shape[1], generator_for(plan.seed, "positions", step))  # (T,)
+
+            # --------------------------------------------------------------------------------------------
+            # Loss and gradient
+            model_loss.weight = group.loss_weight(windows)
+            with _interruptible_if_first(step == so_far.step, group, stop):
+                part_loss, part_norm = gradients(
+                    parallel_loss,
+                    part.inputs,
+                    part.targets,
+                    pos,
+                    part.weights,
+                    precision=plan.precision,
+                    grad_clip=optimization.grad_clip,
+                )
+            loss, grad_norm, stopping = group.agree(part_loss, part_norm, stop)
+            # before the update: weights that are not finite cannot be repaired, those of now are still good
+            if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+                kind = "gradient" if math.isfinite(loss) else "loss"
+                return tally.ended("diverged", step, f"non-finite {kind} at step {step + 1}")
+
+            # --------------------------------------------------------------------------------------------
+            # Update
+            lr = learning_rate(step, plan.steps, optimization)
+            update(optimizer, lr)
+            step += 1
+
+            # --------------------------------------------------------------------------------------------
+            # Log
+            tally.add(loss)
+            if part.kinds is not None:
+                tally.add_by_kind(model_loss.losses, part.kinds.flatten())
+            now = time.monotonic()
+            if step % plan.log_every == 0 or step == plan.steps:
+                callbacks.on_log(tally.logged_step(step, lr, grad_norm, group, now))
+
+            # --------------------------------------------------------------------------------------------
+            # Checkpoint. After the last step it is written below, once
+            if stopping and step < plan.steps:
+                _save(plan, model, optimizer, tally, step)
+                return tally.ended("interrupted", step, "asked to stop")
+            if now - saved_at >= plan.checkpoints.seconds and step < plan.steps:
+                _save(plan, model, optimizer, tally, step)
+                saved_at = time.monotonic()
+        if step > so_far.step:
+            _save(plan, model, optimizer, tally, step)
+        return tally.ended("finished", step)
+    except NonFiniteWeightsError as error:
+        return tally.ended("diverged", step, str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
+        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
+        raise RunError(problem, hint=hint) from error
+
+
+class NextTokenLoss(nn.Module):
+    """Compute the mean loss in nats per token, times `weight`; DDP wraps this module.
+
+    `losses` holds the loss of each target of the last batch, where its targets have weights. DDP wants one
+    output, so they are kept here and not returned.
+    """
+
+    losses: Tensor  # (B * T,)
 
     def __init__(self, model: Decoder, weight: float = 1.0) -> None:
         super().__init__()
-        self.model, self.weight = model, weight
+        self.model = model
+        self.weight = weight
 
     def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return a scalar float32. Products in the precision of the autocast around, softmax in float32."""
+        """Return a scalar float32. Products have the precision of the autocast around, softmax float32."""
         hidden = self.model.hidden(inputs, pos)  # (B, T, d_model)
-        weight = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-        flat = hidden.flatten(0, 1), weight, targets.flatten()
+        flat_hidden = hidden.flatten(0, 1)  # (B * T, d_model)
+        flat_targets = targets.flatten()  # (B * T,)
+        embedding = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
         if weights is None:
-            loss = next_token_loss(*flat)
+            loss = next_token_loss(flat_hidden, embedding, flat_targets)
         else:
-            loss, self.losses = weighted_loss(*flat, weights.flatten())
+            loss, self.losses = weighted_loss(flat_hidden, embedding, flat_targets, weights.flatten())
         return loss if self.weight == 1 else loss * self.weight
 
 
 def gradients(
-    loss_of: nn.Module,
+    loss_module: nn.Module,
     inputs: Tensor,
     targets: Tensor,
     pos: Tensor,
@@ -61,161 +224,138 @@ def gradients(
     precision: str,
     grad_clip: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped.
+    """Compute the clipped gradient of every parameter; return the loss and the gradient's norm, both scalar.
 
-    `loss_of`: a NextTokenLoss or a wrapper of one; inputs, targets and their weights (B, T), positions (T,).
+    `loss_module` is a NextTokenLoss or a wrapper of one. Inputs, targets and their weights are (B, T),
+    positions (T,). The norm is the one before clipping.
     """
-    planted = [] if weights is None else [weights]
     with autocast(precision, inputs.device):
-        loss: Tensor = loss_of(inputs, targets, pos, *planted)
+        if weights is None:
+            loss: Tensor = loss_module(inputs, targets, pos)
+        else:
+            loss = loss_module(inputs, targets, pos, weights)
     loss.backward()
-    return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
+    norm = torch.nn.utils.clip_grad_norm_(loss_module.parameters(), grad_clip)
+    return loss.detach(), norm
 
 
 def update(optimizer: AdamW, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    for parameter_group in optimizer.param_groups:
+        parameter_group["lr"] = lr
     optimizer.step()
     optimizer.zero_grad()
 
 
+class Tally:
+    """Losses and seconds of this process: what a logged step says, and how the training ended."""
+
+    def __init__(self, plan: TrainingPlan, so_far: TrainedSoFar) -> None:
+        self._plan = plan
+        self._so_far = so_far
+        self._started = time.monotonic()
+        self._losses: list[float] = []  # of each step of this process
+        self._logged_step = so_far.step
+        self._logged_at = self._started
+        # rows: text, known values; columns: summed loss, number of targets
+        self._sums_by_kind = torch.zeros(2, 2, device=plan.device)
+        self._has_kinds = False
+
+    def add(self, loss: float) -> None:
+        """Take in the loss of a step."""
+        self._losses.append(loss)
+
+    def add_by_kind(self, losses: Tensor, kinds: Tensor) -> None:
+        """Take in the loss and the kind of each target of a step, both (B * T,)."""
+        self._has_kinds = True
+        for sums, kind in zip(self._sums_by_kind, (TEXT, KNOWN), strict=True):
+            is_kind = kinds == kind
+            sums += torch.stack([(losses * is_kind).sum(), is_kind.sum()])
+
+    def logged_step(
+        self, step: int, lr: float, grad_norm: float, group: ProcessGroup, now: float
+    ) -> LoggedStep:
+        """Return what is logged after `step`, and begin to count for the next one."""
+        new_steps = step - self._logged_step
+        losses = self._losses[-new_steps:]
+        seconds = max(now - self._logged_at, 1e-9)
+        logged = LoggedStep(
+            step=step,
+            tokens=step * self._plan.batch_tokens,
+            loss=sum(losses) / len(losses),
+            lr=lr,
+            grad_norm=grad_norm,
+            tokens_per_second=new_steps * self._plan.batch_tokens / seconds,
+            **self._losses_by_kind(group),
+        )
+        self._logged_step = step
+        self._logged_at = now
+        self._sums_by_kind.zero_()
+        return logged
+
+    def _losses_by_kind(self, group: ProcessGroup) -> dict[str, float | None]:
+        if not self._has_kinds:
+            return {}
+        means = [loss / count if count else None for loss, count in group.summed(self._sums_by_kind)]
+        return dict(zip(("natural_loss", "recall_loss"), means, strict=True))
+
+    def so_far(self, step: int) -> TrainedSoFar:
+        """Return how far the training has come, for a checkpoint."""
+        tail = self._losses[-max(1, self._plan.steps // 10) :]
+        final_loss = sum(tail) / len(tail) if tail else self._so_far.final_loss
+        seconds = self._so_far.seconds
+        if step > self._so_far.step:
+            seconds += time.monotonic() - self._started
+        return TrainedSoFar(step, step * self._plan.batch_tokens, seconds, final_loss)
+
+    def ended(self, status: str, step: int, reason: str | None = None) -> Trained:
+        """Return how the training ended."""
+        end = self.so_far(step)
+        return Trained(
+            status=status,
+            step=step,
+            tokens=end.tokens,
+            final_loss=end.final_loss,
+            seconds=end.seconds,
+            reason=reason,
+            advanced=step > self._so_far.step,
+        )
+
+
 @dataclass(frozen=True)
-class Progress:
-    """One step as it is logged: loss in nats per token, tokens since the start of the run."""
+class _BatchPart:
+    """This process's rows of a batch on its device, (rows, T) each."""
 
-    step: int
-    tokens: int
-    loss: float
-    lr: float
-    grad_norm: float
-    tokens_per_second: float
-    natural_loss: float | None = None  # of planted runs: the loss on text,
-    recall_loss: float | None = None  # and on values that can be known
-
-    def metrics(self) -> dict[str, float]:
-        """Return the values for `metrics.jsonl` and the trackers."""
-        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
-        return {key: value for key, value in values.items() if value is not None}
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor | None
+    kinds: Tensor | None
 
 
-@dataclass(frozen=True)
-class Trained:
-    """How training ended: `finished`, `diverged` (non-finite, before the update) or `interrupted`."""
+def _on_device(batch: Batch, rows: slice, device: torch.device) -> _BatchPart:
+    def tensor(array: object) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
 
-    status: str
-    step: int
-    tokens: int
-    final_loss: float | None  # nats per token, mean of the last tenth of the steps (since the last start)
-    seconds: float  # spent on steps in this and earlier processes
-    reason: str | None = None
-    here: bool = True  # this process made some of the steps
+    return _BatchPart(
+        inputs=tensor(batch.inputs[rows]),
+        targets=tensor(batch.targets[rows]),
+        weights=None if batch.weights is None else tensor(batch.weights[rows]),
+        kinds=None if batch.kinds is None else tensor(batch.kinds[rows]),
+    )
 
 
-def train(
-    model: Decoder,
-    sampler: WindowSampler | ScheduledSampler,
-    optimization: Optimization,
-    *,
-    steps: int,
-    batch_windows: int,
-    context_length: int,
-    seed: int,
-    precision: str,
-    device: torch.device,
-    checkpoints: Path,
-    checkpoint_seconds: float,
-    log_every: int,
-    provenance: Mapping[str, Any],
-    files: Mapping[str, str],
-    on_resume: Callable[[int], None],
-    on_log: Callable[[Progress], None],
-    stop: Stop,
-) -> Trained:
-    """Train up to update `steps`, from the newest intact checkpoint if there is one.
+def _interruptible_if_first(
+    is_first_step: bool, group: ProcessGroup, stop: Stop
+) -> AbstractContextManager[None]:
+    """Let a signal end the first step at once: it may compile for a minute, and nothing is lost yet.
 
-    A checkpoint is written every `checkpoint_seconds`, when stopped and at the end: its state has
-    `provenance` (plain JSON: text, tokenizer, run), its folder `files`, texts by name. Of several processes
-    each computes a part of every batch; the first writes.
+    Not with several processes: the others would wait for this one's part of the gradient.
     """
-    group = current()
-    keep_freed_memory()
-    model.to(device).train()
-    optimizer = build_optimizer(model, optimization)
-    step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps, provenance["run"]))
-    group.share_moments(model, optimizer)
-    own_loss = NextTokenLoss(model)
-    loss_of = group.data_parallel(own_loss)
-    on_resume(step)
-    first_step, seconds_before = step, float(state["seconds"])
-    batch_tokens, clip = batch_windows * context_length, optimization.grad_clip
-    started, logged_step = time.monotonic(), step
-    saved = logged_at = started
-    recent: list[float] = []
-    apart = torch.zeros(2, 2, device=device)  # of text and of known values since the last log: loss, targets
+    if is_first_step and group.size == 1:
+        return stop.at_once()
+    return nullcontext()
 
-    def result(status: str, reason: str | None = None) -> Trained:
-        here, tail = step > first_step, recent[-max(1, steps // 10) :]
-        final = sum(tail) / len(tail) if tail else state["final_loss"]
-        seconds = seconds_before + (time.monotonic() - started if here else 0.0)
-        return Trained(status, step, step * batch_tokens, final, seconds, reason, here)
 
-    def save() -> None:
-        if group.is_first:
-            now = result("running")
-            facts = {"tokens": now.tokens, "seconds": now.seconds, "final_loss": now.final_loss}
-            save_checkpoint(checkpoints, step, model, optimizer, {**facts, **provenance}, files)
-
-    try:
-        while step < steps:
-            fit_threads(device)
-            batch = sampler.batch(step, batch_windows)
-            rows, own_loss.weight = group.rows(len(batch[0])), group.loss_weight(len(batch[0]))
-            inputs, targets, *planted = (
-                torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
-            )  # (B, T)
-            weights, kinds = planted or (None, None)
-            pos = model.positions(inputs.shape[1], generator_for(seed, "positions", step))  # (T,)
-            # the first step may compile for a minute, and a stop loses nothing of this process yet
-            begins = step == first_step and group.size == 1
-            with stop.at_once() if begins else nullcontext():
-                found = gradients(loss_of, inputs, targets, pos, weights, precision=precision, grad_clip=clip)
-            loss, norm, stopping = group.agree(*found, stop)
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                what = "gradient" if math.isfinite(loss) else "loss"
-                return result("diverged", f"non-finite {what} at step {step + 1}")
-            lr = learning_rate(step, steps, optimization)
-            update(optimizer, lr)
-            step += 1
-            recent.append(loss)
-            if kinds is not None:
-                for part, kind in zip(apart, (TEXT, KNOWN), strict=True):
-                    of = kinds.flatten() == kind
-                    part += torch.stack([(own_loss.losses * of).sum(), of.sum()])
-
-            now = time.monotonic()
-            if step % log_every == 0 or step == steps:
-                rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
-                window = recent[logged_step - step :]
-                mean = sum(window) / len(window)
-                parts = [a / n if n else None for a, n in group.summed(apart)] if planted else []
-                on_log(Progress(step, step * batch_tokens, mean, lr, norm, rate, *parts))
-                logged_at, logged_step = now, step
-                apart.zero_()
-            if stopping and step < steps:
-                save()
-                return result("interrupted", "asked to stop")
-            if now - saved >= checkpoint_seconds and step < steps:
-                save()
-                saved = time.monotonic()
-        if step > first_step:
-            save()
-        return result("finished")
-    except NonFiniteWeightsError as error:
-        return result("diverged", str(error))
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
-        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
-        raise RunError(problem, hint=hint) from error
+def _save(plan: TrainingPlan, model: Decoder, optimizer: AdamW, tally: Tally, step: int) -> None:
+    if current().is_first:
+        save_checkpoint(plan.checkpoints, model, optimizer, tally.so_far(step))

@@ -60,7 +60,16 @@ LENGTH, TOKENS = 1024, 32768  # of training; tokens a batch, of an evaluation to
 EXTENDED = (1, 8)  # windows of an evaluation in T
 WARM_UP, REPEATS = 3, 10
 PARTS = ("numbers", "times")
-PLAN = Optimization(1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 1.0)
+PLAN = Optimization(
+    name="adamw",
+    lr=1e-4,
+    betas=(0.9, 0.95),
+    eps=1e-8,
+    weight_decay=0.1,
+    grad_clip=1.0,
+    warmup_fraction=0.0,
+    final_lr_fraction=1.0,
+)
 Call = Callable[[], object]
 found: list[dict[str, Any]] = []
 
@@ -161,7 +170,8 @@ def distances(made: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, fl
 
 
 def training(decoder: Decoder, device: torch.device) -> Call:
-    loss_of, optimizer = NextTokenLoss(decoder), build_optimizer(decoder, PLAN)
+    loss_of = NextTokenLoss(decoder)
+    optimizer = build_optimizer(decoder, PLAN, "bf16")
     tokens = tokens_of(TOKENS // LENGTH, LENGTH, device)
 
     def step() -> None:

@@ -10,7 +10,7 @@ from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import read_facts
-from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, groups_of, sections
+from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, sections
 
 
 def read(paths, **changes):
@@ -138,9 +138,3 @@ def test_copies_go_to_the_split_of_the_first_one(tmp_path):
     assert all(both[f"copy/{name}"] == split for name, split in alone.items())
     (note,) = read_facts(data).notes
     assert "documents moved to the split of the first copy" in note
-
-
-def test_groups_are_the_first_folders_that_differ():
-    assert groups_of(["__init__.py", "core/add.py", "core/expr/a.py", "sets/a.py", "z.py"]) == [0, 1, 1, 2, 3]
-    assert groups_of(["texts/raw/ann/1", "texts/raw/bob/1", "texts/raw/bob/2"]) == [0, 1, 1]
-    assert groups_of(["test/00000000", "test/00000001"]) is None

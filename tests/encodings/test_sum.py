@@ -68,7 +68,7 @@ def test_each_part_fills_and_decays_its_own_parameters():
     assert own["members.0.members.1.table"].std() > 0 and not own["members.1.table"].any()
     assert not torch.equal(made.parts[1].table, made.parts[4].table)
     assert all(part.seed == 5 for part in made.parts)
-    groups = build_optimizer(model, OPTIMIZATION).param_groups
+    groups = build_optimizer(model, OPTIMIZATION, "fp32").param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     assert [name for name, p in own.items() if id(p) in decayed] == ["members.0.members.1.table"]
 

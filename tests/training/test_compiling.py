@@ -17,29 +17,41 @@ from posenc.running.build import build_model, resolve_parts
 from posenc.training.device import compiled_blocks, resolve_compile
 from posenc.training.loop import NextTokenLoss, gradients
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+NANO = 2.1e13  # operations of a training: 4M tokens of 0.8M parameters
+SMALL = 1e18  # 5G tokens of 30M parameters
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 
 
-def step(model, ids, pos):
-    """The loss of windows (B, T + 1) and the gradient of every parameter."""
-    model.zero_grad()
-    inputs, targets = ids[:, :-1], ids[:, 1:]
-    loss, _ = gradients(NextTokenLoss(model), inputs, targets, pos, precision="fp32", grad_clip=1e9)
-    return {"loss": loss, **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
-
-
-def test_auto_is_for_long_runs_on_a_gpu(monkeypatch):
+@pytest.fixture
+def has_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    nano, small = 2.1e13, 1e18  # operations: 4M tokens of 0.8M parameters; 5G of 30M
-    assert resolve_compile("auto", GPU, flops=small)
-    assert not resolve_compile("auto", GPU, flops=nano) and not resolve_compile("auto", CPU, flops=small)
-    for said, meant in (("true", True), ("True", True), (False, False), ("false", False)):
-        assert all(resolve_compile(said, device, flops=nano) is meant for device in (CPU, GPU))
+
+
+@pytest.mark.parametrize(
+    ("device", "flops", "compiles"), [(GPU, SMALL, True), (GPU, NANO, False), (CPU, SMALL, False)]
+)
+def test_auto_is_for_long_runs_on_a_gpu(has_compiler, device, flops, compiles):
+    assert resolve_compile("auto", device, flops=flops) is compiles
+
+
+def test_auto_needs_a_c_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert not resolve_compile("auto", GPU, flops=small)  # Triton needs a C compiler
+    assert resolve_compile("auto", GPU, flops=SMALL) is False
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize(
+    ("setting", "compiles"), [("true", True), ("True", True), (False, False), ("false", False)]
+)
+def test_a_setting_other_than_auto_is_taken_as_it_is(device, setting, compiles):
+    assert resolve_compile(setting, device, flops=NANO) is compiles
+
+
+def test_another_word_is_refused():
     with pytest.raises(UserError, match=r"train\.compile"):
-        resolve_compile("maybe", CPU, flops=nano)
+        resolve_compile("maybe", CPU, flops=NANO)
 
 
 @pytest.mark.slow
@@ -51,6 +63,15 @@ def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(place, corp
     assert "torch.compile does not work here, the model runs without it" in result.err
     (path,) = place.glob("runs/*/*/checkpoints/*/state.json")
     assert json.loads(path.read_text())["made_by"]["compiled"] is False
+
+
+def gradients_by_name(model, ids, pos):
+    """The loss of windows (B, T + 1), and the gradient of every parameter."""
+    model.zero_grad()
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    loss, _ = gradients(NextTokenLoss(model), inputs, targets, pos, precision="fp32", grad_clip=1e9)
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"loss": loss, **found}
 
 
 @pytest.mark.slow
@@ -65,18 +86,18 @@ def test_compiled_blocks_give_the_same_gradients(name, shared_cache, monkeypatch
     ids = torch.randint(64, (4, 33), generator=torch.Generator().manual_seed(0))
     pos = model.positions(32, torch.Generator().manual_seed(0))
 
-    plain = step(model, ids, pos)
+    plain = gradients_by_name(model, ids, pos)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with compiled_blocks(model, enabled=True):
-        compiled = step(model, ids, pos)
+        compiled = gradients_by_name(model, ids, pos)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     assert compiled.keys() == plain.keys()
     # What is added to all scores of a row (the last bias of an MLP) has a gradient of 0 but for rounding, so
     # the tolerance is one of the largest gradient of all.
-    most = max(float(value.abs().max()) for value in plain.values() if value.dim())
+    largest = max(float(value.abs().max()) for value in plain.values() if value.dim())
     for key, value in plain.items():
-        assert torch.allclose(compiled[key], value, rtol=1e-3, atol=1e-6 * most), key
+        assert torch.allclose(compiled[key], value, rtol=1e-3, atol=1e-6 * largest), key
 
 
 @pytest.mark.slow
@@ -84,9 +105,13 @@ def test_compiled_blocks_give_the_same_gradients(name, shared_cache, monkeypatch
 def test_compiled_and_stopped_is_compiled_and_not_stopped(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
     store = tiny_model.tokens_of(corpus)
-    # the last one continues with another seed's model: everything has to come from the checkpoint
-    for folder, seed, stop in (("whole", 0, None), ("stopped", 0, 6), ("stopped", 9, None)):
+
+    def train(folder, seed, stop_after=None):
         model = tiny_model.build("rope", store, seed)
         with compiled_blocks(model, enabled=True):
-            tiny_model.run(model, store, tmp_path / folder, stop_after=stop, precision="bf16")
+            tiny_model.run(model, store, tmp_path / folder, stop_after=stop_after, precision="bf16")
+
+    train("whole", seed=0)
+    train("stopped", seed=0, stop_after=6)
+    train("stopped", seed=9)  # another seed's model: everything has to come from the checkpoint
     assert tiny_model.on_disk(tmp_path / "stopped") == tiny_model.on_disk(tmp_path / "whole")

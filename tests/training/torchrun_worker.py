@@ -25,44 +25,56 @@ from posenc.core.errors import RunError
 from posenc.running.signals import StopFlag
 from posenc.training import distributed
 from posenc.training.distributed import current, run_distributed
-from posenc.training.loop import NextTokenLoss, Progress
+from posenc.training.loop import NextTokenLoss
 
-STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
+STEPS = 30
+WINDOWS = 6  # 1, 2, 1, 2 for four processes
+CPU = torch.device("cpu")
 
 
 def trained(store, folder, seed=0):
-    """A short training; what it logged, and what every step was given in this process."""
-    model, logged, seen = build("rope", store, seed), list[Progress](), []
+    """Train shortly; return what was logged, and the arrays that this process was given in all steps."""
+    model = build("rope", store, seed)
+    logged = []
+    arguments = []
     forward = NextTokenLoss.forward
 
-    def watched(self, *given):
-        seen.append([one.numpy().copy() for one in given])
-        return forward(self, *given)
+    def watched(self, *tensors):
+        arguments.append([tensor.numpy().copy() for tensor in tensors])
+        return forward(self, *tensors)
 
     with mock.patch.object(NextTokenLoss, "forward", watched):
-        shares = {"steps": STEPS, "batch_windows": WINDOWS, "log_every": 1}
-        run(model, store, folder / "checkpoints", on_log=logged.append, **shares)
+        run(
+            model,
+            store,
+            folder / "checkpoints",
+            logged=logged,
+            steps=STEPS,
+            batch_windows=WINDOWS,
+            log_every=1,
+        )
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    said = {
-        "losses": [progress.loss for progress in logged],
-        "norms": [progress.grad_norm for progress in logged],
+    report = {
+        "losses": [line.loss for line in logged],
+        "norms": [line.grad_norm for line in logged],
         "weights": hashlib.sha256(weights).hexdigest(),
     }
-    stacked = map(np.stack, zip(*seen, strict=True))
-    return said, dict(zip(("inputs", "targets", "pos"), stacked, strict=True))
+    inputs, targets, pos = map(np.stack, zip(*arguments, strict=True))
+    return report, {"inputs": inputs, "targets": targets, "pos": pos}
 
 
 def posenc(*arguments):
     """A command line in all processes: exit code, stdout and stderr of this one."""
     from conftest import exit_code_of
 
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = exit_code_of(*arguments)
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 
-def failing():
+def fail_in_the_last_process():
     group = current()
     group.connect(CPU, "test", None)
     if group.rank == group.size - 1:
@@ -72,30 +84,36 @@ def failing():
     return 0
 
 
-def commands(folder, corpus):
-    words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
-    said = {
-        "train": posenc(*words, "positions=randomized"),
-        "eval": posenc("eval", f"run={next((folder / 'runs/default').iterdir())}", "eval.lengths=[1x,8x]"),
-        "sweep": posenc(*words, "-m", "seed=0,1"),
-        "many": posenc(*words, "train.batch_tokens=16"),
-    }
-    err, distributed.FIRST_ENDS = io.StringIO(), timedelta(seconds=1)
+def report_of_a_failure():
+    """The exit code or the error of this process when another one fails, and its stderr."""
+    err = io.StringIO()
+    distributed.FIRST_ENDS = timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
         try:
-            failed = run_distributed(failing)
+            result = run_distributed(fail_in_the_last_process)
         except RunError as error:
-            failed = error.text()
-    return {**said, "failing": [failed, err.getvalue()]}
+            result = error.text()
+    return [result, err.getvalue()]
 
 
-def shared(folder, corpus, report):
+def commands(folder, corpus):
+    train = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
+    report = {"train": posenc(*train, "positions=randomized")}
+    run_directory = next((folder / "runs/default").iterdir())
+    report["eval"] = posenc("eval", f"run={run_directory}", "eval.lengths=[1x,8x]")
+    report["sweep"] = posenc(*train, "-m", "seed=0,1")
+    report["many"] = posenc(*train, "train.batch_tokens=16")
+    report["failing"] = report_of_a_failure()
+    return report
+
+
+def train_together(folder, corpus, report):
     current().connect(CPU, "test", WINDOWS)
     store = tokens_of(corpus)
     # other ranks begin with other weights: the first one's count
-    said, seen = trained(store, folder, seed=current().rank)
-    np.savez(folder / f"{current().rank}.npz", **seen)
-    report.update(said)
+    training, arrays = trained(store, folder, seed=current().rank)
+    np.savez(folder / f"{current().rank}.npz", **arrays)
+    report.update(training)
     return 0
 
 
@@ -103,7 +121,7 @@ def main(what, folder, corpus):
     torch.set_num_threads(1)
     report = {}
     os.chdir(folder)
-    if run_distributed(lambda: shared(folder, corpus, report)):
+    if run_distributed(lambda: train_together(folder, corpus, report)):
         sys.exit(1)
     if what == "all":
         report.update(commands(folder, corpus))

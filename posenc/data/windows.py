@@ -1,0 +1,81 @@
+"""Draw training windows, so that a step's batch depends on nothing but the seed and the step.
+
+B windows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc.core.seeds import raw_draws
+from posenc.data.token_cache import Ints, TokenStore
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The windows of one step, (B, T) each. Weights and kinds are None where no pairs are planted."""
+
+    inputs: Ints
+    targets: Ints  # the inputs, one token on
+    weights: Floats | None = None  # of the targets in the loss
+    kinds: Ints | None = None  # of the targets: planted.TEXT, PLANTED or KNOWN
+
+
+class WindowSampler:
+    """Draw windows of `context_length` tokens inside training documents, uniformly over all that fit."""
+
+    def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
+        split = store.splits["train"]
+        fits = split.lengths > context_length  # the last target lies one token behind the last input
+        self._tokens = store.tokens
+        self._document_starts = split.starts[fits]
+        windows_per_document = split.lengths[fits] - context_length
+        # all windows are numbered, one document after the other
+        self._end_numbers = np.cumsum(windows_per_document)
+        self._first_numbers = self._end_numbers - windows_per_document
+        self._offsets = np.arange(context_length + 1, dtype=np.int64)
+        self._seed = seed % 2**64
+
+    def batch(self, step: int, size: int) -> Batch:
+        """Return the batch of a step: `size` windows of `context_length` tokens."""
+        window = self._windows(step, size)
+        return Batch(inputs=window[:, :-1], targets=window[:, 1:])
+
+    def _windows(self, step: int, size: int) -> Ints:
+        """Return the windows of a step with their last target, (size, T + 1)."""
+        draws = raw_draws(size, self._seed, step)
+        number = (draws % np.uint64(self._end_numbers[-1])).astype(np.int64)
+        document = np.searchsorted(self._end_numbers, number, side="right")
+        start = self._document_starts[document] + number - self._first_numbers[document]
+        windows: Ints = self._tokens[start[:, None] + self._offsets].astype(np.int64)
+        return windows
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run with windows of one length."""
+
+    end: int  # the step at which the next stage begins
+    context_length: int
+    sampler: WindowSampler
+
+
+class ScheduledSampler:
+    """Draw windows that grow in the course of a run; all batches have as many tokens."""
+
+    def __init__(self, context_length: int, stages: Sequence[Stage]) -> None:
+        """Take the length of the last stage, by which batch sizes are counted, and the stages in order."""
+        self._context_length = context_length
+        self._stages = stages
+
+    def batch(self, step: int, size: int) -> Batch:
+        """Return the batch of a step: `size` windows of `context_length` cut into those of its stage."""
+        stage = next(stage for stage in self._stages if step < stage.end)
+        tokens = size * self._context_length
+        return stage.sampler.batch(step, tokens // stage.context_length)
