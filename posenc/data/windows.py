@@ -58,7 +58,7 @@ class WindowSampler:
 
 
 @dataclass(frozen=True)
-class Stage:
+class WindowStage:
     """A part of a run with windows of one length."""
 
     end: int  # the step at which the next stage begins
@@ -69,7 +69,7 @@ class Stage:
 class ScheduledSampler:
     """Draw windows that grow in the course of a run; all batches have as many tokens."""
 
-    def __init__(self, context_length: int, stages: Sequence[Stage]) -> None:
+    def __init__(self, context_length: int, stages: Sequence[WindowStage]) -> None:
         """Take the length of the last stage, by which batch sizes are counted, and the stages in order."""
         self._context_length = context_length
         self._stages = stages

@@ -33,9 +33,9 @@ from posenc.data import (
     CorpusFacts,
     PlantedSampler,
     ScheduledSampler,
-    Stage,
     TokenStore,
     WindowSampler,
+    WindowStage,
     absolute_data,
     absolute_tokenizer,
     build_tokenizer,
@@ -343,7 +343,7 @@ def _train(
             return WindowSampler(store, length, settings["seed"])
         return PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
 
-    sampler = ScheduledSampler(length, [Stage(end, own, sampler_of(own)) for end, own in job.schedule])
+    sampler = ScheduledSampler(length, [WindowStage(end, own, sampler_of(own)) for end, own in job.schedule])
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     with shown("training", job.steps) as bar:
 

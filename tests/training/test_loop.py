@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
 from posenc.core.seeds import generator_for
-from posenc.data import ScheduledSampler, Stage, WindowSampler
+from posenc.data import ScheduledSampler, WindowSampler, WindowStage
 from posenc.encodings.registry import own_encodings
 from posenc.model.attention import LatentAttention
 from posenc.training.optimizer import build_optimizer, learning_rate
@@ -111,7 +111,7 @@ def test_every_step_draws_positions_of_its_own_by_seed_and_step(store, tmp_path)
 def growing(store, seed=3):
     """Windows of three lengths, four steps each."""
     stages = [(4, T // 4), (8, T // 2), (STEPS, T)]
-    return ScheduledSampler(T, [Stage(end, n, WindowSampler(store, n, seed)) for end, n in stages])
+    return ScheduledSampler(T, [WindowStage(end, n, WindowSampler(store, n, seed)) for end, n in stages])
 
 
 def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
