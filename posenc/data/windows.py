@@ -26,6 +26,11 @@ class Batch:
     weights: Floats | None = None  # of the targets in the loss
     kinds: Ints | None = None  # of the targets: planted.TEXT, PLANTED or KNOWN
 
+    @property
+    def windows(self) -> int:
+        """Return B. It is larger than the run's number while windows are still short."""
+        return len(self.inputs)
+
 
 class WindowSampler:
     """Draw windows of `context_length` tokens inside training documents, uniformly over all that fit."""

@@ -110,11 +110,7 @@ def train(
     # ----------------------------------------------------------------------------------------------------
     # Model and optimizer, as the last checkpoint left them
     group = current()
-    keep_freed_memory()
-    model.to(plan.device).train()
-    optimizer = build_optimizer(model, optimization, plan.precision)
-    so_far = group.first(lambda: resume(plan.checkpoints, model, optimizer, plan.steps))
-    group.share_moments(model, optimizer)
+    optimizer, so_far = _begin(model, optimization, plan)
     model_loss = NextTokenLoss(model)
     parallel_loss = group.data_parallel(model_loss)
     callbacks.on_resume(so_far.step)
@@ -128,13 +124,12 @@ def train(
             # Batch and positions: drawn by (seed, step), so nothing of earlier steps has to be restored
             fit_threads(plan.device)
             batch = sampler.batch(step, plan.batch_windows)
-            windows = len(batch.inputs)  # more than batch_windows while windows are still short
-            part = _on_device(batch, group.rows(windows), plan.device)
+            part = _on_device(batch, group.rows(batch.windows), plan.device)
             pos = model.positions(part.inputs.shape[1], generator_for(plan.seed, "positions", step))  # (T,)
 
             # --------------------------------------------------------------------------------------------
             # Loss and gradient
-            model_loss.weight = group.loss_weight(windows)
+            model_loss.weight = group.loss_weight(batch.windows)
             with _interruptible_if_first(step == so_far.step, group, stop):
                 part_loss, part_norm = gradients(
                     parallel_loss,
@@ -159,9 +154,7 @@ def train(
 
             # --------------------------------------------------------------------------------------------
             # Log
-            tally.add(loss)
-            if part.kinds is not None:
-                tally.add_by_kind(model_loss.losses, part.kinds.flatten())
+            tally.add(loss, model_loss.losses, part.kinds)
             now = time.monotonic()
             if step % plan.log_every == 0 or step == plan.steps:
                 callbacks.on_log(tally.logged_step(step, lr, grad_norm, group, now))
@@ -172,8 +165,7 @@ def train(
                 _save(plan, model, optimizer, tally, step)
                 return tally.ended("interrupted", step, "asked to stop")
             if now - saved_at >= plan.checkpoints.seconds and step < plan.steps:
-                _save(plan, model, optimizer, tally, step)
-                saved_at = time.monotonic()
+                saved_at = _save(plan, model, optimizer, tally, step)
         if step > so_far.step:
             _save(plan, model, optimizer, tally, step)
         return tally.ended("finished", step)
@@ -182,9 +174,19 @@ def train(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
-        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
-        raise RunError(problem, hint=hint) from error
+        raise _out_of_memory(error, step + 1) from error
+
+
+def _begin(model: Decoder, optimization: Optimization, plan: TrainingPlan) -> tuple[AdamW, TrainedSoFar]:
+    """Return the optimizer, and how far the run has come; load the last checkpoint in every process."""
+    group = current()
+    keep_freed_memory()
+    model.to(plan.device).train()
+    optimizer = build_optimizer(model, optimization, plan.precision)
+    # the first process reads; the others get weights from DDP, moments and step from here
+    so_far = group.first(lambda: resume(plan.checkpoints, model, optimizer, plan.steps))
+    group.share_moments(model, optimizer)
+    return optimizer, so_far
 
 
 class NextTokenLoss(nn.Module):
@@ -194,12 +196,13 @@ class NextTokenLoss(nn.Module):
     output, so they are kept here and not returned.
     """
 
-    losses: Tensor  # (B * T,)
+    losses: Tensor | None  # (B * T,)
 
     def __init__(self, model: Decoder, weight: float = 1.0) -> None:
         super().__init__()
         self.model = model
         self.weight = weight
+        self.losses = None
 
     def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return a scalar float32. Products have the precision of the autocast around, softmax float32."""
@@ -261,16 +264,15 @@ class Tally:
         self._sums_by_kind = torch.zeros(2, 2, device=plan.device)
         self._has_kinds = False
 
-    def add(self, loss: float) -> None:
-        """Take in the loss of a step."""
+    def add(self, loss: float, target_losses: Tensor | None, kinds: Tensor | None) -> None:
+        """Take in the mean loss of a step; of planted runs also the loss (B * T,) and kind of each target."""
         self._losses.append(loss)
-
-    def add_by_kind(self, losses: Tensor, kinds: Tensor) -> None:
-        """Take in the loss and the kind of each target of a step, both (B * T,)."""
+        if target_losses is None or kinds is None:
+            return
         self._has_kinds = True
         for sums, kind in zip(self._sums_by_kind, (TEXT, KNOWN), strict=True):
-            is_kind = kinds == kind
-            sums += torch.stack([(losses * is_kind).sum(), is_kind.sum()])
+            is_kind = kinds.flatten() == kind
+            sums += torch.stack([(target_losses * is_kind).sum(), is_kind.sum()])
 
     def logged_step(
         self, step: int, lr: float, grad_norm: float, group: ProcessGroup, now: float
@@ -356,6 +358,14 @@ def _interruptible_if_first(
     return nullcontext()
 
 
-def _save(plan: TrainingPlan, model: Decoder, optimizer: AdamW, tally: Tally, step: int) -> None:
+def _save(plan: TrainingPlan, model: Decoder, optimizer: AdamW, tally: Tally, step: int) -> float:
+    """Write a checkpoint in the first process; return when that was done."""
     if current().is_first:
         save_checkpoint(plan.checkpoints, model, optimizer, tally.so_far(step))
+    return time.monotonic()
+
+
+def _out_of_memory(error: BaseException, step: int) -> RunError:
+    problem = f"out of memory in step {step} of the training ({first_line(error)})"
+    hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
+    return RunError(problem, hint=hint)
