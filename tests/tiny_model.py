@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import torch
 
 from posenc.data import WindowSampler, prepare
-from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options, position_limits
+from posenc.encodings.base import Shape
+from posenc.encodings.options import build_options
+from posenc.encodings.positions import position_limits
+from posenc.encodings.registry import build_of_shape
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.checkpoint import CheckpointPlan, Provenance
@@ -50,8 +52,10 @@ def tokens_of(folder, tokenizer=None):
 
 def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **params):
     """With the parameters of its YAML, unless they are given; not initialised."""
-    sizes = {"d_model": n_heads * head_dim, "n_heads": n_heads, "head_dim": head_dim, "n_layers": n_layers}
-    return build_encoding(name, train_length=train_length, **sizes, **params)
+    limits = [params.pop(key, None) for key in ("position_limit", "distance_limit")]
+    plugins = params.pop("plugins", ())
+    shape = Shape(n_heads * head_dim, n_heads, head_dim, n_layers, train_length, *limits)
+    return build_of_shape(shape, {"name": name, **params}, plugins)
 
 
 def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
@@ -59,7 +63,7 @@ def build(encoding, store, seed=0, positions=None, attention=Attention, **params
     drawn = positions or {"name": "contiguous"}
     limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))
     own = encoding_of(encoding, head_dim=16, **limits, **params)
-    options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
+    options = build_options(own.shape, own, positions=drawn, attention={"window": None, "scale": "none"})
     model = Decoder(SHAPE, store.vocab_size, own, options, attention)
     initialize(model, seed)
     return model

@@ -14,9 +14,9 @@ from posenc.encodings.base import Encoding, Shape
 def slopes(n_heads: int) -> list[float]:
     """Return m_h for h = 1..H."""
     power = 1 << (n_heads.bit_length() - 1)  # largest power of two <= H
-    first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
-    return first + between[: n_heads - power]
+    of_power = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    in_between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
+    return of_power + in_between[: n_heads - power]
 
 
 class ALiBi(Encoding):
@@ -33,11 +33,12 @@ class ALiBi(Encoding):
 
     def __init__(self, shape: Shape, *, learned_slopes: bool) -> None:
         super().__init__(shape)
-        self.register_buffer("published", torch.tensor(slopes(shape.n_heads)), persistent=False)  # (H,)
-        self.slope = nn.Parameter(torch.empty(shape.n_heads)) if learned_slopes else None  # its logarithm
+        published = torch.tensor(slopes(shape.n_heads))  # (H,)
+        self.register_buffer("published", published, persistent=False)
+        self.slope = nn.Parameter(published.log()) if learned_slopes else None  # its logarithm
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        parameter.copy_(self.published.log())
+    def learned_parameters(self) -> int:
+        return 0 if self.slope is None else self.shape.n_heads
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         slope = self.published if self.slope is None else self.slope.float().exp()  # (H,)

@@ -8,9 +8,9 @@ like failed extrapolation.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +34,11 @@ def float64(x: Tensor) -> Tensor:
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
-def at_least(least: float, **given: float) -> None:
-    """Raise ValueError for parameters that are below `least` or not finite."""
-    for name, value in given.items():
-        if not least <= value < math.inf:
-            raise ValueError(f"{name}={value}: must be a finite number of at least {least:g}")
+def check_at_least(minimum: float, **parameters: float) -> None:
+    """Raise ValueError for parameters that are below `minimum` or not finite."""
+    for name, value in parameters.items():
+        if not minimum <= value < math.inf:
+            raise ValueError(f"{name}={value}: must be a finite number of at least {minimum:g}")
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,23 @@ class Shape:
         return self.train_length if self.distance_limit is None else self.distance_limit
 
 
+@dataclass(frozen=True)
+class Construction:
+    """The arguments that an encoding was constructed with, so that it can be constructed again."""
+
+    arguments: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
     The attention picks its kernel by `hooks`, never by a name. Parameters are keyword-only arguments of
     `__init__` with types, their defaults in `conf/encoding/<name>.yaml`; ValueError for one out of range.
+
+    Trained parameters keep the values that `__init__` gives them. What it draws there (an `nn.Linear`,
+    `torch.randn`) is drawn again from the run's seed and the parameter's name, see `initial_values.py`. What
+    it leaves as `torch.empty` is filled by `initialize`.
     """
 
     name: ClassVar[str]
@@ -76,11 +88,13 @@ class Encoding(nn.Module):
     formula: ClassVar[str] = "not given"
     acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
     past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
-    learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
+    learned: ClassVar[str | None] = None  # number of trained parameters as a formula, for the catalogue
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
-    zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero
+    zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero if `__init__` leaves them empty
     refuses: Mapping[str, str] = {}  # options that make no sense here, with the reason
+    # Settings and parameters that may change no number, with the reason. All others must change one.
+    inert: Mapping[str, str] = {}
 
     # Declarations that the laws (`posenc check`) verify. A sum sets them from its parts.
     prefix_stable: bool = True  # False: a longer text changes the scores inside its prefix
@@ -91,6 +105,15 @@ class Encoding(nn.Module):
     # 2048 tokens, one thread, the median of 7 to 15 pairs in turns. The dry run multiplies by it.
     cost: tuple[float, float] = (1.0, 1.0)
     decouples: bool = False  # may serve the rotary part alone of an attention that has one
+
+    construction: Construction
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Note the arguments: initial values are found by constructing the class again."""
+        encoding = super().__new__(cls)
+        # nn.Module allows no attribute before its own __init__.
+        encoding.__dict__["construction"] = Construction(arguments, keywords)
+        return encoding
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -109,15 +132,36 @@ class Encoding(nn.Module):
         """Return facts about this encoding at this shape that a reader of its numbers must know."""
         return []
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        """Fill the parameter `name` in place. The generator depends on the seed and that name alone.
+    def learned_parameters(self) -> int | None:
+        """Return how many trained parameters there should be. None declares nothing.
 
-        Of an encoding inside this one its own `initialize` is called.
+        Compute it from the shape and the settings, not from the tensors: a law compares the two.
         """
-        if name in self.zero_init:
-            nn.init.zeros_(parameter)
-        else:
-            nn.init.normal_(parameter, std=self.shape.d_model**-0.5, generator=generator)
+        return None
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        """Fill what `__init__` left empty of the parameter `name`, in place.
+
+        `parameter` holds what `__init__` gave it, and nan where that was `torch.empty`. The generator depends
+        on the seed and the name alone. By default an empty parameter gets normal values of deviation
+        d_model^-1/2, or zeros if it is in `zero_init`. Of an encoding inside this one its own `initialize` is
+        called.
+        """
+        is_empty = parameter.isnan()
+        if not is_empty.any():
+            return
+        filling = torch.zeros_like(parameter)
+        if name not in self.zero_init:
+            nn.init.normal_(filling, std=self.shape.d_model**-0.5, generator=generator)
+        parameter.copy_(torch.where(is_empty, filling, parameter))
+
+    def for_one_pass(self) -> "Encoding":
+        """Return what answers the hooks during one forward pass: by default the encoding itself.
+
+        An encoding that carries something from layer to layer returns a copy of itself with an empty place
+        for it, so that no pass can see what another one left.
+        """
+        return self
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         """Return positions of a window of n tokens: (n,) int64, increasing, shared by the batch."""
@@ -148,7 +192,7 @@ class Encoding(nn.Module):
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return the keys a query sees, on top of the causal mask: ([H,] T, S) bool.
 
-        A query always sees its own; H where heads differ.
+        A query always sees its own key. The first dimension is there where heads differ.
         """
         return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
 
@@ -175,10 +219,12 @@ class Encoding(nn.Module):
         return p @ v
 
 
-def owner_of(model: nn.Module, name: str) -> tuple[Encoding, str]:
-    """Return the innermost encoding of a model that has the parameter, and what it is called there."""
-    place, _, own = name.rpartition(".")
-    while not isinstance(found := model.get_submodule(place), Encoding):
-        place, _, outer = place.rpartition(".")
-        own = f"{outer}.{own}"
-    return found, own
+def owner_of(model: nn.Module, parameter: str) -> tuple[Encoding, str]:
+    """Return the innermost encoding of a model that has the parameter, and the parameter's name in it."""
+    path, _, name = parameter.rpartition(".")
+    module = model.get_submodule(path)
+    while not isinstance(module, Encoding):
+        path, _, outer = path.rpartition(".")
+        name = f"{outer}.{name}"
+        module = model.get_submodule(path)
+    return module, name

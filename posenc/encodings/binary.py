@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
-MOST_BITS = 62  # an int64 has 63 without its sign
+LARGEST_BITS = 62  # an int64 has 63 without its sign
+LONGEST = 8  # times T: bits that no longer window sets are declared inert
 
 
 class Binary(Absolute):
@@ -24,12 +25,18 @@ class Binary(Absolute):
     def __init__(self, shape: Shape, *, bits: int, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.trained_bits = (shape.positions - 1).bit_length()  # bits that training sets
-        least = max(1, self.trained_bits)
-        if not least <= bits <= MOST_BITS:
-            needed = f"{least} (for {shape.positions} training positions)"
-            raise ValueError(f"bits={bits}: must be {needed} to {MOST_BITS}")
-        self.bits, self.ends_at = bits, 2**bits
+        smallest = max(1, self.trained_bits)
+        if not smallest <= bits <= LARGEST_BITS:
+            needed = f"{smallest} (for {shape.positions} training positions)"
+            raise ValueError(f"bits={bits}: must be {needed} to {LARGEST_BITS}")
+        self.bits = bits
+        self.ends_at = 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
+        if bits > (LONGEST * shape.positions - 1).bit_length():
+            self.inert = {"table": "rows of high bits are added at positions far beyond training alone"}
+
+    def learned_in_a_place(self) -> int:
+        return self.bits * self.shape.d_model
 
     def warnings(self) -> list[str]:
         if self.trained_bits == self.bits:

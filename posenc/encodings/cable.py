@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import CumulativeGates
+from posenc.encodings.shared.gates import CumulativeGates
 
 
 class Cable(CumulativeGates):
@@ -29,6 +29,10 @@ class Cable(CumulativeGates):
         super().__init__(shape)
         self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
         self.gain = nn.Parameter(torch.empty_like(self.slope)) if weighted else None  # (L, H, d)
+
+    def learned_parameters(self) -> int:
+        maps = 1 if self.gain is None else 2
+        return maps * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
         return F.relu(F.linear(x, self.slope[layer]))  # (B, S, H)

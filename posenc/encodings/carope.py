@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families import PhaseSums, check_pairs
+from posenc.encodings.shared.phases import PhaseSums
+from posenc.encodings.shared.rotary import check_pairs
 
 
 class CARoPE(PhaseSums):
@@ -27,6 +28,9 @@ class CARoPE(PhaseSums):
         super().__init__(shape)
         check_pairs(shape.head_dim)
         self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
+
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def increments(self, x: Tensor, layer: int) -> Tensor:
         z = float64(F.linear(x, self.frequency[layer])).transpose(1, 2)[..., None]  # (B, H, S, 1)

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import of_block, reversed_cumsum
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
 
 PUBLISHED_P_MAX = 64
 
@@ -40,10 +40,14 @@ class CoPE(Encoding):
         if p_max is None:
             p_max = max(1, min(PUBLISHED_P_MAX, shape.train_length // 4))
             self.derived["p_max"] = p_max
-        at_least(1, p_max=p_max)
+        check_at_least(1, p_max=p_max)
         self.p_max = p_max
-        tables = 1 if shared else shape.n_layers
-        self.table = nn.Parameter(torch.empty(tables, p_max + 1, shape.head_dim))  # (1 or L, p_max + 1, D)
+        self.tables = 1 if shared else shape.n_layers
+        sizes = (self.tables, p_max + 1, shape.head_dim)
+        self.table = nn.Parameter(torch.empty(sizes))  # (1 or L, p_max + 1, D)
+
+    def learned_parameters(self) -> int:
+        return self.tables * (self.p_max + 1) * self.shape.head_dim
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
         """Return q_i . E[p] of whole positions, (B, H, queries, p_max + 1), and the window's length."""
@@ -56,16 +60,16 @@ class CoPE(Encoding):
     ) -> Tensor:
         queries, keys = s.shape[-2:]
         past = torch.ones(queries, keys, dtype=s.dtype, device=s.device).tril(keys - queries)  # (T, S)
-        counted = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
+        position = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
         prepared, window = state
-        at_whole = of_block(prepared, window, s)  # (B, H, T, p_max + 1)
+        at_whole = rows_of_block(prepared, window, s)  # (B, H, T, p_max + 1)
         # Past p_max the step is zero, and so is the gradient to the gates.
         to_next = F.pad(at_whole.diff(dim=-1), (0, 1))
         # An int32 index into one flat table takes half the memory of `gather`, which dominates on a CPU.
-        row = torch.arange(counted[..., 0].numel(), dtype=torch.int32, device=s.device)
-        first = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
+        row = torch.arange(position[..., 0].numel(), dtype=torch.int32, device=s.device)
+        row_start = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
         # Both bounds: nan in a diverging training casts to any integer, which would raise here.
-        index = counted.detach().int().clamp_(0, self.p_max).add_(first).flatten()
+        index = position.detach().int().clamp_(0, self.p_max).add_(row_start).flatten()
         start = at_whole.flatten().index_select(0, index).view_as(s)
         step = to_next.flatten().index_select(0, index).view_as(s)
-        return torch.addcmul(start, counted.frac_(), step).add_(s)
+        return torch.addcmul(start, position.frac_(), step).add_(s)

@@ -9,15 +9,16 @@ gave the same 1.64 nats at T = 64 after 500 000 tokens.)
 Departure: the layers share KERPLE's parameters, as in `kerple_log`; in the released code they do not.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from posenc.encodings.alibi import ALiBi
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import over_heads
+from posenc.encodings.base import Encoding, Shape, check_at_least
 from posenc.encodings.kerple_log import KerpleLog
+from posenc.encodings.shared.head_network import head_network
 
 
 class DAPE(Encoding):
@@ -30,20 +31,27 @@ class DAPE(Encoding):
     )
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
+    inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
     cost = (1.83, 4.57)
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)
-        at_least(1, hidden=hidden)
+        check_at_least(1, hidden=hidden)
         self.static = KerpleLog(shape) if bias == "kerple_log" else ALiBi(shape, learned_slopes=False)
         layers, heads = shape.n_layers, shape.n_heads
+        self.hidden = hidden
         self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # columns: scores, bias
         self.b1 = nn.Parameter(torch.empty(layers, hidden))
         self.w2 = nn.Parameter(torch.empty(layers, heads, hidden))
         self.b2 = nn.Parameter(torch.empty(layers, heads))
 
+    def learned_parameters(self) -> int:
+        heads = self.shape.n_heads
+        network = self.hidden * (2 * heads + 1) + heads * (self.hidden + 1)
+        return self.shape.n_layers * network + self.static.learned_parameters()
+
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        fan_in = 2 * self.shape.n_heads if name in ("w1", "b1") else self.w1.shape[1]
+        fan_in = 2 * self.shape.n_heads if name in ("w1", "b1") else self.hidden
         nn.init.uniform_(parameter, -(fan_in**-0.5), fan_in**-0.5, generator=generator)
 
     def scores(
@@ -52,5 +60,4 @@ class DAPE(Encoding):
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
         # For every pair: the gradient of a look-up, a sum into few places, is slow on a CPU.
         b = self.static.distance_bias(r.flatten(), layer).unflatten(-1, r.shape)  # (H, T, S)
-        weights = (one[layer] for one in (self.w1, self.b1, self.w2, self.b2))
-        return s + b + over_heads(s, b, *weights)
+        return s + b + head_network(s, b, self.w1[layer], self.b1[layer], self.w2[layer], self.b2[layer])

@@ -7,11 +7,13 @@ Departures: one dimension; no layer norms; the last layer starts at zero, so tha
 bias; r is divided by T.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least, float64
+from posenc.encodings.base import Encoding, Shape, check_at_least, float64
 
 
 class DynamicBias(Encoding):
@@ -22,11 +24,13 @@ class DynamicBias(Encoding):
     past_training = "defined everywhere; beyond T the network extrapolates linearly in its input"
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
+    inert: Mapping[str, str] = {"b3": "added to all scores of a query, which the softmax takes away"}
     cost = (1.09, 1.16)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)
-        at_least(1, hidden=hidden)
+        check_at_least(1, hidden=hidden)
+        self.hidden = hidden
         self.log_distance = log_distance
         self.w1 = nn.Parameter(torch.empty(hidden))  # one input
         self.b1 = nn.Parameter(torch.empty(hidden))
@@ -34,6 +38,12 @@ class DynamicBias(Encoding):
         self.b2 = nn.Parameter(torch.empty(hidden))
         self.w3 = nn.Parameter(torch.empty(shape.n_heads, hidden))
         self.b3 = nn.Parameter(torch.empty(shape.n_heads))
+
+    def learned_parameters(self) -> int:
+        hidden = self.hidden
+        first_layer = 2 * hidden
+        second_layer = hidden * hidden + hidden
+        return first_layer + second_layer + self.shape.n_heads * (hidden + 1)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name in ("w1", "b1"):
@@ -46,6 +56,7 @@ class DynamicBias(Encoding):
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         exact = float64(r)  # at r = 65 536 a float32 network of r itself is off by 2e-4
         u = exact.log1p() if self.log_distance else exact / self.shape.train_length  # (R,)
-        w1, b1, w2, b2, w3, b3 = (float64(one) for one in self.parameters())
-        x = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
-        return F.linear(F.relu(F.linear(x, w2, b2)), w3, b3).T.float().to(r.device)  # (H, R)
+        w1, b1, w2, b2, w3, b3 = (float64(parameter) for parameter in self.parameters())
+        hidden = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
+        hidden = F.relu(F.linear(hidden, w2, b2))  # (R, hidden)
+        return F.linear(hidden, w3, b3).T.float().to(r.device)  # (H, R)

@@ -10,11 +10,14 @@ Departures: the threshold starts at T/4 unless set: the paper's 512 is never pas
 c and the factor are kept positive by a softplus, in the released code by an absolute value.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import above, raw_above, relu_network
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.bounded import above, raw_above
+from posenc.encodings.shared.relu_network import relu_network
 
 HIDDEN = 32
 START_C = 0.1
@@ -28,6 +31,7 @@ class FIRE(Encoding):
     acts_on = "bias"
     past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
+    inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
     cost = (1.11, 1.43)
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
@@ -35,29 +39,35 @@ class FIRE(Encoding):
         if threshold is None:
             threshold = shape.train_length / 4
             self.derived["threshold"] = threshold
-        at_least(FLOOR, threshold=threshold)
+        check_at_least(FLOOR, threshold=threshold)
         self.start = threshold
-        places = 1 if shared else shape.n_layers
-        self.w1 = nn.Parameter(torch.empty(places, HIDDEN))  # one input
-        self.b1 = nn.Parameter(torch.empty(places, HIDDEN))
-        self.w2 = nn.Parameter(torch.empty(places, shape.n_heads, HIDDEN))
-        self.b2 = nn.Parameter(torch.empty(places, shape.n_heads))
-        self.c = nn.Parameter(torch.empty(places))  # before its reparametrisation, as the factor
-        self.factor = nn.Parameter(torch.empty(places))
+        self.sets = 1 if shared else shape.n_layers
+        self.w1 = nn.Parameter(torch.empty(self.sets, HIDDEN))  # one input
+        self.b1 = nn.Parameter(torch.empty(self.sets, HIDDEN))
+        self.w2 = nn.Parameter(torch.empty(self.sets, shape.n_heads, HIDDEN))
+        self.b2 = nn.Parameter(torch.empty(self.sets, shape.n_heads))
+        # Both before their reparametrisation.
+        self.c = nn.Parameter(raw_above(torch.full((self.sets,), START_C), FLOOR))
+        self.factor = nn.Parameter(raw_above(torch.ones(self.sets), FLOOR))
+
+    def learned_parameters(self) -> int:
+        first_layer = 2 * HIDDEN
+        second_layer = self.shape.n_heads * (HIDDEN + 1)
+        return self.sets * (first_layer + second_layer + 2)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name in ("c", "factor"):
-            value = START_C if name == "c" else 1.0
-            parameter.copy_(raw_above(torch.full_like(parameter, value), FLOOR))
-        else:  # torch's default for linear maps of one and of 32 inputs
-            bound = 1.0 if name in ("w1", "b1") else HIDDEN**-0.5
-            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+            return
+        # torch's default for linear maps of one and of 32 inputs
+        bound = 1.0 if name in ("w1", "b1") else HIDDEN**-0.5
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        place = layer % len(self.c)
-        c, threshold = above(self.c[place], FLOOR), self.start * above(self.factor[place], FLOOR)
+        i = layer % self.sets
+        c = above(self.c[i], FLOOR)
+        threshold = self.start * above(self.factor[i], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
-        whole = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
-        share = torch.log1p(c * r) / torch.log1p(c * whole)  # (T, S) in [0, 1], 0 for the future
-        weights = (one[place].float() for one in (self.w1, self.b1, self.w2, self.b2))
-        return relu_network(share, *weights)  # (H, T, S)
+        length = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
+        share = torch.log1p(c * r) / torch.log1p(c * length)  # (T, S) in [0, 1], 0 for the future
+        network = (self.w1[i], self.b1[i], self.w2[i], self.b2[i])
+        return relu_network(share, *(weight.float() for weight in network))  # (H, T, S)

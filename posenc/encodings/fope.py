@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import check_base, check_pairs, cos_sin, rotate_pairs, sinusoid_frequencies
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 
 class FoPE(Encoding):
@@ -34,31 +35,36 @@ class FoPE(Encoding):
         super().__init__(shape)
         check_pairs(shape.head_dim)
         check_base(base)
-        at_least(0, gain=gain)
-        self.base, self.gain = base, gain
+        check_at_least(0, gain=gain)
+        self.base = base
+        self.gain = gain
         theta = sinusoid_frequencies(shape.head_dim, base, torch.device("cpu"))
-        self.kept = int((theta >= 2 * math.pi / shape.train_length).sum())
-        if not self.kept:
+        self.pairs = int((theta >= 2 * math.pi / shape.train_length).sum())  # n
+        if not self.pairs:
             raise ValueError(f"base={base}: no frequency has a period within T={shape.train_length}")
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return those that stay, in radians a token, highest first: (n,) float64."""
-        return sinusoid_frequencies(self.shape.head_dim, self.base, device)[: self.kept]
+        return sinusoid_frequencies(self.shape.head_dim, self.base, device)[: self.pairs]
 
     def series(self, layer: int, like: Tensor) -> Tensor:
         """Return a and b: (2, H, n, n), sums over the first n, in the dtype and on the device of `like`."""
-        drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.kept).to(like)
-        return torch.eye(self.kept).to(like) + drawn * self.gain * self.kept**-0.5
+        drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
+        return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return self._turned(q, q_pos, layer), self._turned(k, k_pos, layer)
+        return self._rotated(q, q_pos, layer), self._rotated(k, k_pos, layer)
 
-    def _turned(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def _rotated(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             waves = torch.stack(cos_sin(pos, self.frequencies)).to(x.device)  # (2, T, n)
             cos, sin = waves[:, None] @ self.series(layer, waves)  # (H, T, n)
-        width = 2 * self.kept
-        return torch.cat((rotate_pairs(x[..., :width], cos, sin, "interleaved"), x[..., width:]), dim=-1)
+        width = 2 * self.pairs
+        rotated = rotate_pairs(x[..., :width], cos, sin, "interleaved")
+        return torch.cat((rotated, x[..., width:]), dim=-1)
 
 
 @torch.compiler.disable

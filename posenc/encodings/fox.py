@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import CumulativeGates
+from posenc.encodings.shared.gates import CumulativeGates
 
 
 class FoX(CumulativeGates):
@@ -29,6 +29,9 @@ class FoX(CumulativeGates):
         super().__init__(shape)
         self.gate = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
         self.offset = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))  # (L, H)
+
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.shape.n_heads * (self.shape.d_model + 1)
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
         return -F.logsigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)

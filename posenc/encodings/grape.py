@@ -16,6 +16,7 @@ scaled to length 1. Left out: learned planes, which the maps of q and k already 
 summed up from the text, for which see `selective_rope`.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -24,17 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.alibi import slopes
-from posenc.encodings.base import Encoding, Shape, at_least, float64
-from posenc.encodings.families import (
-    check_base,
-    check_pairs,
-    cos_sin,
-    of_block,
-    reversed_cumsum,
-    rotate_pairs,
-    sinusoid_frequencies,
-)
+from posenc.encodings.base import Encoding, Shape, check_at_least, float64
 from posenc.encodings.fox import FoX
+from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
+from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 SLOWER = 16  # of log theta's learning, as in the released code
 
@@ -50,6 +45,10 @@ class GRAPE(Encoding):
         "{'none': 0, 'gated': H*(2*D + 1), 'forget': H*(d + 1), 'path': H*path_width*d}[additive])"
     )
     zero_init = ("own.log_factor",)
+    inert: Mapping[str, str] = {
+        "base": "used where rotation=true",
+        "path_width": "used where additive=path",
+    }
     cost = (1.24, 1.66)
 
     slope: Tensor
@@ -65,22 +64,28 @@ class GRAPE(Encoding):
     ) -> None:
         super().__init__(shape)
         check_base(base)
-        at_least(2, path_width=path_width)
+        check_at_least(2, path_width=path_width)
         if path_width % 2:
             raise ValueError(f"path_width={path_width}: must be even, for pairs")
         if additive == "none" and not rotation:
             raise ValueError("additive=none, rotation=false: nothing is left")
-        self.base, self.additive, self.rotation = base, additive, rotation
+        self.base = base
+        self.additive = additive
+        self.rotation = rotation
+        self.path_width = path_width
         layers, heads, head_dim = shape.n_layers, shape.n_heads, shape.head_dim
-        sizes: dict[str, tuple[int, ...]] = {}
+        parameters: dict[str, Tensor] = {}
         if rotation:
             check_pairs(head_dim)
-            sizes |= {"log_factor": (layers, head_dim // 2)}
+            parameters["log_factor"] = torch.empty(layers, head_dim // 2)
         if additive == "gated":
-            sizes |= {"rate": (layers, heads)} | dict.fromkeys(("query", "key"), (layers, heads, head_dim))
+            one = torch.ones(()).expm1().log().item()  # before the softplus
+            parameters["rate"] = torch.full((layers, heads), one)
+            parameters["query"] = torch.empty(layers, heads, head_dim)
+            parameters["key"] = torch.empty(layers, heads, head_dim)
         if additive == "path":
-            sizes |= {"map": (layers, heads * path_width, shape.d_model)}
-        self.own = nn.ParameterDict({key: nn.Parameter(torch.empty(size)) for key, size in sizes.items()})
+            parameters["map"] = torch.empty(layers, heads * path_width, shape.d_model)
+        self.own = nn.ParameterDict(parameters)
         self.fox = FoX(shape) if additive == "forget" else None
         self.register_buffer("slope", torch.tensor(slopes(heads))[:, None], persistent=False)  # (H, 1)
         self.relative = additive != "path"
@@ -88,25 +93,36 @@ class GRAPE(Encoding):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        unused = {"rotate"} if not self.rotation else set()
-        return super().hooks - unused - ({"prepare", "scores"} if self.additive == "none" else set())
+        unused: set[str] = set()
+        if not self.rotation:
+            unused |= {"rotate"}
+        if self.additive == "none":
+            unused |= {"prepare", "scores"}
+        return super().hooks - unused
+
+    def learned_parameters(self) -> int:
+        heads, head_dim, d_model = self.shape.n_heads, self.shape.head_dim, self.shape.d_model
+        rotation = head_dim // 2 if self.rotation else 0
+        additive = {
+            "none": 0,
+            "gated": heads * (2 * head_dim + 1),
+            "forget": heads * (d_model + 1),
+            "path": heads * self.path_width * d_model,
+        }
+        return self.shape.n_layers * (rotation + additive[self.additive])
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name == "own.rate":
-            nn.init.constant_(parameter, torch.ones(()).expm1().log().item())
-        elif name in ("own.query", "own.key"):
+        if name in ("own.query", "own.key"):
             nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
         else:
             super().initialize(name, parameter, generator)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         factor = (float64(self.own["log_factor"][layer]) / SLOWER).exp()  # (D/2,)
-
-        def turned(x: Tensor, pos: Tensor) -> Tensor:
-            theta = sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
-            return rotate_pairs(x, *cos_sin(pos, lambda device: theta), "interleaved")
-
-        return turned(q, q_pos), turned(k, k_pos)
+        theta = sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
+        q = rotate_pairs(q, *cos_sin(q_pos, lambda device: theta), "interleaved")
+        k = rotate_pairs(k, *cos_sin(k_pos, lambda device: theta), "interleaved")
+        return q, k
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
         if self.additive == "none":
@@ -115,15 +131,20 @@ class GRAPE(Encoding):
             return self.fox.prepare(x, q, k, layer)
         with torch.autocast(x.device.type, enabled=False):
             if self.additive == "path":
-                p = F.linear(x.to(self.own["map"].dtype), self.own["map"][layer])  # (B, S, H * W)
-                p = p.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, S, W)
-                return F.rms_norm(p, p.shape[-1:])
+                return self._path(x, layer)
             strength = F.softplus(self.own["rate"][layer])[:, None] * self.slope  # (H, 1)
-            dots = [
-                (one.float() * self.own[key][layer][:, None]).sum(-1) * self.shape.head_dim**-0.5
-                for key, one in (("query", q), ("key", k))
-            ]
-            return [strength * F.softplus(dot) for dot in dots]  # (B, H, T), (B, H, S)
+            return strength * self._gate(q, "query", layer), strength * self._gate(k, "key", layer)
+
+    def _path(self, x: Tensor, layer: int) -> Tensor:
+        """Return p of every token: (B, S, d_model) -> (B, H, S, W)."""
+        p = F.linear(x.to(self.own["map"].dtype), self.own["map"][layer])  # (B, S, H * W)
+        p = p.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, S, W)
+        return F.rms_norm(p, p.shape[-1:])
+
+    def _gate(self, x: Tensor, parameter: str, layer: int) -> Tensor:
+        """Return softplus(v . x / sqrt(D)) of queries or keys: (B, H, T, D) -> (B, H, T)."""
+        product = (x.float() * self.own[parameter][layer][:, None]).sum(-1)
+        return F.softplus(product * self.shape.head_dim**-0.5)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
@@ -134,12 +155,14 @@ class GRAPE(Encoding):
             return self.fox.scores(s, q, k, q_pos, k_pos, state, layer)
         queries, keys = s.shape[-2:]
         if self.additive == "gated":
-            of_q, of_k = state
+            q_gate, k_gate = state
             r = q_pos[:, None] - k_pos  # (T, S)
-            return s - r * (of_block(of_q, of_k.shape[2], s)[..., None] + of_k[..., None, :keys])
+            q_gate_of_block = rows_of_block(q_gate, k_gate.shape[2], s)
+            return s - r * (q_gate_of_block[..., None] + k_gate[..., None, :keys])
+        p = state  # (B, H, S, W)
         with torch.autocast(s.device.type, enabled=False):
-            cos, sin = cos_sin(k_pos, lambda device: torch.ones(state.shape[-1] // 2, device=device))
-            turned = rotate_pairs(state[:, :, :keys], cos, sin, "interleaved")  # (B, H, S, W)
-            z = of_block(state, state.shape[2], s) @ turned.mT / state.shape[-1]  # (B, H, T, S)
+            cos, sin = cos_sin(k_pos, lambda device: torch.ones(self.path_width // 2, device=device))
+            rotated = rotate_pairs(p[:, :, :keys], cos, sin, "interleaved")  # (B, H, S, W)
+            z = rows_of_block(p, p.shape[2], s) @ rotated.mT / self.path_width  # (B, H, T, S)
         edges = F.logsigmoid(z).tril(keys - queries)  # of the path from a key to the query, both included
         return s + self.slope[:, None] * F.pad(reversed_cumsum(edges)[..., 1:], (0, 1))

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
 
+EVERYTHING = 1 << 62  # tokens
+
 
 class HardALiBi(Encoding):
     name = "hard_alibi"
@@ -32,8 +34,12 @@ class HardALiBi(Encoding):
             masked_heads = self.derived["masked_heads"] = shape.n_heads // 2
         if not 0 <= masked_heads <= shape.n_heads:
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
-        reach = torch.tensor([h + 1 if h < masked_heads else 1 << 62 for h in range(shape.n_heads)])
-        self.register_buffer("reach", reach, persistent=False)  # (H,) tokens that a head sees
+        reach = torch.full((shape.n_heads,), EVERYTHING)  # (H,) tokens that a head sees
+        reach[:masked_heads] = torch.arange(1, masked_heads + 1)
+        self.register_buffer("reach", reach, persistent=False)
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         return q_pos[:, None] - k_pos < self.reach[:, None, None]  # (H, T, S)

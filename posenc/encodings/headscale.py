@@ -28,10 +28,10 @@ class HeadScale(Encoding):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.scale = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))  # (L, H)
+        self.scale = nn.Parameter(torch.ones(shape.n_layers, shape.n_heads))  # (L, H)
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        nn.init.ones_(parameter)
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.shape.n_heads
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import Layout, Rotary
+from posenc.encodings.shared.rotary import Layout, Rotary
 
 
 class HoPE(Rotary):
@@ -30,6 +30,9 @@ class HoPE(Rotary):
         self.turns = turns
         if not (self.frequencies(torch.device("cpu")) > 0).any():
             raise ValueError(f"turns={turns}: no pair turns as often within T={shape.train_length}")
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return RoPE's, those whose period is too long for T zero: (D/2,) float64."""

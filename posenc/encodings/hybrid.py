@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Beyond, Combine, Tabled, check_base, sinusoids
+from posenc.encodings.shared.absolute import JOINED, PLACES, Beyond, Combine, Tabled
+from posenc.encodings.shared.sinusoids import check_base, sinusoids
 
 
 class Hybrid(Tabled):
@@ -35,15 +36,21 @@ class Hybrid(Tabled):
         combine: Combine,
     ) -> None:
         check_base(base)
-        width = math.floor(learned_share * shape.d_model + 0.5) if 0 < learned_share < 1 else 0
+        if not 0 < learned_share < 1:
+            raise ValueError(f"learned_share={learned_share}: must be between 0 and 1")
+        width = math.floor(learned_share * shape.d_model + 0.5)  # p
         if not 0 < width < shape.d_model:
             needs = f"each part needs at least one of d_model={shape.d_model} dimensions"
             raise ValueError(f"learned_share={learned_share}: {needs}")
         super().__init__(shape, width=width, beyond=beyond, per_layer=per_layer, combine=combine)
         self.base = base
+        self.width = width
         self.input_scale = shape.d_model**0.5
+
+    def learned_in_a_place(self) -> int:
+        return self.shape.positions * self.width
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         learned = self.look_up(pos, place) * self.input_scale  # (T, p)
-        fixed = sinusoids(pos, self.shape.d_model - learned.shape[-1], self.base)  # (T, d - p)
+        fixed = sinusoids(pos, self.shape.d_model - self.width, self.base)  # (T, d - p)
         return torch.cat((learned, fixed), dim=-1)  # (T, d_model)

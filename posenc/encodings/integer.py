@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
 
 class Integer(Absolute):
@@ -23,6 +23,9 @@ class Integer(Absolute):
     def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.step = nn.Parameter(torch.empty(self.places, shape.d_model))  # (places, d)
+
+    def learned_in_a_place(self) -> int:
+        return self.shape.d_model
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         super().initialize(name, parameter, generator)

@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from posenc.encodings.families import KERPLE_FLOOR, Kerple, above
+from posenc.encodings.shared.bounded import above
+from posenc.encodings.shared.kerple import KERPLE_FLOOR, Kerple
 
 
 class KerpleLog(Kerple):
@@ -21,5 +22,6 @@ class KerpleLog(Kerple):
     cost = (1.06, 1.17)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        a, b = above(self.a, KERPLE_FLOOR)[:, None], above(self.b, KERPLE_FLOOR)[:, None]  # (H, 1)
+        a = above(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
+        b = above(self.b, KERPLE_FLOOR)[:, None]
         return -a * torch.log1p(b * r.float())  # (H, R)

@@ -9,23 +9,27 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from posenc.encodings.families import KERPLE_FLOOR, Kerple, above, between, raw_between
+from posenc.encodings.shared.bounded import above, between, raw_between
+from posenc.encodings.shared.kerple import KERPLE_FLOOR, Kerple
 
-MOST = 2.0  # above this exponent the kernel is not conditionally positive definite
+LARGEST_EXPONENT = 2.0  # above it the kernel is not conditionally positive definite
 
 
 class KerplePower(Kerple):
     name = "kerple_power"
     formula = "score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned"
     past_training = "defined everywhere; heads with a large exponent see a short past only"
-    starts_below: ClassVar = {"a": 1.0, "b": MOST}
+    starts_below: ClassVar = {"a": 1.0, "b": LARGEST_EXPONENT}
     cost = (1.07, 1.24)
 
     def raw(self, name: str, value: Tensor) -> Tensor:
-        return raw_between(value, KERPLE_FLOOR, MOST) if name == "b" else super().raw(name, value)
+        if name == "b":
+            return raw_between(value, KERPLE_FLOOR, LARGEST_EXPONENT)
+        return super().raw(name, value)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        a, b = above(self.a, KERPLE_FLOOR)[:, None], between(self.b, KERPLE_FLOOR, MOST)[:, None]  # (H, 1)
+        a = above(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
+        b = between(self.b, KERPLE_FLOOR, LARGEST_EXPONENT)[:, None]
         # exp(b log r) would be off by a relative 1e-6 at r = 65 536
         power = r.clamp_min(1).float().pow(b)  # (H, R)
         return -a * power * (r > 0)

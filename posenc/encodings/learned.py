@@ -14,7 +14,7 @@ tokens 0.02).
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Beyond, Combine, Tabled
+from posenc.encodings.shared.absolute import JOINED, PLACES, Beyond, Combine, Tabled
 
 
 class Learned(Tabled):
@@ -26,6 +26,9 @@ class Learned(Tabled):
 
     def __init__(self, shape: Shape, *, beyond: Beyond, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, width=shape.d_model, beyond=beyond, per_layer=per_layer, combine=combine)
+
+    def learned_in_a_place(self) -> int:
+        return self.shape.positions * self.shape.d_model
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         return self.look_up(pos, place)

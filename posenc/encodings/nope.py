@@ -16,3 +16,6 @@ class NoPE(Encoding):
     relative = True
     uses_positions = False
     decouples = True
+
+    def learned_parameters(self) -> int:
+        return 0

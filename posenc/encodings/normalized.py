@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
 
 class Normalized(Absolute):
@@ -24,6 +24,9 @@ class Normalized(Absolute):
     def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.direction = nn.Parameter(torch.empty(self.places, shape.d_model))  # (places, d)
+
+    def learned_in_a_place(self) -> int:
+        return self.shape.d_model
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         share = pos.float() / pos[-1].clamp_min(1).float()  # (T,)

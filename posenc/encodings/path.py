@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import of_block
+from posenc.encodings.base import Encoding, Shape, check_at_least
 from posenc.encodings.fox import FoX
+from posenc.encodings.shared.blocks import rows_of_block
 
 TAPS = 3  # tokens that the convolution sees
 
@@ -38,7 +38,8 @@ class PaTH(Encoding):
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)
-        at_least(1, rank=rank)
+        check_at_least(1, rank=rank)
+        self.rank = rank
         layers, heads, width = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim
         self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
         self.up = nn.Parameter(torch.empty(layers, width, rank))
@@ -46,6 +47,14 @@ class PaTH(Encoding):
         self.strength = nn.Parameter(torch.empty(layers, heads, shape.d_model))
         self.offset = nn.Parameter(torch.empty(layers, heads))
         self.fox = FoX(shape) if forget else None
+
+    def learned_parameters(self) -> int:
+        heads, d_model = self.shape.n_heads, self.shape.d_model
+        width = heads * self.shape.head_dim
+        maps = self.rank * (d_model + width)
+        strengths = heads * (d_model + 1)
+        forget = 0 if self.fox is None else self.fox.learned_parameters()
+        return self.shape.n_layers * (maps + TAPS * width + strengths) + forget
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name == "up":
@@ -55,27 +64,31 @@ class PaTH(Encoding):
         else:
             super().initialize(name, parameter, generator)
 
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor, Any]:
-        """Return what is taken off the scores of pairs: two factors of it, and the gates' state."""
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int, Any]:
+        """Return what is taken off the scores, (B, H, T, S), the window's length, and the gates' state."""
         with torch.autocast(x.device.type, enabled=False):
             exact = x.to(self.down.dtype)
-            past = F.pad(F.linear(F.linear(exact, self.down[layer]), self.up[layer]), (0, 0, TAPS - 1, 0))
+            mapped = F.linear(F.linear(exact, self.down[layer]), self.up[layer])  # (B, S, H * D)
+            past = F.pad(mapped, (0, 0, TAPS - 1, 0))
             u = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D)
             w = F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)  # (B, H, S, D)
             beta = 2 * torch.sigmoid(F.linear(exact, self.strength[layer], self.offset[layer]))
             beta = beta.transpose(1, 2)[..., None]  # (B, H, S, 1)
             # Token s takes a_s w_s off key j, a_s = beta_s w_s . (k_j - sum over l = j+1..s-1 of a_l w_l).
             triangle = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # (B, H, S, S)
-            met = (w @ k.float().transpose(-1, -2)).tril(-1)  # (B, H, S, S): token s meets keys j < s
-            solved = torch.linalg.solve_triangular(triangle, beta * met, upper=False, unitriangular=True)
-            queries = q.shape[2]
-            seen = (q.float() @ w.transpose(-1, -2)).tril(w.shape[2] - queries)  # (B, H, T, S): tokens s <= i
-            taken = seen @ solved  # (B, H, T, S)
-            return taken, k, None if self.fox is None else self.fox.prepare(x, q, k, layer)
+            on_keys = (w @ k.float().transpose(-1, -2)).tril(-1)  # (B, H, S, S): token s meets keys j < s
+            a = torch.linalg.solve_triangular(triangle, beta * on_keys, upper=False, unitriangular=True)
+            later = w.shape[2] - q.shape[2]
+            on_queries = (q.float() @ w.transpose(-1, -2)).tril(later)  # (B, H, T, S): tokens s <= i
+            removed = on_queries @ a  # (B, H, T, S)
+            gates = None if self.fox is None else self.fox.prepare(x, q, k, layer)
+            return removed, k.shape[2], gates
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        taken, every, gates = state
-        s = s - of_block(taken, every.shape[2], s)[..., : s.shape[-1]] * self.shape.head_dim**-0.5
-        return s if self.fox is None else self.fox.scores(s, q, k, q_pos, k_pos, gates, layer)
+        removed, window, gates = state
+        s = s - rows_of_block(removed, window, s)[..., : s.shape[-1]] * self.shape.head_dim**-0.5
+        if self.fox is None:
+            return s
+        return self.fox.scores(s, q, k, q_pos, k_pos, gates, layer)

@@ -12,19 +12,21 @@ Departures: Llama 4 cuts its text into chunks where this has a window; SWAN trai
 and scales them in evaluation alone.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.options import LogN, Window
-from posenc.encodings.sum import Composed, declare_as
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.attention_options.window import Window
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.composed import Composed, declare_as, sum_of_learned
 
-Scales = list[Literal["none", "logn", "floor"]]
+Scale = Literal["none", "logn", "floor"]
 
 
 class FloorTemperature(Encoding):
@@ -35,9 +37,10 @@ class FloorTemperature(Encoding):
 
     def __init__(self, shape: Shape, *, scale: int, weight: float) -> None:
         super().__init__(shape)
-        at_least(1, floor_scale=scale)
-        at_least(0, floor_weight=weight)
-        self.scale, self.weight = scale, weight
+        check_at_least(1, floor_scale=scale)
+        check_at_least(0, floor_weight=weight)
+        self.scale = scale
+        self.weight = weight
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
@@ -49,10 +52,18 @@ class FloorTemperature(Encoding):
 def by_layer(hook: str) -> Any:
     """Make a hook that is answered by what acts in the layer, its last argument."""
 
-    def answer(self: "Pattern", *given: Any) -> Any:
-        return getattr(self.of(given[-1]), hook)(*given)
+    def answer(self: "Pattern", *arguments: Any) -> Any:
+        layer = arguments[-1]
+        return getattr(self.acting_in(layer), hook)(*arguments)
 
     return answer
+
+
+def one_a_part(key: str, values: list[Any], parts: int, default: Any) -> list[Any]:
+    """Return a value for each part: those of a setting, or the default where it is []. ValueError."""
+    if values and len(values) != parts:
+        raise ValueError(f"{key}={values}: one for each of {parts} parts")
+    return values or [default] * parts
 
 
 class Pattern(Encoding):
@@ -65,11 +76,20 @@ class Pattern(Encoding):
         "attention.window": "its parts have one each: encoding.windows",
         "attention.scale": "its parts have one each: encoding.scales",
     }
+    inert: Mapping[str, str] = {
+        "floor_scale": "used by parts whose scale is floor",
+        "floor_weight": "used by parts whose scale is floor",
+    }
 
-    embed, rotate, visible = by_layer("embed"), by_layer("rotate"), by_layer("visible")
-    distance_bias, bias = by_layer("distance_bias"), by_layer("bias")
-    prepare, scores = by_layer("prepare"), by_layer("scores")
-    weights, values = by_layer("weights"), by_layer("values")
+    embed = by_layer("embed")
+    rotate = by_layer("rotate")
+    distance_bias = by_layer("distance_bias")
+    bias = by_layer("bias")
+    visible = by_layer("visible")
+    prepare = by_layer("prepare")
+    scores = by_layer("scores")
+    weights = by_layer("weights")
+    values = by_layer("values")
 
     def __init__(
         self,
@@ -78,42 +98,55 @@ class Pattern(Encoding):
         parts: list[Encoding],
         period: list[int],
         windows: list[int | None],
-        scales: Scales,
+        scales: list[Scale],
         floor_scale: int | None,
         floor_weight: float,
     ) -> None:
         super().__init__(shape)
-        if not parts or not period or not all(0 <= one < len(parts) for one in period):
+        if not parts or not period or not all(0 <= number < len(parts) for number in period):
             raise ValueError(f"period={period}: numbers of parts, from 0 to {len(parts) - 1}")
-        if floor_scale is None:  # the paper's 8192 goes with its window; here a training window has 8 steps
-            floor_scale = self.derived["floor_scale"] = max(1, shape.train_length // 8)
-        for key, given in (("windows", windows), ("scales", scales)):
-            if given and len(given) != len(parts):
-                raise ValueError(f"{key}={given}: one for each of {len(parts)} parts")
-        self.parts, self.members, self.period = tuple(parts), nn.ModuleList(parts), tuple(period)
-        self.kinds = []
-        for part, window, scale in zip(
-            parts, windows or [None] * len(parts), scales or ["none"] * len(parts), strict=True
-        ):
+        for part in parts:
             if "positions" in part.hooks:
                 raise ValueError(f"{part.name} draws positions, which all layers share")
-            beside: list[Encoding] = [] if window is None else [Window(shape, window=window)]
+        if floor_scale is None:
+            # The paper's 8192 goes with its window. Here a training window has 8 steps.
+            floor_scale = self.derived["floor_scale"] = max(1, shape.train_length // 8)
+        self.parts = tuple(parts)
+        self.members = nn.ModuleList(parts)
+        self.period = tuple(period)
+        self.kinds: list[Encoding] = []  # of layers: each part with its window and its scale
+        windows = one_a_part("windows", windows, len(parts), None)
+        scales = one_a_part("scales", scales, len(parts), "none")
+        for part, window, scale in zip(parts, windows, scales, strict=True):
+            acting = [part]
+            if window is not None:
+                acting.append(Window(shape, window=window))
             if scale == "logn":
-                beside.append(LogN(shape, counted=[part, *beside]))
+                acting.append(LogN(shape, counted=acting))
             if scale == "floor":
-                beside.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
-            self.kinds.append(Composed(shape, [part, *beside]))
+                acting.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
+            self.kinds.append(Composed(shape, acting))
         declare_as(self, self.kinds)
-        costs = [self.kinds[self.period[layer % len(period)]].cost for layer in range(shape.n_layers)]
-        self.cost = math.fsum(c[0] for c in costs) / len(costs), math.fsum(c[1] for c in costs) / len(costs)
+        costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
+        short = math.fsum(cost[0] for cost in costs) / len(costs)
+        long = math.fsum(cost[1] for cost in costs) / len(costs)
+        self.cost = short, long
 
-    def of(self, layer: int) -> Composed:
+    def acting_in(self, layer: int) -> Encoding:
         """Return what acts in a layer."""
         return self.kinds[self.period[layer % len(self.period)]]
 
+    def learned_parameters(self) -> int | None:
+        return sum_of_learned(self.parts)
+
+    def for_one_pass(self) -> Self:
+        copied = copy.copy(self)
+        copied.kinds = [kind.for_one_pass() for kind in self.kinds]
+        return copied
+
     @cached_property
     def hooks(self) -> frozenset[str]:
-        return frozenset().union(*(one.hooks for one in self.kinds))
+        return frozenset().union(*(kind.hooks for kind in self.kinds))
 
     def warnings(self) -> list[str]:
-        return [text for one in self.kinds for text in one.warnings()]
+        return [warning for kind in self.kinds for warning in kind.warnings()]

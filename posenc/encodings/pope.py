@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families import check_base, cos_sin, sinusoid_frequencies
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 
 class PoPE(Encoding):
@@ -34,6 +34,9 @@ class PoPE(Encoding):
         self.base = base
         self.delta = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.head_dim))  # (L, H, D)
 
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.shape.n_heads * self.shape.head_dim
+
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return theta_c in radians a token, highest first: (D,) float64."""
         return sinusoid_frequencies(2 * self.shape.head_dim, self.base, device)
@@ -47,7 +50,7 @@ class PoPE(Encoding):
         if layer is not None:
             # cos(a + b), sin(a + b) by the addition theorem: a large angle plus delta would round in float32
             delta = self.delta[layer].float()[:, None]  # (H, 1, D)
-            near, off = delta.cos(), delta.sin()
-            cos, sin = cos * near - sin * off, sin * near + cos * off  # (H, T, D)
+            delta_cos, delta_sin = delta.cos(), delta.sin()
+            cos, sin = cos * delta_cos - sin * delta_sin, sin * delta_cos + cos * delta_sin  # (H, T, D)
         length = F.softplus(x.float())
         return torch.cat((length * cos, length * sin), dim=-1).to(x.dtype)

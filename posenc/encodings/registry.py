@@ -22,19 +22,22 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded
-from posenc.core.signature import check_arguments, defaults_of, parameters, parameters_of
+from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
-NOT_ENCODINGS = {"base", "families", "options", "registry"}
+NOT_ENCODINGS = {"base", "initial_values", "modules", "options", "registry"}
+
+
+# --- classes by name
 
 
 def own_encodings() -> list[str]:
     """Return the names of the encodings in this package: its modules."""
-    here = [str(Path(__file__).parent)]
-    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in NOT_ENCODINGS)
+    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return sorted(m.name for m in modules if not m.ispkg and m.name not in NOT_ENCODINGS)
 
 
 def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
@@ -44,17 +47,33 @@ def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
 
 def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     """Return the class of a name. Raises UserError with the nearest name if there is none."""
-    classes = _plugin_classes(plugins)  # even if it is not needed: a misspelt plug-in must not pass
+    # Even if no plug-in is needed for this name: a misspelt one must not pass.
+    from_plugins = _plugin_classes(plugins)
     if name in own_encodings():
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
     points = _entry_points()
     if name in points:
         return _load(points[name])
-    if name in classes:
-        return classes[name]
+    if name in from_plugins:
+        return from_plugins[name]
     hint = "one of your own: plugins=[MODULE] (posenc encodings: --plugin)"
     allowed = list_encodings(plugins)
     raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
+
+
+def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:
+    """Return the encodings that a module defines (and does not import) by `name`."""
+    from posenc.encodings.base import Encoding
+
+    classes: dict[str, type[Encoding]] = {}
+    for value in vars(module).values():
+        is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
+        if is_defined_here and issubclass(value, Encoding) and hasattr(value, "name"):
+            classes[value.name] = value
+    return classes
+
+
+# --- encodings of other packages and files
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -68,37 +87,31 @@ def _load(point: EntryPoint) -> type[Encoding]:
         cls: type[Encoding] = point.load()
         if not issubclass(cls, Encoding):
             raise TypeError("not an Encoding")
-    except Exception as error:  # an installed package that is broken
+    except Exception as error:  # an installed package that is broken may raise anything
         problem = f"cannot be imported from {point.value} ({type(error).__name__}: {error})"
         raise UserError("encoding", point.name, problem) from error
     return cls
 
 
-def _classes_in(module: Any) -> dict[str, type[Encoding]]:
-    """Return the encodings that a module defines (and does not import) by `name`."""
-    from posenc.encodings.base import Encoding
-
-    own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
-    return {cls.name: cls for cls in own if issubclass(cls, Encoding) and hasattr(cls, "name")}
-
-
-def file_encoding(file: str, cls: str | None) -> dict[str, Any]:
-    """Return name and default parameters of the encoding in a Python file: its only one, or its class `cls`.
+def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
+    """Return name and default parameters of the encoding in a Python file: its only one, or its class.
 
     Defaults are those of the class, and of a YAML file of the same name beside it. Raises UserError.
     """
     path = expanded(file)
     if not path.is_file():
         raise UserError("encoding", file, "there is no such file")
-    names = {one.__name__: name for name, one in _plugin_classes([file]).items()}
-    allowed = [f"{file}:{one}" for one in names]
-    if len(names) > 1 and cls is None:
+    names = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
+    allowed = [f"{file}:{cls}" for cls in names]
+    if len(names) > 1 and class_name is None:
         raise UserError("encoding", file, "has several encodings", allowed=allowed)
-    if cls is not None and cls not in names:
-        raise UserError("encoding", f"{file}:{cls}", "has no such encoding", allowed=allowed)
-    beside = path.with_suffix(".yaml")
-    usual = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    return {**usual, "name": names[cls] if cls else next(iter(names.values()))}
+    if class_name is not None and class_name not in names:
+        raise UserError("encoding", f"{file}:{class_name}", "has no such encoding", allowed=allowed)
+    name = names[class_name] if class_name else next(iter(names.values()))
+    yaml_beside = path.with_suffix(".yaml")
+    if not yaml_beside.is_file():
+        return {"name": name}
+    return {**yaml.safe_load(yaml_beside.read_text(encoding="utf-8")), "name": name}
 
 
 def file_module(file: str) -> ModuleType:
@@ -118,34 +131,56 @@ def file_module(file: str) -> ModuleType:
 
 
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
-    found: dict[str, type[Encoding]] = {}
-    here = str(Path.cwd())
-    if plugins and here not in sys.path:
-        sys.path.append(here)  # last: it must not take the place of an installed module
+    """Return the encodings of all plug-ins by name. Raises UserError, also for a name that is taken."""
+    classes: dict[str, type[Encoding]] = {}
     for plugin in plugins:
-        try:
-            module = file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
-        except (Exception, SystemExit) as error:  # the user's code may raise anything
-            problem = f"cannot be imported ({type(error).__name__}: {error})"
-            hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
-            raise UserError("plugins", plugin, problem, hint=hint) from error
-        if not (classes := _classes_in(module)):
+        in_plugin = _classes_in(_plugin_module(plugin))
+        if not in_plugin:
             problem = "defines no encoding: a class derived from Encoding, with a `name`"
             raise UserError("plugins", plugin, problem)
-        for name, cls in classes.items():
-            point = _entry_points().get(name)
-            others = [found.get(name, cls), cls if point is None else _load(point)]
-            if name in own_encodings() or any(other is not cls for other in others):
+        for name, cls in in_plugin.items():
+            if _is_taken(cls, classes):
                 problem = f"its encoding {name} has the name of another one"
                 raise UserError("plugins", plugin, problem, hint="give it another name")
-            found[name] = cls
-    return found
+            classes[name] = cls
+    return classes
+
+
+def _plugin_module(plugin: str) -> ModuleType:
+    """Import a plug-in: a module, or a Python file. Raises UserError."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: it must not take the place of an installed module
+    try:
+        return file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        problem = f"cannot be imported ({type(error).__name__}: {error})"
+        hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
+        raise UserError("plugins", plugin, problem, hint=hint) from error
+
+
+def _is_taken(cls: type[Encoding], classes: Mapping[str, type[Encoding]]) -> bool:
+    """Tell whether a plug-in's class has the name of another class. It may be an entry point as well."""
+    if cls.name in own_encodings() or classes.get(cls.name, cls) is not cls:
+        return True
+    point = _entry_points().get(cls.name)
+    return point is not None and _load(point) is not cls
+
+
+# --- parameters
 
 
 def default_parameters(name: str) -> dict[str, Any]:
     """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package; {} without one."""
     path = choice_file("encoding", name)
-    return {} if path is None else parameters(yaml.safe_load(path.read_text(encoding="utf-8")))
+    if path is None:
+        return {}
+    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a choice: all of its settings but the name."""
+    return {str(key): value for key, value in settings.items() if key != "name"}
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:
@@ -162,24 +197,40 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
         problem = "is missing" if name is None else "must be a name"
         raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
-    checked = check_arguments(cls, {**defaults_of(cls), **parameters(settings)}, "encoding")
-    for key in part_parameters(cls):
-        for i, part in enumerate(checked[key]):
-            own, where = {"name": part} if isinstance(part, str) else part, f"encoding.{key}[{i}]"
-            if not (isinstance(own, Mapping) and isinstance(own.get("name"), str)):
-                allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
-                raise UserError(where, part, "not an encoding", allowed=allowed)
-            try:
-                checked[key][i] = resolve_encoding(_with_defaults(own, plugins), plugins)
-            except UserError as error:
-                raise error.within(f"in {where}") from None
+    parameters = {**defaults_of(cls), **without_name(settings)}
+    parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
+    # The signature wants built encodings where the settings have names: those are checked one by one.
+    checked = check_arguments(cls, parameters | {key: [] for key in parts}, "encoding")
+    for key, value in parts.items():
+        checked[key] = _resolve_parts(value, f"encoding.{key}", plugins)
     return {"name": name, **checked}
 
 
+def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the settings of encodings that are parts of another one, each in full. Raises UserError."""
+    if not isinstance(parts, list):
+        raise UserError(key, parts, "wrong type", allowed="a list, each a name or a mapping")
+    resolved: list[dict[str, Any]] = []
+    for i, part in enumerate(parts):
+        key_of_part = f"{key}[{i}]"
+        settings = {"name": part} if isinstance(part, str) else part
+        if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
+            allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
+            raise UserError(key_of_part, part, "not an encoding", allowed=allowed)
+        try:
+            resolved.append(resolve_encoding(_with_defaults(settings, plugins), plugins))
+        except UserError as error:
+            raise error.within(f"in {key_of_part}") from None
+    return resolved
+
+
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with the values of the YAML for the others."""
+    """Return the settings with the values of the YAML for those that are not there."""
     encoding_class(settings["name"], plugins)  # first: what is no encoding must not become a path
     return {**default_parameters(settings["name"]), **settings}
+
+
+# --- building
 
 
 def build_encoding(
@@ -190,26 +241,31 @@ def build_encoding(
     head_dim: int,
     n_layers: int,
     train_length: int,
-    position_limit: int | None = None,
-    distance_limit: int | None = None,
-    plugins: Sequence[str] = (),
-    **params: Any,
+    **parameters: Any,
 ) -> Encoding:
-    """Build an encoding for a model of this shape; parameters not given are those of its YAML. UserError."""
+    """Build an encoding for a model of this shape; parameters left out are those of its YAML.
+
+    `plugins`, a list, may be among the parameters. Raises UserError.
+    """
     from posenc.encodings.base import Shape
 
-    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
-    given = _with_defaults({"name": name, **params}, plugins)
-    return _build(shape, resolve_encoding(given, plugins), plugins)
+    plugins = parameters.pop("plugins", ())
+    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length)
+    return build_of_shape(shape, {"name": name, **parameters}, plugins)
+
+
+def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> Encoding:
+    """Build an encoding from its settings; those left out are those of its YAML. Raises UserError."""
+    return _build(shape, resolve_encoding(_with_defaults(settings, plugins), plugins), plugins)
 
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
     cls = encoding_class(settings["name"], plugins)
-    params = parameters(settings)
+    parameters = without_name(settings)
     for key in part_parameters(cls):
-        params[key] = [_build(shape, part, plugins) for part in params[key]]
+        parameters[key] = [_build(shape, part, plugins) for part in parameters[key]]
     try:
-        return cls(shape, **params)
+        return cls(shape, **parameters)
     except ValueError as error:
         raise UserError("encoding", settings["name"], str(error)) from error
 
@@ -217,11 +273,16 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return what the numbers of an encoding and of its parts depend on beside parameters, for a run's hash.
 
-    Of other than posenc's own the module's text too: nobody raises a revision while trying things out.
+    Of classes that are not posenc's own the module's text too: nobody raises a revision while trying things
+    out.
     """
     cls = encoding_class(settings["name"], plugins)
     source = None
     if not cls.__module__.startswith("posenc.encodings."):
-        source = hashlib.sha256(inspect.getsource(sys.modules[cls.__module__]).encode()).hexdigest()[:16]
-    parts = [sources_of(part, plugins) for key in part_parameters(cls) for part in settings[key]]
-    return {"revision": cls.revision, "source": source, **({"parts": parts} if parts else {})}
+        text = inspect.getsource(sys.modules[cls.__module__])
+        source = hashlib.sha256(text.encode()).hexdigest()[:16]
+    sources: dict[str, Any] = {"revision": cls.revision, "source": source}
+    parts = [part for key in part_parameters(cls) for part in settings[key]]
+    if parts:
+        sources["parts"] = [sources_of(part, plugins) for part in parts]
+    return sources

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from posenc.encodings.base import Shape, at_least
-from posenc.encodings.families import Layout, Rotary
+from posenc.encodings.base import Shape, check_at_least
+from posenc.encodings.shared.rotary import Layout, Rotary
 
 
 class RNoPESWA(Rotary):
@@ -29,15 +29,21 @@ class RNoPESWA(Rotary):
         if window is None:
             window = max(1, shape.distances // 2)
             self.derived["window"] = window
-        at_least(1, every=every, window=window)
-        self.every, self.window = min(every, shape.n_layers), window
+        check_at_least(1, every=every, window=window)
+        self.every = min(every, shape.n_layers)
+        self.window = window
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def is_free(self, layer: int) -> bool:
         """Tell whether the layer has no encoding and full attention."""
         return (layer + 1) % self.every == 0
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return (q, k) if self.is_free(layer) else super().rotate(q, k, q_pos, k_pos, layer)
+        if self.is_free(layer):
+            return q, k
+        return super().rotate(q, k, q_pos, k_pos, layer)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         if self.is_free(layer):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import Layout, Rotary, even_share
+from posenc.encodings.shared.rotary import Layout, Rotary, even_share
 
 
 class RoPE(Rotary):
@@ -34,6 +34,9 @@ class RoPE(Rotary):
         self.still = round(pairs * drop_low)
         if self.still == pairs or (drop_low and not self.still):
             raise ValueError(f"drop_low={drop_low}: drops {self.still} of {pairs} pairs")
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return the frequencies, the dropped ones zero: (D'/2,) float64."""

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families import (
-    Layout,
-    check_base,
-    check_pairs,
-    cos_sin,
-    rotate_pairs,
-    sinusoid_frequencies,
-)
+from posenc.encodings.shared.rotary import Layout, check_pairs, rotate_pairs
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 
 class RoPEPlusPlus(Encoding):
@@ -38,8 +32,12 @@ class RoPEPlusPlus(Encoding):
         super().__init__(shape)
         check_pairs(shape.head_dim)
         check_base(base)
-        self.base, self.layout = base, layout
+        self.base = base
+        self.layout = layout
         self.pairs = shape.n_heads // 2  # of a real and an imaginary head
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def warnings(self) -> list[str]:
         unused = 2 * self.pairs * self.shape.head_dim * self.shape.d_model
@@ -50,10 +48,10 @@ class RoPEPlusPlus(Encoding):
         return sinusoid_frequencies(self.shape.head_dim, self.base, device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        own = q.shape[1] - self.pairs  # heads whose q and k are used
+        used = q.shape[1] - self.pairs  # heads whose q and k are used
         q_cos, q_sin = cos_sin(q_pos, self.frequencies)  # (T, D/2)
         k_cos, k_sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
-        real = rotate_pairs(q[:, :own], q_cos, q_sin, self.layout)
+        real = rotate_pairs(q[:, :used], q_cos, q_sin, self.layout)
         imaginary = rotate_pairs(q[:, : self.pairs], q_sin, -q_cos, self.layout)  # by a right angle less
-        k = rotate_pairs(k[:, :own], k_cos, k_sin, self.layout)
+        k = rotate_pairs(k[:, :used], k_cos, k_sin, self.layout)
         return torch.cat((real, imaginary), dim=1), torch.cat((k, k[:, : self.pairs]), dim=1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families import check_base, sinusoid_frequencies
+from posenc.encodings.shared.sinusoids import check_base, sinusoid_frequencies
 
 
 class Sandwich(Encoding):
@@ -26,7 +26,11 @@ class Sandwich(Encoding):
         check_base(base)
         if width < 2 or width % 2:
             raise ValueError(f"width={width}: must be even and at least 2")
-        self.base, self.width = base, width
+        self.base = base
+        self.width = width
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         exact = float64(r)[:, None]  # (R, 1)

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Shape, at_least
-from posenc.encodings.families import Layout, Rotary, even_share
+from posenc.encodings.base import Shape, check_at_least
+from posenc.encodings.shared.rotary import Layout, Rotary, even_share
 
-SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes every score nan
+SMALLEST_TAU = 1e-6  # 1e-40 overflows float32 and makes every score nan
 
 
 class ScaleInvariant(Rotary):
@@ -37,7 +37,7 @@ class ScaleInvariant(Rotary):
     cost = (1.2, 1.52)
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
-        at_least(SMALLEST, tau=tau)
+        check_at_least(SMALLEST_TAU, tau=tau)
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in [0, 1]")
         width = even_share(shape.head_dim, fraction) if fraction else 2
@@ -45,10 +45,15 @@ class ScaleInvariant(Rotary):
         self.tau = tau
         self.turns = fraction > 0
 
+    def learned_parameters(self) -> int:
+        return 0
+
     @cached_property
     def hooks(self) -> frozenset[str]:
         """Without `rotate` if fraction = 0, so that a sum may have another rotation."""
-        return super().hooks if self.turns else super().hooks - {"rotate"}
+        if self.turns:
+            return super().hooks
+        return super().hooks - {"rotate"}
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

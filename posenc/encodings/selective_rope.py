@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape, at_least, float64
-from posenc.encodings.families import PhaseSums, check_base, check_pairs, sinusoid_frequencies
+from posenc.encodings.base import Shape, check_at_least, float64
+from posenc.encodings.shared.phases import PhaseSums
+from posenc.encodings.shared.rotary import check_pairs
+from posenc.encodings.shared.sinusoids import check_base, sinusoid_frequencies
 
 TAPS = 4  # tokens that the convolution sees
 
@@ -35,14 +37,22 @@ class SelectiveRoPE(PhaseSums):
         super().__init__(shape)
         check_pairs(shape.head_dim)
         check_base(base)
-        at_least(1, rank=rank)
+        check_at_least(1, rank=rank)
         self.base = base
+        self.rank = rank
         layers, heads, pairs = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim // 2
         self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
         self.up = nn.Parameter(torch.empty(layers, pairs, rank))
         self.taps = nn.Parameter(torch.empty(layers, pairs, TAPS))  # the token itself last
         self.gate = nn.Parameter(torch.empty(layers, heads, shape.d_model)) if gate else None
         self.offset = nn.Parameter(torch.empty(layers, heads)) if gate else None
+
+    def learned_parameters(self) -> int:
+        heads, d_model = self.shape.n_heads, self.shape.d_model
+        pairs = heads * self.shape.head_dim // 2
+        increments = self.rank * (d_model + pairs) + TAPS * pairs
+        gate = 0 if self.gate is None else heads * (d_model + 1)
+        return self.shape.n_layers * (increments + gate)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name == "up":
@@ -55,10 +65,11 @@ class SelectiveRoPE(PhaseSums):
     def increments(self, x: Tensor, layer: int) -> Tensor:
         heads = self.shape.n_heads
         x = F.normalize(x.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)  # (B, S, d)
-        past = F.pad(F.linear(F.linear(x, self.down[layer]), self.up[layer]), (0, 0, TAPS - 1, 0))
+        mapped = F.linear(F.linear(x, self.down[layer]), self.up[layer])  # (B, S, H * D/2)
+        past = F.pad(mapped, (0, 0, TAPS - 1, 0))
         phi = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D/2)
         phi = float64(phi).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, S, D/2)
         if self.gate is not None and self.offset is not None:
-            opened = torch.sigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)
-            phi = phi * opened.to(phi).transpose(1, 2)[..., None]
+            gate = torch.sigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)
+            phi = phi * gate.to(phi).transpose(1, 2)[..., None]
         return phi * sinusoid_frequencies(self.shape.head_dim, self.base, phi.device)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import of_block
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.blocks import rows_of_block
 
 
 class Shaw(Encoding):
@@ -29,11 +29,16 @@ class Shaw(Encoding):
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)
-        at_least(1, clip=clip)
+        check_at_least(1, clip=clip)
         self.clip = clip
-        sizes = (shape.n_layers, shape.n_heads if per_head else 1, clip + 1, shape.head_dim)
+        self.tables = shape.n_heads if per_head else 1  # in each layer
+        sizes = (shape.n_layers, self.tables, clip + 1, shape.head_dim)
         self.keys = nn.Parameter(torch.empty(sizes))  # (L, H or 1, clip + 1, D)
         self.added = nn.Parameter(torch.empty(sizes))
+
+    def learned_parameters(self) -> int:
+        numbers = (self.clip + 1) * self.shape.head_dim
+        return 2 * self.shape.n_layers * self.tables * numbers
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
@@ -44,11 +49,12 @@ class Shaw(Encoding):
         Positions increase, so every key nearer than `clip` is among them; all others share one row.
         """
         queries, keys = len(q_pos), len(k_pos)
-        own = torch.arange(keys - queries, keys, device=k_pos.device)
-        index = own[:, None] - torch.arange(min(self.clip, keys), device=k_pos.device)
-        there = index >= 0
+        index_of_query = torch.arange(keys - queries, keys, device=k_pos.device)[:, None]
+        index = index_of_query - torch.arange(min(self.clip, keys), device=k_pos.device)
+        exists = index >= 0
         index = index.clamp_min(0)
-        return index, (q_pos[:, None] - k_pos[index]).clamp_max(self.clip), there
+        r = (q_pos[:, None] - k_pos[index]).clamp_max(self.clip)
+        return index, r, exists
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
         """Return q_i . aK / sqrt(D) by distance, (B, H, queries, clip + 1), and the window's length."""
@@ -58,19 +64,21 @@ class Shaw(Encoding):
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        index, r, there = self._near(q_pos, k_pos)
+        index, r, exists = self._near(q_pos, k_pos)
         prepared, window = state
-        by_distance = of_block(prepared, window, s)  # (B, H, T, clip + 1)
+        by_distance = rows_of_block(prepared, window, s)  # (B, H, T, clip + 1)
         far = by_distance[..., -1:]  # (B, H, T, 1)
         size = (*s.shape[:-1], index.shape[-1])
-        near = (by_distance.gather(-1, r.expand(size)) - far) * there  # (B, H, T, K)
+        near = (by_distance.gather(-1, r.expand(size)) - far) * exists  # (B, H, T, K)
         return (s + far).scatter_add(-1, index.expand(size), near)
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        index, r, there = self._near(q_pos, k_pos)
+        index, r, exists = self._near(q_pos, k_pos)
         size = (*p.shape[:-1], index.shape[-1])
-        near = p.gather(-1, index.expand(size)).float() * there  # (B, H, T, K)
+        near = p.gather(-1, index.expand(size)).float() * exists  # (B, H, T, K)
         far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # (B, H, T)
-        weights = near.new_zeros((*p.shape[:-1], self.clip + 1)).scatter_add(-1, r.expand(size), near)
-        weights = torch.cat((weights[..., :-1], (weights[..., -1] + far)[..., None]), dim=-1)
-        return p @ v + (weights.to(p.dtype) @ self.added[layer].to(p.dtype))  # (B, H, T, D)
+        by_distance = near.new_zeros((*p.shape[:-1], self.clip + 1))
+        by_distance = by_distance.scatter_add(-1, r.expand(size), near)
+        at_clip = by_distance[..., -1] + far
+        by_distance = torch.cat((by_distance[..., :-1], at_clip[..., None]), dim=-1)
+        return p @ v + (by_distance.to(p.dtype) @ self.added[layer].to(p.dtype))  # (B, H, T, D)

@@ -8,7 +8,8 @@ Departure: for an odd d the last sine has no cosine (the paper has no odd d).
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families import JOINED, PLACES, Absolute, Combine, check_base, sinusoids
+from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.shared.sinusoids import check_base, sinusoids
 
 
 class Sinusoidal(Absolute):

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families import (
-    JOINED,
-    PLACES,
-    Absolute,
-    Combine,
+from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
+from posenc.encodings.shared.sinusoids import (
     check_base,
+    check_even_width,
+    sines_and_cosines,
     sinusoid_frequencies,
-    waves,
 )
 
 
@@ -33,21 +31,16 @@ class SinusoidalTrainable(Absolute):
     def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         check_base(base)
-        if shape.d_model % 2:
-            raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
+        check_even_width(shape.d_model)
         self.base = base
         self.input_scale = shape.d_model**0.5  # token embeddings start with d^-1/2
-        self.frequency = nn.Parameter(torch.empty(self.places, shape.d_model // 2))  # (places, d/2)
-        self.phase = nn.Parameter(torch.empty(self.places, shape.d_model // 2))  # (places, d/2)
+        theta = sinusoid_frequencies(shape.d_model, base).float()  # (d/2,)
+        self.frequency = nn.Parameter(theta.repeat(self.places, 1))  # (places, d/2)
+        self.phase = nn.Parameter(torch.zeros(self.places, shape.d_model // 2))  # (places, d/2)
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name == "frequency":
-            parameter.copy_(sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
-        elif name == "phase":
-            nn.init.zeros_(parameter)
-        else:
-            super().initialize(name, parameter, generator)
+    def learned_in_a_place(self) -> int:
+        return self.shape.d_model
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         angle = float64(pos)[:, None] * float64(self.frequency[place])  # (T, d/2)
-        return waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)
+        return sines_and_cosines(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families import reversed_cumsum
+from posenc.encodings.shared.blocks import reversed_cumsum
 
 
 class StickBreaking(Encoding):
@@ -36,14 +36,18 @@ class StickBreaking(Encoding):
         super().__init__(shape)
         self.remainder = remainder
 
+    def learned_parameters(self) -> int:
+        return 0
+
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
         queries, keys = s.shape[-2:]
         older = allowed.tril(keys - queries - 1)  # (T, S) without the own token
         # -inf first: such a key gets weight 0 (exp) and breaks nothing off (softplus)
         z = s + torch.zeros_like(older, dtype=s.dtype).masked_fill_(~older, float("-inf"))  # (B, H, T, S)
-        taken = reversed_cumsum(F.softplus(z))  # -log of what is left after this key
-        broken = (z - taken).exp_()
+        log_rest = reversed_cumsum(F.softplus(z))  # -log of what is left after this key
+        weights = (z - log_rest).exp_()
         if self.remainder == "none":
-            return broken
-        own = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S)
-        return torch.addcmul(broken, (-taken[..., :1]).exp(), own)  # (B, H, T, S)
+            return weights
+        is_itself = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S)
+        rest = (-log_rest[..., :1]).exp()
+        return torch.addcmul(weights, rest, is_itself)  # (B, H, T, S)

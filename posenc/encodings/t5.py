@@ -21,7 +21,7 @@ PUBLISHED_MAX_DISTANCE = 128
 def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Return the bucket in [0, buckets) of distances r >= 0, (R,) int64."""
     exact = buckets // 2
-    # of at least `exact`: a log(0) behind `where` would have a nan for a gradient
+    # r of at least `exact`: a log(0) behind `where` would have a nan for a gradient
     ratio = (float64(r.clamp_min(exact)) / exact).log() / math.log(max_distance / exact)
     # 1e-9: rounding must not push an exact border (r = max_distance, say) one bucket down
     far = exact + (ratio * (buckets - exact) + 1e-9).long().to(r.device)
@@ -51,6 +51,9 @@ class T5(Encoding):
         self.buckets = buckets
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(shape.n_heads, buckets))  # (H, buckets)
+
+    def learned_parameters(self) -> int:
+        return self.shape.n_heads * self.buckets
 
     def warnings(self) -> list[str]:
         farthest = self.shape.distances - 1

@@ -9,16 +9,29 @@ A, U, V real, so that a shift of all positions, which turns every e alike, chang
   width  of U and V; null: 4 for each head, as in the released configuration
 Source: the authors' code; of the paper only abstracts and summaries were at hand.
 Departure: x_i is the next layer's normed input; there it is the output of the MLP before it.
-A pass through the layers in their order carries e along in the module. A compiler would lose its gradient
-between two blocks, so it leaves these hooks alone.
+Each forward pass has a copy of the module that carries e from layer to layer. A compiler would lose its
+gradient between two blocks, so it leaves these hooks alone.
 """
+
+import copy
+from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, at_least
-from posenc.encodings.families import check_base, check_pairs, cos_sin, rotate_pairs, sinusoid_frequencies
+from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
+
+
+@dataclass
+class CarriedPositions:
+    """What a forward pass carries from layer to layer."""
+
+    e: Tensor | None = None  # (B or 1, H or 1, S, D); None before the first layer and after the last
+    mixed: list[Tensor] = field(default_factory=list)  # sum_j p_ij e_j by block of queries, the last first
 
 
 class TAPE(Encoding):
@@ -39,51 +52,67 @@ class TAPE(Encoding):
         check_base(base)
         if width is None:
             width = self.derived["width"] = 4 * shape.n_heads
-        at_least(1, width=width)
+        check_at_least(1, width=width)
         self.base = base
+        self.width = width
         updates, heads = shape.n_layers - 1, shape.n_heads
         self.mix = nn.Parameter(torch.empty(updates, heads, heads))  # A
         self.up = nn.Parameter(torch.empty(updates, width, heads))  # U
         self.gate = nn.Parameter(torch.empty(updates, width, shape.d_model))  # w
         self.down = nn.Parameter(torch.empty(updates, heads, width))  # V
-        self.carried: Tensor | None = None  # e of the pass that is under way: (B or 1, H or 1, S, D)
-        self.mixed: list[Tensor] = []  # sum_j p_ij e_j by block of queries, the last block first
-        self.latest = -1  # layer
+        self.carried = CarriedPositions()
+
+    def learned_parameters(self) -> int:
+        heads, d_model = self.shape.n_heads, self.shape.d_model
+        update = heads * heads + self.width * (2 * heads + d_model)
+        return (self.shape.n_layers - 1) * update
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         std = self.shape.d_model**-0.5 if name == "gate" else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)
 
+    def for_one_pass(self) -> Self:
+        """Return a copy that shares the parameters and carries nothing yet."""
+        copied = copy.copy(self)
+        copied.carried = CarriedPositions()
+        return copied
+
     @torch.compiler.disable
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> None:
         """Bring the positions up to date with the layer before."""
-        e, mixed = self.carried, self.mixed
-        self.mixed, starts, self.latest = [], layer <= self.latest, layer
-        if starts or e is None or not mixed:
-            self.carried = None
+        e, mixed = self.carried.e, self.carried.mixed
+        if layer == 0 or e is None or not mixed:
+            self.carried = CarriedPositions()
             return
         with torch.autocast(x.device.type, enabled=False):
             e = e + torch.einsum("gh,bhtd->bgtd", self.mix[layer - 1], torch.cat(mixed[::-1], dim=2))
             gates = F.silu(F.linear(x.to(e.dtype), self.gate[layer - 1])).mT[..., None]  # (B, width, S, 1)
-            inner = gates * torch.einsum("mh,bhtd->bmtd", self.up[layer - 1], e)
-            self.carried = e + torch.einsum("hm,bmtd->bhtd", self.down[layer - 1], inner)
+            gated = gates * torch.einsum("mh,bhtd->bmtd", self.up[layer - 1], e)
+            e = e + torch.einsum("hm,bmtd->bhtd", self.down[layer - 1], gated)
+        self.carried = CarriedPositions(e)
 
     @torch.compiler.disable
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        e = self.carried
+        e = self.carried.e
         if e is None or layer == 0:
-            width, base = self.shape.head_dim, self.base
-            waves = cos_sin(k_pos, lambda device: sinusoid_frequencies(width, base, device))
-            e = torch.stack(waves, dim=-1).flatten(-2)[None, None]  # (1, 1, S, D)
-        self.carried = e if layer < self.shape.n_layers - 1 else None  # the last layer's is not read again
+            e = self._first_positions(k_pos)
+        # Nothing reads the last layer's positions again.
+        self.carried.e = e if layer < self.shape.n_layers - 1 else None
         cos, sin = e[..., 0::2], e[..., 1::2]
-        first = k.shape[2] - q.shape[2]
-        turned = rotate_pairs(q, cos[:, :, first:], sin[:, :, first:], "interleaved")
-        return turned, rotate_pairs(k, cos, sin, "interleaved")
+        start = k.shape[2] - q.shape[2]
+        q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+        return q, rotate_pairs(k, cos, sin, "interleaved")
 
     @torch.compiler.disable
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        if self.carried is not None:
+        e = self.carried.e
+        if e is not None:
             with torch.autocast(p.device.type, enabled=False):
-                self.mixed.append(p.float() @ self.carried[:, :, : p.shape[-1]])  # (B, H, T, D)
+                self.carried.mixed.append(p.float() @ e[:, :, : p.shape[-1]])  # (B, H, T, D)
         return p @ v
+
+    def _first_positions(self, pos: Tensor) -> Tensor:
+        """Return e of the first layer: (1, 1, S, D), cosine and sine of each frequency side by side."""
+        width, base = self.shape.head_dim, self.base
+        waves = cos_sin(pos, lambda device: sinusoid_frequencies(width, base, device))
+        return torch.stack(waves, dim=-1).flatten(-2)[None, None]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families import check_base, of_block, sinusoids
+from posenc.encodings.shared.blocks import rows_of_block
+from posenc.encodings.shared.sinusoids import check_base, check_even_width, sinusoids
 
 
 class TransformerXL(Encoding):
@@ -33,13 +34,16 @@ class TransformerXL(Encoding):
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
         check_base(base)
-        if shape.d_model % 2:
-            raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
+        check_even_width(shape.d_model)
         self.base = base
         sizes = (shape.n_layers, shape.n_heads, shape.head_dim)
         self.w = nn.Parameter(torch.empty(*sizes, shape.d_model))  # (L, H, D, d)
         self.u = nn.Parameter(torch.empty(sizes))  # (L, H, D)
         self.v = nn.Parameter(torch.empty(sizes))
+
+    def learned_parameters(self) -> int:
+        heads_and_width = self.shape.n_heads * self.shape.head_dim
+        return self.shape.n_layers * heads_and_width * (self.shape.d_model + 2)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Return u . k_j, (B, H, S) float32, and g_i, (B, H, queries, d)."""
@@ -53,12 +57,12 @@ class TransformerXL(Encoding):
         queries, keys = s.shape[-2:]
         content, prepared = state
         waves = sinusoids(k_pos, self.shape.d_model, self.base).to(s.dtype)  # (S, d)
-        sin, cos = waves[:, 0::2], waves[:, 1::2]
-        of_key = torch.cat((cos, sin), dim=-1)  # (S, d)
-        g = of_block(prepared, content.shape[-1], s)
-        of_sin, of_cos = g[..., 0::2].float(), g[..., 1::2].float()  # (B, H, T, d/2)
-        sin, cos = sin[-queries:], cos[-queries:]  # of the queries' own positions
-        turned = torch.cat((of_sin * sin + of_cos * cos, of_cos * sin - of_sin * cos), dim=-1)
-        position = (turned.to(g.dtype) @ of_key.to(g.dtype).T).float()  # (B, H, T, S)
+        k_sin, k_cos = waves[:, 0::2], waves[:, 1::2]  # (S, d/2)
+        q_sin, q_cos = k_sin[-queries:], k_cos[-queries:]  # (T, d/2)
+        k_waves = torch.cat((k_cos, k_sin), dim=-1)  # (S, d)
+        g = rows_of_block(prepared, content.shape[-1], s)
+        g_sin, g_cos = g[..., 0::2].float(), g[..., 1::2].float()  # (B, H, T, d/2)
+        g_rotated = torch.cat((g_sin * q_sin + g_cos * q_cos, g_cos * q_sin - g_sin * q_cos), dim=-1)
+        position = (g_rotated.to(g.dtype) @ k_waves.to(g.dtype).T).float()  # (B, H, T, S)
         scale = self.shape.head_dim**-0.5
         return torch.add(s + content[:, :, None, :keys] * scale, position, alpha=scale)

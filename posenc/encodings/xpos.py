@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families import Layout, Rotary
+from posenc.encodings.shared.rotary import Layout, Rotary
 
 # Longest window in units of scale_base. (0.4/1.4)^-64 = 6.7e34 is near float32's end, so positions may lie 64
-# from the middle. With drawn positions a query is scored against keys of the far future before the mask, and
-# inf - inf is nan; a block of a contiguous window has its future near.
-CONTIGUOUS, ANY = 128.0, 64.0
+# from the middle.
+CONTIGUOUS = 128.0
+# With drawn positions a query is scored against keys of the far future before the mask, and inf - inf is nan.
+# A block of a contiguous window has its future near.
+DRAWN = 64.0
 
 
 class XPos(Rotary):
@@ -36,9 +38,12 @@ class XPos(Rotary):
         self.scale_base = scale_base
         if shape.train_length > CONTIGUOUS * scale_base:
             raise ValueError(f"context_length={shape.train_length}: {self._at_most(CONTIGUOUS)}")
-        if shape.position_limit is not None and shape.position_limit > ANY * scale_base:
-            raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(ANY)}")
+        if shape.position_limit is not None and shape.position_limit > DRAWN * scale_base:
+            raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(DRAWN)}")
         self.ends_at = int(CONTIGUOUS * scale_base) + 1
+
+    def learned_parameters(self) -> int:
+        return 0
 
     def log_factors(self, pos: Tensor, centre: int) -> Tensor:
         """Return log z_k^((pos - centre)/s): (T, D/2) float64."""
@@ -48,7 +53,7 @@ class XPos(Rotary):
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         first, last = k_pos[[0, -1]].tolist()
-        reach = CONTIGUOUS if last - first < len(k_pos) else ANY
+        reach = CONTIGUOUS if last - first < len(k_pos) else DRAWN
         if last - first > reach * self.scale_base:
             raise ValueError(f"a window from position {first} to {last}: {self._at_most(reach)}")
         centre = (first + last) // 2  # of queries and keys alike

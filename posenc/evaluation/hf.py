@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families import Rotary
+from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
 from posenc.evaluation.foreign import Foreign, NotApplicableError
 

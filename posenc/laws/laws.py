@@ -1,7 +1,6 @@
 """The laws: what logits depend on, and of numbers: exactness, gradients, counts, initial values."""
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, owner_of
+from posenc.encodings.base import Encoding
 from posenc.laws.subject import (
     FAR,
     LONGEST,
@@ -46,9 +45,6 @@ FLOAT32 = 5e-5
 # four. A sum kept in bf16 is off by 0.15 at 8T.
 BF16 = 0.03
 GROWTH = 1.5  # of the error with the length
-
-ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
-
 
 # --- not the future, the batch, the kernel, past calls or the text's length
 
@@ -393,7 +389,9 @@ def count(subject: Subject) -> Verdict:
     """The declared number of parameters is the real one."""
     model = subject.fresh()
     encoding = model.encoding
-    declared = _declared(encoding, subject.settings)
+    declared = encoding.learned_parameters()
+    if declared is None:
+        raise NotApplicableError("declares no count (learned_parameters)")
     real = count_parameters(model)["encoding"]
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, f"learned = {encoding.learned!r} is not what it has", figure)
@@ -405,30 +403,13 @@ def seeds(subject: Subject) -> Verdict:
     for seed in (0, 1):
         model = subject.build(seed)
         for name, parameter in model.encoding.named_parameters():
-            value = torch.full(parameter.shape, float("nan"))
-            encoding, own = owner_of(model.encoding, name)
-            with torch.no_grad():
-                encoding.initialize(own, value, generator_for(seed, name))
-            require(bool(value.isfinite().all()), f"initialize leaves values of {name} as they were")
+            require(bool(parameter.isfinite().all()), f"nothing sets all values of {name}")
         with torch.random.fork_rng():
             torch.manual_seed(seed + 1)  # the global generator must not matter
             again = dict(subject.build(seed).named_parameters())
         for name, parameter in model.named_parameters():
             identical(parameter, again[name], f"{name} starts elsewhere the second time")
     return Verdict("pass", "two seeds, bit for bit")
-
-
-def _declared(encoding: Encoding, settings: Mapping[str, Any]) -> int:
-    """Return the declared number of parameters; of a sum, that of its parts together."""
-    if encoding.learned is not None:
-        s = encoding.shape
-        sizes = {"T": s.positions, "d": s.d_model, "D": s.head_dim, "H": s.n_heads, "L": s.n_layers}
-        # eval: the text belongs to the class, whose code runs anyway
-        return int(eval(encoding.learned, dict(ARITHMETIC), {**settings, **sizes}))
-    parts, theirs = getattr(encoding, "parts", ()), settings.get("parts", ())
-    if not parts:
-        raise NotApplicableError("declares no count")
-    return sum(_declared(part, own) for part, own in zip(parts, theirs, strict=True))
 
 
 # --- a callable beside one of posenc's encodings

@@ -20,7 +20,7 @@ from posenc.core.errors import UserError, first_line
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.registry import file_module
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import Decoder
 
 LONGEST = 8  # times T, the longest window that is asked for

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.core.signature import check_arguments, check_choice
+from posenc.encodings.attention_options import option_keys, options_signature
 from posenc.encodings.base import Encoding
-from posenc.encodings.options import Scale
 from posenc.model.fused import rms_norm_for_product
 from posenc.model.kernels import attend
+from posenc.settings.base import Choice
+from posenc.settings.signature import check_arguments, check_choice
 
 
 class Attention(nn.Module):
@@ -132,23 +133,23 @@ class LatentAttention(nn.Module):
 
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"mha": Attention, "mla": LatentAttention}
-OPTIONS = ("window", "scale")  # of every attention
 
 
 def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the `attention` group and return it as a run stores it. Raises UserError."""
-    options = {key: settings[key] for key in OPTIONS if key in settings}
-    own = {key: value for key, value in settings.items() if key not in OPTIONS}
-    checked = check_choice("attention", own, ATTENTIONS, "there is no such attention")
-    if checked.get("qk_norm") is False:  # earlier runs do not have it
-        del checked["qk_norm"]
-    return {**checked, **check_arguments(_options, options, "attention")}
+    options = {key: value for key, value in settings.items() if key in option_keys()}
+    choice = Choice.model_validate({"name": settings["name"], **own_parameters(settings)})
+    parameters = check_choice("attention", choice, ATTENTIONS, "there is no such attention")
+    if parameters.get("qk_norm") is False:  # earlier runs do not have it
+        del parameters["qk_norm"]
+    return {
+        "name": choice.name,
+        **parameters,
+        **check_arguments(options_signature(), options, "attention"),
+    }
 
 
 def own_parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the chosen attention alone."""
-    return {key: value for key, value in settings.items() if key not in ("name", *OPTIONS)}
-
-
-def _options(*, window: int | None, scale: Scale) -> None:
-    """Declare the options of every attention; only the signature is used."""
+    """Return the parameters of the chosen attention alone, without the options of every attention."""
+    shared = {"name", *option_keys()}
+    return {key: value for key, value in settings.items() if key not in shared}

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, owner_of
-from posenc.encodings.sum import Composed
+from posenc.encodings.base import Encoding
+from posenc.encodings.initial_values import initialize_encoding
+from posenc.encodings.shared.composed import Composed
 from posenc.model.attention import Attention, LatentAttention
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
 
@@ -153,6 +154,7 @@ class Decoder(nn.Module):
         window = tokens.shape[1]
         n_targets = window if n_targets is None else n_targets
         encoding = self.effective_encoding if encoding is None else encoding
+        encoding = encoding.for_one_pass()
         embeds = "embed" in encoding.hooks
         x = self.embedding(tokens)  # (B, S, d_model)
         for layer, block in enumerate(self.blocks):
@@ -174,31 +176,34 @@ def initialize(model: Decoder, seed: int) -> None:
 
     Token embeddings have standard deviation d^-1/2, which sinusoidal positions suppose and which gives tied
     logits of unit variance. Linear maps: normal, fan_in^-1/2; the two that write into the residual stream
-    are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding and its options fill their own.
+    are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding and its options have their own rules.
     """
+    initialize_encoding(model.encoding, "encoding", seed)
+    for number, option in enumerate(model.options):
+        assert isinstance(option, Encoding)
+        initialize_encoding(option, f"options.{number}", seed)
     for name, parameter in model.named_parameters():
-        generator = generator_for(seed, name)
-        # drawn on the CPU, so that every device starts from the same values
-        value = torch.empty(parameter.shape, dtype=torch.float32)
-        if name.startswith(("encoding.", "options.")):
-            encoding, own = owner_of(model, name)
-            encoding.initialize(own, value, generator)
-        elif name == "embedding.weight":
-            nn.init.normal_(value, std=model.shape.d_model**-0.5, generator=generator)
-        elif value.ndim == 1:
-            nn.init.ones_(value)
-        elif name.endswith("short_conv.weight"):  # as torch's Conv1d
-            bound = value.shape[2] ** -0.5
-            nn.init.uniform_(value, -bound, bound, generator=generator)
-        else:
-            std = value.shape[1] ** -0.5
-            if name.endswith(("attention.out.weight", "mlp.down.weight")):
-                std *= (2 * model.shape.n_layers) ** -0.5
-            nn.init.normal_(value, std=std, generator=generator)
-        parameter.copy_(value)
-    for module in model.modules():
-        if isinstance(module, Encoding):
-            module.seed = seed
+        if not name.startswith(("encoding.", "options.")):
+            # drawn on the CPU, so that every device starts from the same values
+            value = torch.empty(parameter.shape, dtype=torch.float32)
+            _fill(name, value, model.shape, generator_for(seed, name))
+            parameter.copy_(value)
+
+
+def _fill(name: str, value: Tensor, shape: ModelShape, generator: torch.Generator) -> None:
+    """Fill a parameter of the decoder itself in place, by its name and its size."""
+    if name == "embedding.weight":
+        nn.init.normal_(value, std=shape.d_model**-0.5, generator=generator)
+    elif value.ndim == 1:
+        nn.init.ones_(value)
+    elif name.endswith("short_conv.weight"):  # as torch's Conv1d
+        bound = value.shape[2] ** -0.5
+        nn.init.uniform_(value, -bound, bound, generator=generator)
+    else:
+        std = value.shape[1] ** -0.5
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            std *= (2 * shape.n_layers) ** -0.5
+        nn.init.normal_(value, std=std, generator=generator)
 
 
 def count_parameters(model: Decoder) -> dict[str, int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.model.kernels import attend
 from posenc.pictures.panels import Numbers
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, float64
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.pictures.attention import mean_weights, random_generator
 from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
 

@@ -24,10 +24,17 @@ from posenc.config.checks import (
 from posenc.core.errors import UserError
 from posenc.core.signature import whole
 from posenc.data import CorpusFacts
-from posenc.encodings import build_encoding, list_encodings
-from posenc.encodings.base import Encoding
-from posenc.encodings.options import build_options, check_positions, position_limits
-from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
+from posenc.encodings import list_encodings
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.options import build_options
+from posenc.encodings.positions import check_positions, position_limits
+from posenc.encodings.registry import (
+    build_of_shape,
+    encoding_class,
+    part_parameters,
+    resolve_encoding,
+    sources_of,
+)
 from posenc.evaluation.extensions import NONE, build_extension, resolve_extend
 from posenc.evaluation.foreign import Foreign
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
@@ -139,25 +146,14 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
     farthest, apart = position_limits(positions, length)
     try:
         head_dim = attention.encoded_width(shape.head_dim, **own)
-        encoding = build_encoding(
-            **settings["encoding"],
-            d_model=shape.d_model,
-            n_heads=shape.n_heads,
-            head_dim=head_dim,
-            n_layers=shape.n_layers,
-            train_length=known,
-            position_limit=farthest,
-            distance_limit=apart,
-            plugins=settings["plugins"],
-        )
+        sizes = Shape(shape.d_model, shape.n_heads, head_dim, shape.n_layers, known, farthest, apart)
+        encoding = build_of_shape(sizes, settings["encoding"], settings["plugins"])
         if attention.decoupled and not encoding.decouples:
             able = [one for one in list_encodings() if encoding_class(one).decouples]
             problem = f"has no place for encoding={name}: it turns a part of the "
             problem += "head of its own, so it takes encodings that can do with that part alone"
             raise UserError("attention", chosen["name"], problem, allowed=able)
-        options = build_options(
-            encoding.shape, encoding, positions=positions, window=chosen["window"], scale=chosen["scale"]
-        )
+        options = build_options(sizes, encoding, positions=positions, attention=chosen)
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **own))
     except ValueError as error:
         raise UserError("attention", chosen["name"], str(error)) from error

@@ -16,7 +16,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded
 from posenc.encodings.base import Encoding
-from posenc.encodings.families import Rotary
+from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
 from posenc.running.eval_job import load_model, stored_run

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,9 +31,12 @@ from posenc.cli.bench import machine
 from posenc.core.errors import UserError
 from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding, list_encodings
+from posenc.encodings import list_encodings
+from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.positions.offset import Offset
+from posenc.encodings.positions.randomized import Randomized
+from posenc.encodings.registry import build_of_shape
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.device import autocast
@@ -99,16 +103,11 @@ def decoder_of(
     name: str, shape: ModelShape, length: int, device: torch.device, option: str = "plain"
 ) -> Decoder | None:
     """Build a model whose encoding has moved off its start; None where encoding and option do not combine."""
-    options = OPTIONS[option](Shape(shape.d_model, shape.n_heads, shape.head_dim, shape.n_layers, length))
-    sizes = {"d_model": shape.d_model, "n_heads": shape.n_heads, "head_dim": shape.head_dim}
+    sizes = Shape(shape.d_model, shape.n_heads, shape.head_dim, shape.n_layers, length)
+    options = OPTIONS[option](sizes)
+    limit = getattr(options[0], "limit", None) if options else None
     with suppress(UserError, ValueError):
-        encoding = build_encoding(
-            name,
-            **sizes,
-            n_layers=shape.n_layers,
-            train_length=length,
-            position_limit=getattr(options[0], "limit", None) if options else None,
-        )
+        encoding = build_of_shape(replace(sizes, position_limit=limit), {"name": name})
         if any(refused.startswith(GROUPS[option]) for refused in encoding.refuses):
             return None
         decoder = Decoder(shape, VOCABULARY, encoding, options)

@@ -14,8 +14,9 @@ from typing import Any
 
 from posenc.cli.catalogue import PLACES, entry
 from posenc.config.overrides import value_text
-from posenc.encodings import list_encodings, options
-from posenc.encodings.options import POSITIONS, SCALES, Window
+from posenc.encodings import list_encodings
+from posenc.encodings.attention_options import attention_options
+from posenc.encodings.positions import drawn_positions
 from posenc.evaluation.extensions import default_knobs, extensions
 from posenc.laws import statement
 from posenc.model.attention import LatentAttention
@@ -39,11 +40,7 @@ OPTIONS = """## Options of any encoding
 
 | setting | what it does |
 |---|---|
-| `positions=randomized` | {randomized} |
-| `positions=offset` | {offset} |
-| `positions=pose` | {pose} |
-| `attention.window=W` | {window} |
-| `attention.scale=logn`, `ssmax` | {scale} |
+{options}
 | `attention=mla` | latent attention with decoupled rotary parts (arXiv 2405.04434); with {decoupled} |
 | `encoding=sum encoding.parts=[...]` | several encodings at once |
 | `encoding.per_layer`, `encoding.combine` | absolute encodings: before every block; added or concatenated |
@@ -99,6 +96,21 @@ def extension_lines() -> list[str]:
     return [*lines, ""]
 
 
+def option_lines() -> list[str]:
+    """Rows of a table: drawn positions and options of the attention."""
+    lines = [f"| `positions={name}` | {first_line(cls)} |" for name, cls in drawn_positions().items()]
+    for cls in attention_options():
+        value = cls.choice if isinstance(cls.choice, str) else "W"
+        lines.append(f"| `attention.{cls.key}={value}` | {first_line(cls)} |")
+    return lines
+
+
+def documented() -> list[ModuleType | type]:
+    """The modules and classes whose docstrings follow the table."""
+    classes = [*drawn_positions().values(), *attention_options()]
+    return [*(sys.modules[cls.__module__] for cls in classes), LatentAttention]
+
+
 def wrong_snippets() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests" / "laws")]
     broken = importlib.import_module("broken").BROKEN
@@ -126,12 +138,8 @@ def page() -> str:
     places = [place for place in PLACES if any(one["acts_on"] == place for one in entries)]
     ordered = [one for place in places for one in entries if one["acts_on"] == place]
     words = {
-        "randomized": first_line(POSITIONS["randomized"]),
-        "offset": first_line(POSITIONS["offset"]),
-        "pose": first_line(POSITIONS["pose"]),
-        "window": first_line(Window),
-        "scale": " ".join(first_line(cls) for cls in SCALES.values()),
-        "documents": "".join(document(one) for one in (options, LatentAttention)),
+        "options": "\n".join(option_lines()),
+        "documents": "".join(document(source) for source in documented()),
         "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
     }
     lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]

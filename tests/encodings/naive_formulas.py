@@ -15,10 +15,11 @@ from tiny_model import encoding_of
 from posenc.core.seeds import generator_for
 from posenc.encodings.options import build_options
 from posenc.encodings.registry import default_parameters
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.laws.subject import AnyPositions
 from posenc.model.kernels import attend
 
+CONTIGUOUS = {"name": "contiguous"}
 WIDTH, LAYERS, TOKENS, TRAINED, SEED = 8, 2, 20, 16, 5
 NEAR = list(range(TOKENS))
 POSITIONS = {
@@ -108,8 +109,8 @@ class Example:
         for parameter in self.encoding.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=generator)
         shape = self.encoding.shape
-        how = {"positions": {"name": "contiguous"}, "window": self.window, "scale": self.scale}
-        options = build_options(shape, self.encoding, **how)
+        attention = {"window": self.window, "scale": self.scale}
+        options = build_options(shape, self.encoding, positions=CONTIGUOUS, attention=attention)
         scales = [parameter for option in options for parameter in option.parameters()]
         for parameter in scales:
             torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
@@ -154,9 +155,10 @@ class Example:
         n = wanted or len(self.pos)
         q, k, v, x = (self.t[key][None] for key in "qkvx")
         pos = torch.tensor(self.pos)
+        acting = self.acting.for_one_pass()
         for layer in range(self.layer if self.name == "tape" else 0):
-            attend(q, k, v, x, pos, self.acting, layer)
-        return attend(q[:, :, -n:], k, v, x, pos, self.acting, self.layer)[0]
+            attend(q, k, v, x, pos, acting, layer)
+        return attend(q[:, :, -n:], k, v, x, pos, acting, self.layer)[0]
 
     def naive_attention(self):
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)

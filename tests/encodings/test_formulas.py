@@ -7,7 +7,8 @@ import pytest
 import torch
 from naive_formulas import BIASES, CASES, NEAR, POSITIONS, ROWS, SCORES, Example
 
-from posenc.encodings import families, list_encodings
+from posenc.encodings import list_encodings
+from posenc.encodings.shared import head_network
 from posenc.model import kernels
 
 CLOSE = 2e-5  # of float32 outputs around 1
@@ -28,7 +29,7 @@ ROW_CASES = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(families, "PAIRS", 7)  # of the network over heads in `dape`
+    monkeypatch.setattr(head_network, "PAIRS", 7)  # of the network over heads in `dape`
 
 
 def apart(a, b):

@@ -12,8 +12,16 @@ from tiny_model import encoding_of
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings import list_encodings, options
+from posenc.encodings import list_encodings
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.attention_options.ssmax import SSMax
 from posenc.encodings.base import Shape
+from posenc.encodings.options import build_options
+from posenc.encodings.positions import check_positions, position_limits
+from posenc.encodings.positions.cream import CREAM
+from posenc.encodings.positions.offset import Offset
+from posenc.encodings.positions.pose import PoSE
+from posenc.encodings.positions.randomized import Randomized
 
 T = 8
 SHAPE = Shape(16, 2, 8, 2, T)
@@ -25,18 +33,19 @@ CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
 
 
 def built(own, positions=CONTIGUOUS, window=None, scale="none"):
-    return options.build_options(own.shape, own, positions=positions, window=window, scale=scale)
+    attention = {"window": window, "scale": scale}
+    return build_options(own.shape, own, positions=positions, attention=attention)
 
 
 # class, parameters -> first and last positions of T = 8 below 9, gaps of a window at most
 STILL, MOVED = {0}, {0, 1}
 DRAWN = [
-    (options.Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
-    (options.Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
-    (options.Offset, {}, MOVED, {7, 8}, 0),
-    (options.PoSE, {"chunks": 1}, STILL, {7}, 0),
-    (options.PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
-    (options.PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
+    (Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
+    (Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
+    (Offset, {}, MOVED, {7, 8}, 0),
+    (PoSE, {"chunks": 1}, STILL, {7}, 0),
+    (PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
+    (PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
 ]
 
 
@@ -51,7 +60,7 @@ def test_drawn_positions(cls, params, starts, ends, gaps):
         cuts.update(later)
         found.append((int(pos[0]), int(pos[-1])))
         evaluated = option.positions(T, False, generator_for(seed, "test"))
-        redrawn = cls is options.Randomized and not option.dense
+        redrawn = cls is Randomized and not option.dense
         assert torch.equal(evaluated, pos if redrawn else torch.arange(T))
     assert ({first for first, _ in found}, {last for _, last in found}) == (starts, ends)
     assert cuts == (set(range(T - 1)) if gaps else set())  # anywhere
@@ -59,7 +68,7 @@ def test_drawn_positions(cls, params, starts, ends, gaps):
 
 
 def test_randomized_positions_are_uniform_below_a_limit():
-    option, counts = options.Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
+    option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
     for seed in range(2000):
         counts[option.positions(4, True, generator_for(seed, "test"))] += 1
     assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
@@ -70,7 +79,7 @@ def test_randomized_positions_are_uniform_below_a_limit():
 def test_cream_draws_the_middle_from_the_middle_in_training_alone():
     """Every draw against the paper's bounds; the middle's place against its law, summed up over a and end."""
     n, limit, sigma = 24, 8 * 24, 3.0
-    option, ends = options.CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
+    option, ends = CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
     for seed in range(4000):
         pos = option.positions(n, True, generator_for(seed, "test"))
         assert len(pos) == n and int(pos[0]) == 0 and int(pos[-1]) == limit - 1 and (pos.diff() >= 1).all()
@@ -87,26 +96,25 @@ def test_cream_draws_the_middle_from_the_middle_in_training_alone():
     assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 4000**0.5
     assert float(found.std()) < limit / 12**0.5  # narrower than uniform
 
-    wide = options.CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
+    wide = CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
     drawn = [wide.positions(48, True, generator_for(i, "test")) for i in range(40)]
     assert {31, 39} <= {int((pos.diff() > 1).nonzero()[-1]) for pos in drawn}  # n/3 = 16, or 4 max/n = 8
 
 
 def test_limits_of_positions_and_distances():
-    assert options.position_limits(CONTIGUOUS, T) == (None, None)
+    assert position_limits(CONTIGUOUS, T) == (None, None)
     far, both = 8 * T, (8 * T, 8 * T)
     for drawn, limits in (RANDOMIZED, (16 * T, 16 * T)), (OFFSET, (far, None)), (POSE, both), (CREAMY, both):
-        assert options.check_positions(drawn) == drawn
-        assert options.position_limits(drawn, T) == limits
+        assert check_positions(drawn) == drawn
+        assert position_limits(drawn, T) == limits
         [option] = built(encoding_of("rope", T), drawn)
         assert option.derived == {"max": limits[0]}
-        assert options.position_limits({**drawn, "max": 99}, T)[0] == 99
+        assert position_limits({**drawn, "max": 99}, T)[0] == 99
 
 
 def test_ssmax_starts_as_logn():
-    scale, pos = options.SSMax(SHAPE, counted=()), torch.arange(20)
-    scale.initialize("s", scale.s, torch.Generator())
-    same = options.LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
+    scale, pos = SSMax(SHAPE, counted=()), torch.arange(20)
+    same = LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
     assert torch.allclose(scale.factor(pos, pos, 1), same) and not scale.decayed
 
 

@@ -10,18 +10,17 @@ from tiny_model import encoding_of
 from torch import Tensor
 
 from posenc.core.errors import UserError
-from posenc.core.seeds import generator_for
-from posenc.encodings import families
-from posenc.encodings.families import _as_complex, _as_real, cos_sin, sinusoid_frequencies, sinusoids
+from posenc.encodings.initial_values import initialize_encoding
+from posenc.encodings.shared import bounded, head_network
+from posenc.encodings.shared.rotary import _rotate_as_complex, _rotate_by_formula
+from posenc.encodings.shared.sinusoids import cos_sin, sinusoid_frequencies, sinusoids
 from posenc.model.kernels import attend
 
 
 def built(name, T=64, heads=4, layers=2, width=8, **params):
     """With its initial values."""
     made = encoding_of(name, T, heads, width, layers, **params)
-    with torch.no_grad():
-        for key, parameter in made.named_parameters():
-            made.initialize(key, parameter, generator_for(0, key))
+    initialize_encoding(made, "encoding", 0)
     return made
 
 
@@ -72,7 +71,7 @@ def test_initial_values(name):
 @pytest.mark.parametrize("name, key", [("log", "a"), ("power", "b")])
 def test_initial_values_of_kerple_are_uniform(name, key):
     raw = built(f"kerple_{name}", heads=4000, width=1).get_parameter(key).detach()
-    found = (families.above(raw, 0.01) if key == "a" else families.between(raw, 0.01, 2.0)).sort().values
+    found = (bounded.above(raw, 0.01) if key == "a" else bounded.between(raw, 0.01, 2.0)).sort().values
     assert (found / 2 - torch.linspace(0, 1, 4000)).abs().max() < 0.03  # Kolmogorov, Smirnov: 0.026
     assert found.min() >= 0.01 and found.max() <= 2
 
@@ -83,8 +82,8 @@ def test_initial_values_that_start_as_another_encoding():
         waves = built("sinusoidal_trainable", per_layer=per_layer).rows(pos, 0)
         assert torch.allclose(waves, sinusoids(pos, 32, 1e4), atol=2e-3)  # frequencies are float32
     fire = built("fire", T=64)
-    assert families.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
-    assert families.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
+    assert bounded.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
+    assert bounded.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
     concat = built("learned", heads=8, width=16, per_layer=True, combine="concat").get_parameter("joined")
     assert concat.shape == (2, 128, 256) and concat.std().item() == pytest.approx(256**-0.5, rel=0.02)
 
@@ -115,8 +114,9 @@ def test_is_another_encoding_with_matching_parameters(name, params, values, othe
             parameter.copy_(theirs[last])
     q, k, v = torch.randn(3, 2, 4, 40, 8, generator=torch.Generator().manual_seed(0))
     x, pos = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1)), torch.arange(1000, 1040)
+    acting = one.for_one_pass(), like.for_one_pass()
     for layer in range(4):
-        found, want = (attend(q, k, v, x, pos, encoding, layer) for encoding in (one, like))
+        found, want = (attend(q, k, v, x, pos, encoding, layer) for encoding in acting)
         assert torch.allclose(found, want, atol=2e-6), (found - want).abs().max()
 
 
@@ -125,7 +125,8 @@ def test_a_pass_through_the_layers_forgets_the_one_before():
     """Of `tape` where neither the first nor the last layer has it."""
     made = built("pattern", layers=3, parts=["nope", "tape"], period=[0, 1, 0], scales=[])
     q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(0))
-    first, again = (attend(q, k, v, torch.ones(2, 9, 32), torch.arange(9), made, 1) for _ in range(2))
+    passes = (made.for_one_pass(), made.for_one_pass())
+    first, again = (attend(q, k, v, torch.ones(2, 9, 32), torch.arange(9), acting, 1) for acting in passes)
     assert torch.equal(first, again)
 
 
@@ -157,13 +158,13 @@ def test_real_and_complex_products_rotate_alike(layout):
     """Complex on CPUs, real on GPUs."""
     x = torch.randn(2, 3, 7, 10)
     cos, sin = cos_sin(torch.arange(7), lambda device: sinusoid_frequencies(10, 1e4, device))
-    turned = _as_complex(x, torch.complex(cos, sin), layout)
-    assert torch.allclose(_as_real(x, cos, sin, layout), turned, atol=1e-6)
+    turned = _rotate_as_complex(x, torch.complex(cos, sin), layout)
+    assert torch.allclose(_rotate_by_formula(x, cos, sin, layout), turned, atol=1e-6)
 
 
 def test_gradients_of_the_network_over_heads(monkeypatch):
     """Of several texts in small chunks, inside autocast too; of one text they are in test_formulas."""
-    monkeypatch.setattr(families, "PAIRS", 7)
+    monkeypatch.setattr(head_network, "PAIRS", 7)
     generator, sizes = torch.Generator().manual_seed(0), [(2, 3, 4, 9), (3, 4, 9), (5, 6), (5,), (3, 5), (3,)]
     z, b, w1, b1, w2, b2 = given = [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
     both = torch.cat((z, b.expand_as(z)), dim=1).movedim(1, -1)
@@ -171,7 +172,7 @@ def test_gradients_of_the_network_over_heads(monkeypatch):
     past = torch.ones(4, 9).tril(5)
     want = torch.autograd.grad((plain * past).square().sum(), given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = torch.autograd.grad((families.over_heads(*given) * past).square().sum(), given)
+        found = torch.autograd.grad((head_network.head_network(*given) * past).square().sum(), given)
     assert all(torch.allclose(*pair, rtol=1e-3, atol=1e-3) for pair in zip(found, want, strict=True))
 
 

@@ -15,6 +15,7 @@ from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.optimizer import build_optimizer
 
 MODEL = ModelShape("small", 16, 2, 2, 2)
+WINDOW = {"window": 3, "scale": "none"}
 
 
 def sum_of(*parts):
@@ -93,7 +94,7 @@ def test_refuses_warns_and_ends_as_its_parts_do():
     made = sum_of("rnope_swa", "stick_breaking")
     assert set(made.refuses) == {"attention.window", "attention.scale"}
     with pytest.raises(UserError, match=r"attention\.window"):
-        build_options(made.shape, made, positions={"name": "contiguous"}, window=3, scale="none")
+        build_options(made.shape, made, positions={"name": "contiguous"}, attention=WINDOW)
     many = {"name": "t5", "buckets": 32, "max_distance": 128}
     assert sum_of("rope", many).warnings() == encoding(**many).warnings() != []
     small = {"name": "binary", "bits": 5}

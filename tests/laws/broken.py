@@ -20,13 +20,15 @@ class Broken(Encoding):
     """`says` is part of the law's reason. Parameters have standard deviation 1, which is seen."""
 
     name = paper = formula = acts_on = past_training = "broken"
-    learned = "0"
     law: ClassVar[str | None]
     says: ClassVar[str]
 
     def __init_subclass__(cls, law=None, says=""):
         cls.law, cls.says = law, says
         BROKEN.append(cls)
+
+    def learned_parameters(self):
+        return 0
 
     def initialize(self, name, parameter, generator):
         nn.init.normal_(parameter, generator=generator)
@@ -133,12 +135,14 @@ class BatchOfQueries(Linear, law="blocks", says="blocks of three queries"):
 class Slopes(Broken):
     """Healthy: a learned slope for the logarithm of the distance."""
 
-    learned = "H"
     relative = True
 
     def __init__(self, shape):
         super().__init__(shape)
         self.learnt = nn.Parameter(torch.empty(shape.n_heads))
+
+    def learned_parameters(self):
+        return self.shape.n_heads
 
     def distance_bias(self, r, layer):
         return -self.learnt.exp()[:, None] * r.float().log1p()
@@ -155,7 +159,8 @@ class LogOfZero(Slopes, law="gradient", says="learnt is not finite"):
 class CountsTwice(Slopes, law="count", says="is not what it has"):
     """Declares two parameters a head and has one."""
 
-    learned = "2*H"
+    def learned_parameters(self):
+        return 2 * self.shape.n_heads
 
 
 class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
@@ -165,7 +170,7 @@ class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
         nn.init.normal_(parameter)
 
 
-class LeftEmpty(Slopes, law="seeds", says="leaves values of learnt as they were"):
+class LeftEmpty(Slopes, law="seeds", says="nothing sets all values of learnt"):
     """Initial values written into a copy, so that a parameter keeps what its memory held."""
 
     def initialize(self, name, parameter, generator):

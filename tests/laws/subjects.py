@@ -3,12 +3,13 @@
 import functools
 
 from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
-from posenc.core.signature import check_arguments
 from posenc.encodings.base import Shape
-from posenc.encodings.options import build_options, position_limits
+from posenc.encodings.options import build_options
+from posenc.encodings.positions import position_limits
 from posenc.encodings.registry import default_parameters, resolve_encoding
 from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
+from posenc.settings.signature import check_arguments
 
 ATTENTION = {"name": "mha", "window": None, "scale": "none"}
 SETTINGS = {"attention": ATTENTION, "positions": {"name": "contiguous"}, "context_length": SHORT}
@@ -35,9 +36,8 @@ def of_class(cls):
         limit, _ = position_limits(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
         encoding = cls(shape, **check_arguments(cls, settings["encoding"], "encoding"))
-        attention = {**ATTENTION, **settings["attention"], "positions": positions}
-        attention.pop("name")
-        options = build_options(shape, encoding, **attention)
+        attention = {**ATTENTION, **settings["attention"]}
+        options = build_options(shape, encoding, positions=positions, attention=attention)
         model = Decoder(SMALL, VOCABULARY, encoding, options)
         initialize(model, seed)
         return model

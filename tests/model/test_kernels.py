@@ -6,10 +6,12 @@ import torch._dynamo
 from tiny_decoder import LayerWindow, OneKeyHead, Widened
 from tiny_model import encoding_of
 
+from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Shape
-from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.positions.offset import Offset
+from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import own_encodings
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.model import flex, kernels
 
 BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones

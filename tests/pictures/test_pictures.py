@@ -11,9 +11,9 @@ import yaml
 from posenc.core.paths import conf_dir
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
-from posenc.encodings.options import Randomized
+from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import resolve_encoding
-from posenc.encodings.sum import Composed
+from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import ModelShape
 from posenc.pictures.attention import attention_weights, mean_weights
 from posenc.pictures.draw import picture_bytes

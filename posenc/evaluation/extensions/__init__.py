@@ -20,10 +20,11 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.core.signature import between, check_choice, parameters
+from posenc.core.signature import between, check_choice
+from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.options import LogN
-from posenc.encodings.sum import Composed
+from posenc.encodings.registry import without_name as parameters
+from posenc.encodings.shared.composed import Composed
 from posenc.evaluation import resolve_length
 from posenc.evaluation.foreign import Subject
 from posenc.results.settings import own_yaml

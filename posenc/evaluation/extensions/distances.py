@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from posenc.core.errors import UserError
+from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families import of_block
-from posenc.encodings.options import Window
+from posenc.encodings.shared.blocks import rows_of_block
 from posenc.evaluation.extensions import Extension, Length
 
 BY_DISTANCE = {"rotate", "distance_bias"}  # hooks that can be asked for another distance
@@ -71,7 +71,7 @@ class Redistanced(Encoding):
                 turned = part.rotate(*turned, *at, layer)
             state.update(turned=turned, seen=len(k_pos))
         q_new, k_new = state["turned"]
-        product = of_block(q_new, state["seen"], s) @ k_new[:, :, : len(k_far)].mT
+        product = rows_of_block(q_new, state["seen"], s) @ k_new[:, :, : len(k_far)].mT
         new = product.float() * state["q"].shape[-1] ** -0.5  # (B, H, T, S'), by the width before `rotate`
         for part in self.biased:
             new = new + part.bias(self.far.query(q_pos), self.far.key(k_far), layer)

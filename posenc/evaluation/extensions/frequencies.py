@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
-from posenc.encodings.families import Rotary
+from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.extensions import Extension, Length, Times
 
 Factor = float | Literal["auto"]

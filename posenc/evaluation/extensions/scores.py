@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.base import Encoding
-from posenc.encodings.families import Absolute, Rotary
-from posenc.encodings.options import LogN
+from posenc.encodings.shared.absolute import Absolute
+from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.extensions import Extension, Times, leaves
 
 

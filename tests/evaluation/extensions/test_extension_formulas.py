@@ -7,7 +7,8 @@ import pytest
 import torch
 from extending import BASE, FACTORS, HEADS, LONG, WIDTH, T, Way, attended, by_pairs, drawn_text, model_of
 
-from posenc.encodings.options import LogN, Window
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.attention_options.window import Window
 from posenc.model import kernels
 
 CLOSE = 2e-5  # of logits around 1, float32 against float64; measured 5e-6 at most

@@ -1,0 +1,67 @@
+"""Options of every attention, `attention.<key>=VALUE`: a window, scales that know how many keys are visible.
+
+Each is a module here with a class that derives from `AttentionOption`, and an entry in
+`conf/attention/*.yaml`, which holds the value that switches it off.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from typing import Any, Literal
+
+from posenc.encodings.attention_options.base import AttentionOption
+from posenc.encodings.modules import modules_of
+
+OFF = "none"  # of options that have names; of others it is null
+
+
+@functools.cache
+def attention_options() -> list[type[AttentionOption]]:
+    """Return the classes of all options, in the order in which they act."""
+    classes: list[type[AttentionOption]] = []
+    for module in modules_of(__name__, __path__):
+        defined = [value for value in vars(module).values() if inspect.isclass(value)]
+        classes += [cls for cls in defined if issubclass(cls, AttentionOption) and "key" in vars(cls)]
+    classes = list(dict.fromkeys(classes))  # a module that derives from another one's class imports it
+    return sorted(classes, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
+
+
+def option_keys() -> dict[str, Any]:
+    """Return the keys of the group `attention` that options have, and the types of their values."""
+    names: dict[str, list[str]] = {}
+    types: dict[str, Any] = {}
+    for cls in attention_options():
+        if isinstance(cls.choice, str):
+            names.setdefault(cls.key, [OFF]).append(cls.choice)
+        else:
+            types[cls.key] = cls.choice | None
+    types |= {key: Literal[tuple(choices)] for key, choices in names.items()}
+    return types
+
+
+def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOption], Any]]:
+    """Return the options that the group `attention` switches on, each with its value, in their order."""
+    chosen: list[tuple[type[AttentionOption], Any]] = []
+    for cls in attention_options():
+        value = settings[cls.key]
+        is_on = value == cls.choice if isinstance(cls.choice, str) else value is not None
+        if is_on:
+            chosen.append((cls, value))
+    return chosen
+
+
+@functools.cache
+def options_signature() -> Callable[..., None]:
+    """Return a function whose keyword-only parameters are the options of every attention."""
+
+    def options(**values: object) -> None:
+        """Declare the options; only the signature is used."""
+
+    types = option_keys()
+    parameters = [Parameter(key, Parameter.KEYWORD_ONLY, annotation=kind) for key, kind in types.items()]
+    options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    options.__annotations__ = types
+    return options

@@ -1,0 +1,32 @@
+"""Scalable softmax: softmax_j(f_i z_ij), f_i = s_h log(n_i), s_h learned by layer and head.
+
+n_i is the number of keys visible to query i, as in `logn`.
+Setting: `attention.scale=ssmax`.
+Paper: Nakanishi 2025, arXiv 2501.19399.
+Departure: s starts at 1/log(T), so that training starts near ordinary attention.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.base import Encoding, Shape
+
+
+class SSMax(LogN):
+    """Scalable softmax: scores times a learned s_h log(visible keys)."""
+
+    name = "ssmax"
+    key = "scale"
+    choice = "ssmax"
+
+    def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
+        super().__init__(shape, counted=counted)
+        start = 1 / math.log(shape.train_length)
+        self.s = nn.Parameter(torch.full((shape.n_layers, shape.n_heads), start))  # (L, H)
+
+    def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return self.s[layer].float()[:, None] * self.log_visible(q_pos, k_pos, layer)  # (H, T)

@@ -1,0 +1,40 @@
+"""A window: key j is visible to query i where i - j < W, so W keys with the token itself.
+
+Setting: `attention.window=W`.
+Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.attention_options.base import AttentionOption
+from posenc.encodings.base import Encoding, Shape, check_at_least
+
+
+class Window(AttentionOption):
+    """The last `window` positions, in every layer."""
+
+    name = "window"
+    key = "window"
+    choice = int
+    acts_on = "mask"
+
+    def __init__(self, shape: Shape, *, window: int, first: int = 0) -> None:
+        super().__init__(shape)
+        check_at_least(1, window=window)
+        self.window = window
+        self.first = first  # keys at the beginning of the text that every query sees as well
+
+    @classmethod
+    def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
+        return cls(shape, window=value)
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        is_near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
+        if not self.first:
+            return is_near
+        is_first = torch.arange(len(k_pos), device=k_pos.device) < self.first  # (S,)
+        return is_near | is_first

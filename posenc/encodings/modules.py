@@ -1,0 +1,24 @@
+"""Classes by name in the modules of a package: how drawn positions and options of the attention are found."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+
+def modules_of(package: str, path: Iterable[str]) -> Iterator[ModuleType]:
+    """Import the modules of a package, in the order of their names."""
+    for module in pkgutil.iter_modules(path):
+        yield importlib.import_module(f"{package}.{module.name}")
+
+
+def classes_with_a_name(package: str, path: Iterable[str], base: type[Any]) -> dict[str, type[Any]]:
+    """Return the classes derived from `base` that the modules of a package give a `name`, by that name."""
+    classes: dict[str, Any] = {}
+    for module in modules_of(package, path):
+        for value in vars(module).values():
+            if inspect.isclass(value) and issubclass(value, base) and "name" in vars(value):
+                classes[vars(value)["name"]] = value
+    return dict(sorted(classes.items()))

@@ -1,0 +1,40 @@
+"""The group `positions`: which positions the tokens of a window get, for any encoding.
+
+Each choice is a module here with a class that has a `name`, and `conf/positions/<name>.yaml`. `contiguous`,
+0..n-1, is what every encoding does by itself.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.modules import classes_with_a_name
+from posenc.encodings.positions.drawn import DrawnPositions
+from posenc.settings.base import Choice
+from posenc.settings.signature import check_choice
+
+CONTIGUOUS = "contiguous"
+
+
+@functools.cache
+def drawn_positions() -> dict[str, type[DrawnPositions]]:
+    """Return the classes of all names that `positions` may take, without `contiguous`."""
+    return classes_with_a_name(__name__, __path__, DrawnPositions)
+
+
+def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `positions` group with names and types checked. Raises UserError."""
+    choices: dict[str, type[Encoding]] = {CONTIGUOUS: Encoding, **drawn_positions()}
+    choice = Choice.model_validate(settings)
+    parameters = check_choice("positions", choice, choices, "there are no such positions")
+    return {"name": choice.name, **parameters}
+
+
+def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
+    """Return the limits of training positions and, where they have gaps, of distances; None: below T."""
+    cls = drawn_positions().get(settings["name"])
+    if cls is None:
+        return None, None
+    limit = cls.times * train_length if settings["max"] is None else settings["max"]
+    return limit, limit if cls.gaps else None

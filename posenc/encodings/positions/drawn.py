@@ -1,0 +1,23 @@
+"""What all drawn positions share: the limit that they are drawn below."""
+
+from posenc.encodings.base import Encoding, Shape
+
+LARGEST_LIMIT = 2**24  # a draw makes all of the positions below the limit, 134 MB
+
+
+class DrawnPositions(Encoding):
+    """Positions drawn below a limit."""
+
+    acts_on = "positions"
+    relative = True
+    times = 8  # the limit is this many times T unless it is set
+    gaps = False  # whether neighbours may lie more than 1 apart
+
+    def __init__(self, shape: Shape, *, max: int | None) -> None:
+        super().__init__(shape)
+        if max is None:
+            max = self.derived["max"] = self.times * shape.train_length
+        self.limit = max
+        if not shape.train_length <= self.limit <= LARGEST_LIMIT:
+            allowed = f"from context_length={shape.train_length} to {LARGEST_LIMIT}"
+            raise ValueError(f"positions.max={self.limit}: must be {allowed}")

@@ -1,0 +1,23 @@
+"""Offset positions: 0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation.
+
+Papers: CAPE's global shift, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021,
+arXiv 2109.05644.
+Departure: max is 8 T unless set; the papers choose it by their test lengths. A step's windows share one draw.
+"""
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.positions.drawn import DrawnPositions
+
+
+class Offset(DrawnPositions):
+    """Contiguous positions from a random start."""
+
+    name = "offset"
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        if not training:
+            return torch.arange(n)
+        start = torch.randint(self.limit - n + 1, (), generator=generator)
+        return start + torch.arange(n)  # (n,)

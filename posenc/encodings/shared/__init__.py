@@ -1,0 +1,1 @@
+"""What several encodings share, one concept a module."""

@@ -1,0 +1,123 @@
+"""Absolute encodings: a vector for each position, added to or concatenated with the residual stream."""
+
+import copy
+import functools
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding, Shape
+
+Combine = Literal["add", "concat"]
+Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
+
+# Terms of `Encoding.learned`: what `concat` learns in a place, and how many places there are.
+JOINED = "(2*d*d if combine == 'concat' else 0)"
+PLACES = "(L if per_layer else 1)"
+
+
+class Absolute(Encoding):
+    """Add or concatenate `rows(pos, place)`; parameters for each place have `places` as their first size.
+
+    per_layer  false: once, at the input. true: before every block, each with parameters of its own
+    combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place,
+               initialised as a linear map: normal, fan_in^-1/2, no bias
+    Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.03819, which also adds a
+    sinusoid of the layer's index; that one is left out.
+    """
+
+    acts_on = "embed"
+
+    def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
+        super().__init__(shape)
+        self.per_layer = per_layer
+        self.combine = combine
+        self.places = shape.n_layers if per_layer else 1
+        self.input_scale = 1.0  # factor on the token embeddings
+        self.has_rows = True
+        if combine == "concat":
+            self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))
+
+    def rows(self, pos: Tensor, place: int) -> Tensor:
+        """Return the vectors of positions, (T,) int64 -> (T, d_model) float32; `place`: 0 or the layer."""
+        raise NotImplementedError
+
+    def learned_in_a_place(self) -> int:
+        """Return how many numbers `rows` learns in one place."""
+        return 0
+
+    def learned_parameters(self) -> int:
+        joined = 2 * self.shape.d_model**2 if self.combine == "concat" else 0
+        return self.places * (self.learned_in_a_place() + joined)
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        if name == "joined":
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
+        else:
+            super().initialize(name, parameter, generator)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        if layer == 0 and self.input_scale != 1:
+            x = x * self.input_scale
+        if layer > 0 and not self.per_layer:
+            return x
+        rows = self.rows(pos, layer) if self.has_rows else self._no_rows(pos)  # (T, d_model)
+        if self.combine == "add":
+            return x + rows.to(x.dtype)  # (B, T, d_model)
+        on_x, on_rows = self.joined[layer].chunk(2, dim=-1)  # (d, d) each
+        # Autocast would round the rows to bf16 before the product, where t = 256 and 257 are equal.
+        with torch.autocast(x.device.type, enabled=False):
+            mapped = F.linear(rows, on_rows.to(rows.dtype))  # (T, d_model)
+        return F.linear(x, on_x) + mapped.to(x.dtype)
+
+    def without_rows(self) -> Self:
+        """Return a copy that shares the parameters and has a zero vector for every position."""
+        emptied = copy.copy(self)
+        emptied.has_rows = False
+        emptied.beyond = None
+        emptied.ends_at = None
+        return emptied
+
+    def _no_rows(self, pos: Tensor) -> Tensor:
+        return torch.zeros(len(pos), self.shape.d_model, device=pos.device)
+
+
+class Tabled(Absolute):
+    """A table of trained rows of `width` numbers for each place; `beyond` is explained in `learned`."""
+
+    def __init__(
+        self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
+    ) -> None:
+        super().__init__(shape, per_layer=per_layer, combine=combine)
+        self.beyond = beyond
+        self.table = nn.Parameter(torch.empty(self.places, shape.positions, width))  # (places, T, width)
+
+    def look_up(self, pos: Tensor, place: int) -> Tensor:
+        """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
+        table = self.table[place]  # (positions, width)
+        end = len(table)
+        # Compared on the host, before any table is indexed: an index past the end poisons a GPU's process.
+        last = int(pos[-1])
+        if last < end:
+            return table[pos]
+        if self.beyond == "clamp":
+            return table[pos.clamp_max(end - 1)]
+        if self.beyond != "untrained":
+            problem = f"rows end at {end}, beyond={self.beyond} has none for position {last}"
+            raise ValueError(f"{self.name}: {problem}")
+        is_trained = pos < end
+        drawn = [drawn_row(self.seed, place, t, table.shape[-1]) for t in pos[~is_trained].tolist()]
+        scaled = torch.stack(drawn) * self.shape.d_model**-0.5
+        return torch.cat((table[pos[is_trained]], scaled.to(table)))
+
+
+@functools.lru_cache(1 << 20)  # a row takes 20 us
+def drawn_row(seed: int, place: int, position: int, width: int) -> Tensor:
+    """Return a normal row past the end of a table, (width,), by its own generator whatever else is drawn."""
+    names: list[object] = [f"encoding.table[{position}]"]
+    if place:
+        names.append(place)
+    return torch.randn(width, generator=generator_for(seed, *names))

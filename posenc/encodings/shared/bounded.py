@@ -1,0 +1,31 @@
+"""Parameters that stay in a range: a smooth map of an unbounded number, and its inverse for initial values.
+
+A clamp through `.data`, which some released code has, would stop the gradient at the border instead.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+NEAREST = 1e-3  # how close to the end of its range a parameter may start
+
+
+def above(raw: Tensor, floor: float) -> Tensor:
+    """Return floor + softplus(raw), float32."""
+    return floor + F.softplus(raw.float())
+
+
+def raw_above(value: Tensor, floor: float) -> Tensor:
+    """Invert `above`; values at or below the floor start just above it."""
+    excess = (value.double() - floor).clamp_min(NEAREST)
+    return (excess + (-(-excess).expm1()).log()).to(value.dtype)  # log(e^excess - 1), never inf
+
+
+def between(raw: Tensor, low: float, high: float) -> Tensor:
+    """Return low + (high - low) sigmoid(raw), float32."""
+    return low + (high - low) * raw.float().sigmoid()
+
+
+def raw_between(value: Tensor, low: float, high: float) -> Tensor:
+    """Invert `between`; values outside start just inside."""
+    share = ((value.double() - low) / (high - low)).clamp(NEAREST, 1 - NEAREST)
+    return share.logit().to(value.dtype)

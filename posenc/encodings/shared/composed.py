@@ -1,0 +1,109 @@
+"""Several encodings that act as one: a sum, or an encoding together with its options."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape
+
+# Hooks that only one part may have.
+ALONE = ("positions", "rotate", "weights", "values")
+
+
+def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
+    """Declare of an encoding what holds of all its parts. ValueError where they differ past T."""
+    policies = {part.beyond for part in parts} - {None}
+    if len(policies) > 1:
+        raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
+    encoding.beyond = next(iter(policies), None)
+    encoding.ends_at = min((part.ends_at for part in parts if part.ends_at is not None), default=None)
+    encoding.prefix_stable = all(part.prefix_stable for part in parts)
+    encoding.relative = all(part.relative for part in parts)
+    encoding.uses_positions = any(part.uses_positions for part in parts)
+
+
+def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
+    """Return how many parameters the parts declare together; None if one of them declares nothing."""
+    total = 0
+    for part in parts:
+        count = part.learned_parameters()
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+class Composed(Encoding):
+    """Encodings acting as one. ValueError where two conflict."""
+
+    def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
+        super().__init__(shape)
+        self.parts = tuple(parts)  # a tuple: modules in it are not registered twice
+        for hook in ALONE:
+            deciding = self._parts_with(hook)
+            if len(deciding) > 1:
+                names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in deciding)
+                raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
+            if deciding and getattr(type(self), hook) is getattr(Encoding, hook):
+                setattr(self, hook, getattr(deciding[0], hook))  # answered by that part
+        declare_as(self, parts)
+        biased = self._parts_with("bias", "distance_bias")
+        self.penalty = bool(biased) and all(part.penalty for part in biased)
+        self.cost = math.prod(part.cost[0] for part in parts), math.prod(part.cost[1] for part in parts)
+        self.decouples = all(part.decouples for part in parts)
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        return frozenset().union(*(part.hooks for part in self.parts))
+
+    def _parts_with(self, *hooks: str) -> list[Encoding]:
+        return [part for part in self.parts if part.hooks & set(hooks)]
+
+    def warnings(self) -> list[str]:
+        return [warning for part in self.parts for warning in part.warnings()]
+
+    def learned_parameters(self) -> int | None:
+        return sum_of_learned(self.parts)
+
+    def for_one_pass(self) -> Encoding:
+        parts = [part.for_one_pass() for part in self.parts]
+        is_same = all(part is again for part, again in zip(self.parts, parts, strict=True))
+        return self if is_same else Composed(self.shape, parts)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        for part in self._parts_with("embed"):
+            x = part.embed(x, pos, layer)
+        return x
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        bias = torch.zeros(self.shape.n_heads, len(r), device=r.device)  # (H, R)
+        for part in self._parts_with("distance_bias"):
+            bias = bias + part.distance_bias(r, layer)
+        return bias
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        bias = torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)  # (H, T, S)
+        for part in self._parts_with("bias", "distance_bias"):
+            bias = bias + part.bias(q_pos, k_pos, layer)
+        return bias
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        visible = super().visible(q_pos, k_pos, layer)  # (T, S), from the first part with heads on (H, T, S)
+        for part in self._parts_with("visible"):
+            visible = visible & part.visible(q_pos, k_pos, layer)
+        return visible
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
+        return [part.prepare(x, q, k, layer) for part in self.parts]
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        states = state or [None] * len(self.parts)
+        for part, state_of_part in zip(self.parts, states, strict=True):
+            s = part.scores(s, q, k, q_pos, k_pos, state_of_part, layer)
+        return s

@@ -1,0 +1,47 @@
+"""Biases that gates sum up along the text: forget gates, learned slopes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, float64
+
+
+class CumulativeGates(Encoding):
+    """score_ij - g_i * sum over l = j+1..i of f_l; a subclass computes f_l >= 0 and g_i from each token."""
+
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def steps(self, x: Tensor, layer: int) -> Tensor:
+        """Return f_l >= 0 of every token and head: (B, S, d_model) -> (B, S, H)."""
+        raise NotImplementedError
+
+    def weight(self, x: Tensor, layer: int) -> Tensor | None:
+        """Return g_i of every token and head: (B, S, d_model) -> (B, S, H); None means 1."""
+        return None
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return the sums of f up to each token, (B, H, S) float64, and g (B, H, S)."""
+        with torch.autocast(x.device.type, enabled=False):
+            exact = x.to(next(self.parameters()).dtype)  # a bf16 product would round every step
+            # float64: a float32 sum of 65 536 steps near 1 is off by thousandths
+            sums = float64(self.steps(exact, layer)).cumsum(1).transpose(1, 2)  # (B, H, S)
+            weight = self.weight(exact, layer)
+            return sums, None if weight is None else weight.transpose(1, 2)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        sums, weight = state
+        queries, keys = s.shape[-2:]
+        # Sums start at the block's first query, so that float32 resolves the nearest tokens. Not at its last
+        # query: a changed future token would then change how the past is rounded.
+        start = keys - queries
+        since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
+        difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)
+        if weight is None:
+            return difference.add_(s)
+        return torch.addcmul(s, weight[..., start:keys, None].float(), difference)

@@ -1,0 +1,47 @@
+"""Rotations by angles that are summed up over the text."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.shared.blocks import rows_of_block
+from posenc.encodings.shared.rotary import rotate_pairs
+
+
+class PhaseSums(Encoding):
+    """Rotate pairs (2k, 2k+1) of q and k by running sums over the text; a subclass computes the increments.
+
+    The hook `rotate` sees no text, so the product of the rotated replaces the plain one among the scores.
+    """
+
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def increments(self, x: Tensor, layer: int) -> Tensor:
+        """Return what each token adds to its angles, (B, S, d_model) -> (B, H, S, D/2) float64."""
+        raise NotImplementedError
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Return [rotated q; -q] and [rotated k; k]: their product is what the rotation adds to q . k."""
+        with torch.autocast(x.device.type, enabled=False):
+            phase = self.increments(x.to(next(self.parameters()).dtype), layer).cumsum(2)  # float64
+            cos = phase.cos().float().to(x.device)  # (B, H, S, D/2)
+            sin = phase.sin().float().to(x.device)
+            start = cos.shape[2] - q.shape[2]
+            q, k = q.float(), k.float()
+            q_rotated = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+            k_rotated = rotate_pairs(k, cos, sin, "interleaved")
+            return torch.cat((q_rotated, -q), dim=-1), torch.cat((k_rotated, k), dim=-1)  # (B, H, T or S, 2D)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        q_both, k_both = state
+        keys = s.shape[-1]
+        with torch.autocast(s.device.type, enabled=False):
+            q_block = rows_of_block(q_both, k_both.shape[2], s)
+            difference = q_block @ k_both[:, :, :keys].transpose(-1, -2)
+        return s + difference * self.shape.head_dim**-0.5  # (B, H, T, S)

@@ -1,0 +1,116 @@
+"""Rotations: pairs of numbers of queries and keys, rotated by angles that grow with the position."""
+
+import copy
+from collections.abc import Callable
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
+
+Layout = Literal["interleaved", "half"]
+Frequencies = Callable[[Tensor], Tensor]  # trained frequencies -> those that act, (n,) float64 each
+
+
+def check_pairs(head_dim: int) -> None:
+    """Raise ValueError for a head that is not made of pairs."""
+    if head_dim % 2:
+        raise ValueError(f"head_dim={head_dim}: rotary pairs need an even width")
+
+
+def even_share(head_dim: int, fraction: float) -> int:
+    """Return the even width nearest to a share of a head's. Raises ValueError where it is 0."""
+    width = 2 * round(head_dim * fraction / 2)
+    if width == 0:
+        raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={head_dim}")
+    return width
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """Rotate x (..., T, D') by the angles of cos and sin (T, D'/2), in float32, back to x's dtype."""
+    if x.device.type == "cpu":
+        return _rotate_as_complex(x.float(), torch.complex(cos, sin), layout).to(x.dtype)
+    return _rotate_by_formula(x.float(), cos, sin, layout).to(x.dtype)
+
+
+def _rotate_by_formula(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """Rotate x (..., T, D') float32 by the formula. A compiler for GPUs makes one kernel of it."""
+    if layout == "interleaved":
+        a, b = x[..., 0::2], x[..., 1::2]  # (..., T, D'/2)
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+def _rotate_as_complex(x: Tensor, rotation: Tensor, layout: str) -> Tensor:
+    """Rotate x (..., T, D') float32 by complex64 (T, D'/2).
+
+    It takes 130 us where the formula takes 530, for 262144 numbers on two CPU cores.
+    """
+    if layout == "interleaved":
+        pairs = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))  # (..., T, D'/2)
+        return torch.view_as_real(pairs * rotation).flatten(-2)
+    rotated = torch.view_as_real(torch.complex(*x.chunk(2, dim=-1)) * rotation)  # (..., T, D'/2, 2)
+    return rotated.transpose(-1, -2).flatten(-2)
+
+
+class Rotary(Encoding):
+    """Rotate the first `width` numbers of each head by pos * theta.
+
+    A subclass may override `frequencies`, which are those of the training. A test-time extension asks for a
+    copy with other ones, `with_frequencies`.
+    """
+
+    acts_on = "rotate"
+    relative = True
+    turns_only: ClassVar[bool] = True  # False: it changes pairs by position in another way too
+
+    def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
+        super().__init__(shape)
+        if width % 2 or not 0 < width <= shape.head_dim:
+            raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
+        check_base(base)
+        self.base = base
+        self.layout = layout
+        self.width = width
+        self.change: Frequencies | None = None
+        self.gain = 1.0  # factor on cos and sin
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        """Return theta_k = base^(-2k/width) in radians a token, highest first: (width/2,) float64."""
+        return sinusoid_frequencies(self.width, self.base, device)
+
+    def with_frequencies(self, change: Frequencies, *, gain: float = 1.0) -> Self:
+        """Return a copy that shares the parameters and rotates by change(theta), cos and sin times `gain`."""
+        changed = copy.copy(self)
+        changed.change = change
+        changed.gain = gain
+        return changed
+
+    def acting_frequencies(self, device: torch.device | None = None) -> Tensor:
+        """Return the frequencies that rotate: the trained ones, or what `with_frequencies` makes of them."""
+        theta = self.frequencies(device)
+        return theta if self.change is None else self.change(theta)
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos and sin of pos * theta, each (T, width/2) float32."""
+        cos, sin = cos_sin(pos, self.acting_frequencies)
+        if self.gain != 1:
+            return cos * self.gain, sin * self.gain
+        return cos, sin
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        k_cos, k_sin = self.angles(k_pos)  # (S, width/2)
+        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, width/2)
+        return self.turn(q, q_cos, q_sin), self.turn(k, k_cos, k_sin)
+
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the first `width` numbers of x (..., T, D)."""
+        # Fractional positions, as float64, lie on the CPU where x is on MPS.
+        cos, sin = cos.to(x.device), sin.to(x.device)
+        if self.width == x.shape[-1]:
+            return rotate_pairs(x, cos, sin, self.layout)
+        rotated = rotate_pairs(x[..., : self.width], cos, sin, self.layout)
+        return torch.cat((rotated, x[..., self.width :]), dim=-1)
