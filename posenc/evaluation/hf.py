@@ -140,7 +140,7 @@ class HuggingFace(Foreign):
                 part = next((one for one in leaves(acting) if isinstance(one, Rotary)), None)
                 theta = torch.zeros_like(rotation.inv_freq)  # `drop`: nothing turns
                 if part is not None:
-                    theta = part.frequencies(torch.device("cpu")).to(theta)
+                    theta = part.acting_frequencies(torch.device("cpu")).to(theta)
                     louder, _ = part.angles(torch.zeros(1, dtype=torch.int64))  # cos of 0 times a factor
                     rotation.attention_scaling = float(louder[0, 0])
                 rotation.inv_freq = theta

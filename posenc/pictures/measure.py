@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, float64
 from posenc.encodings.shared.composed import Composed
+from posenc.encodings.shared.rotary import Rotary
 from posenc.pictures.attention import mean_weights, random_generator
 from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
 
@@ -246,6 +247,8 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
         return None
     if "rotate" not in encoding.hooks:
         return None
+    if isinstance(encoding, Rotary):
+        return encoding.acting_frequencies()  # those of a test-time extension, where one acts
     method = getattr(encoding, "frequencies", None)
     return float64(method(torch.device("cpu"))) if callable(method) else None
 

@@ -52,7 +52,7 @@ def refused(model, name, **knobs):
 def theta_of(encoding):
     """Frequencies of the one part that rotates."""
     part = next(p for p in getattr(encoding, "parts", [encoding]) if "rotate" in p.hooks)
-    return part.frequencies(torch.device("cpu"))
+    return part.acting_frequencies(torch.device("cpu"))
 
 
 @torch.no_grad()

@@ -1,0 +1,150 @@
+"""What every test-time extension is: a class that gives the encoding that acts at a window.
+
+T is the training length, W the window: how many tokens the model is given at once.
+"""
+
+import copy
+import itertools
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from posenc.core.errors import UserError
+from posenc.core.signature import between
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.shared.composed import Composed
+from posenc.evaluation import resolve_length
+from posenc.evaluation.foreign import Subject
+
+Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
+
+
+class NotForThisEncodingError(UserError):
+    """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
+
+    def __init__(self, extension: type["Extension"], encoding: str, reason: str) -> None:
+        problem = f"does not apply to encoding={encoding}: {reason}"
+        super().__init__("extend", extension.name, problem, hint=f"it is for {extension.applies}")
+
+
+@dataclass(eq=False)
+class Extension:
+    """One extension, built for one trained model, which may be on the meta device; its knobs are fields.
+
+    `__post_init__` raises `refusal(reason)` where it does not apply, UserError for a knob out of range.
+    """
+
+    model: Subject
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    formula: ClassVar[str]
+    applies: ClassVar[str]  # to which encodings, in words
+    revision: ClassVar[int] = 1  # raised when the formula changes: earlier cells keep a row of their own
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values that `extend.tune=true` chooses from
+
+    def __post_init__(self) -> None:
+        self.trained = self.model.effective_encoding
+        self.shape = self.trained.shape
+        self.parts = leaves(self.trained)
+        # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
+        # Contiguous ones from a drawn start count as T: by distance they show no more.
+        self.reach = self.shape.distances
+        self.lengths: dict[str, int] = {}  # knobs in tokens, resolved
+        self.missing: str | None = None  # what it lacks, in words, and `extend.tune=true` would find
+        self.defaults: dict[str, Any] = {}  # knobs of its YAML, set when it is built
+        self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
+
+    def effective_encoding(self, window: int) -> Encoding:
+        """Return what the attention sees at a window of W tokens: `self.trained` if nothing changes."""
+        raise NotImplementedError
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        """Return the values that the knobs resolve to at a window of W tokens."""
+        return dict(self.lengths)
+
+    def search(self, window: int) -> Generator[dict[str, Any], float, None]:
+        """Yield knobs to try, each answered with its loss beyond T; W is the longest window.
+
+        By default the product of the grid. Knobs that the user gave stay as they are.
+        """
+        free = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
+        if not free:
+            return
+        for values in itertools.product(*(self.grid[knob] for knob in free)):
+            yield dict(zip(free, values, strict=True))
+
+    def refusal(self, reason: str) -> NotForThisEncodingError:
+        """Return the error for a model that the extension does not apply to."""
+        return NotForThisEncodingError(type(self), self.model.encoding.name, reason)
+
+    def span(self, window: int) -> int:
+        """Return how many positions a window of W tokens may span."""
+        return max(window, self.shape.positions) if self.has_gaps() else window
+
+    def has_gaps(self) -> bool:
+        """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
+        pos = self.trained.positions(self.shape.train_length, False, torch.Generator().manual_seed(0))
+        return int(pos[-1] - pos[0]) != len(pos) - 1
+
+    def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:
+        """Resolve a length that the user gave to tokens; null is the default. UserError above `largest`."""
+        if value is None:
+            tokens = default
+        else:
+            tokens = resolve_length(f"extend.{knob}", value, self.shape.train_length)
+        if tokens > largest:
+            allowed = f"1 to {largest} tokens, distances that training shows"
+            raise UserError(f"extend.{knob}", value, "too large", allowed=allowed)
+        self.lengths[knob] = tokens
+        return tokens
+
+    def together(self, parts: Sequence[Encoding]) -> Encoding:
+        """Compose the parts. A scale that counts visible keys counts those that these parts show."""
+        acting: list[Encoding] = []
+        for part in parts:
+            if isinstance(part, LogN):
+                part = copy.copy(part)  # the trained one goes on counting its own parts
+                part.counted = tuple(parts)
+            acting.append(part)
+        return Composed(self.shape, acting)
+
+    def check_softmax(self) -> None:
+        """Raise the refusal of a part that replaces the softmax."""
+        for part in self.parts:
+            if "weights" in part.hooks:
+                raise self.refusal(f"{part.name} has no softmax")
+
+    def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
+        """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
+        between(f"extend.{knob}", value, least, open_low=above)
+
+
+class Times(Encoding):
+    """All logits, biases included, times one number. It goes last, behind everything else on the scores."""
+
+    name = "times"
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def __init__(self, shape: Shape, times: float) -> None:
+        super().__init__(shape)
+        self.times = times
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * self.times  # (B, H, T, S)
+
+
+def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
+    """Return the encodings and options that a composite is made of, in order; of a plain encoding itself."""
+    if not isinstance(encoding, Composed):
+        return (encoding,)
+    return tuple(leaf for part in encoding.parts for leaf in leaves(part))

@@ -1,0 +1,45 @@
+"""Dual chunk attention: positions begin anew in every chunk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from posenc.evaluation.extensions.base import Length
+from posenc.evaluation.extensions.redistanced import Far, Redistancing
+
+
+@dataclass(eq=False, kw_only=True)
+class DualChunk(Redistancing):
+    """Positions begin anew in chunks of s = `chunk` tokens (3/4 T), so that no distance is beyond T - 1.
+
+    Keys stand at j mod s. Queries stand at i mod s for keys of their own chunk, at min(i mod s + s, T-1) for
+    those of the chunk before, at T-1 for earlier ones. Up to min(T, 2s) tokens nothing changes.
+    Departure: the released code has chunks of 11/16 T and one distance more.
+    """
+
+    name = "dca"
+    paper = "An et al. 2024 (Dual Chunk Attention), arXiv 2402.17463"
+    formula = "i - j in a chunk of s, min(i mod s + s, T-1) - j mod s in the next, T-1 - j mod s beyond"
+    grid: ClassVar = {"chunk": ("0.5x", None)}
+
+    chunk: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4), self.reach)
+
+    def far(self, window: int) -> list[Far]:
+        s = self.s
+        last = self.reach - 1
+        if self.span(window) <= min(last + 1, 2 * s):
+            return []
+        return [
+            Far(self._apart(1), lambda pos: (pos % s + s).clamp_max(last), lambda pos: pos % s),
+            Far(self._apart(2), lambda pos: torch.full_like(pos, last), lambda pos: pos % s),
+        ]
+
+    def _apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda q_pos, k_pos: (q_pos // self.s)[:, None] - k_pos // self.s >= chunks

@@ -1,0 +1,47 @@
+"""The trained model without its encoding."""
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.shared.absolute import Absolute
+from posenc.encodings.shared.rotary import Rotary
+from posenc.evaluation.extensions.base import Extension, leaves
+
+
+class Drop(Extension):
+    """The trained model without its encoding, at every window; its options (a window, a scale) stay.
+
+    Of an absolute encoding the factor on the token embeddings and the map of `combine: concat` stay.
+    """
+
+    name = "drop"
+    paper = "Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167"
+    formula = "the trained model without its encoding"
+    applies = (
+        "encodings that can be taken out alone: rotations, biases, laws of the scores, absolute vectors; not "
+        "what stands for the softmax, nor what changes queries and keys at position 0 as well"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        encodings = leaves(self.model.encoding)
+        if not any(part.hooks for part in encodings):
+            raise self.refusal("there is nothing to remove")
+        self.remaining: list[Encoding] = []
+        for part in encodings:
+            self.remaining += self._left_of(part)
+        self.remaining += self.parts[len(encodings) :]  # the options
+
+    def effective_encoding(self, window: int) -> Encoding:
+        return self.together(self.remaining)
+
+    def _left_of(self, part: Encoding) -> list[Encoding]:
+        """Return what stays of a removed encoding. Raises a refusal where more than positions would go."""
+        name = part.name
+        if "weights" in part.hooks:
+            raise self.refusal(f"{name} stands in the place of the softmax, which would come back")
+        if "rotate" in part.hooks and not isinstance(part, Rotary):
+            raise self.refusal(f"{name} changes queries and keys at position 0 too, so more would go with it")
+        if "embed" not in part.hooks:
+            return []
+        if not isinstance(part, Absolute):
+            raise self.refusal(f"what {name} leaves of the embeddings without positions is not known")
+        return [part.without_rows()]

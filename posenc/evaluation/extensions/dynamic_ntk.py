@@ -1,0 +1,25 @@
+"""Dynamic NTK: a base that grows with the window."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posenc.evaluation.extensions.ntk import NTK
+
+
+@dataclass(eq=False, kw_only=True)
+class DynamicNTK(NTK):
+    """The base of `ntk` at s = a W/T - (a - 1), a = `factor`: with a = 1 that of `ntk` with `factor: auto`.
+
+    The current length is the window; as written in YaRN, section 3.3.
+    """
+
+    name = "dynamic_ntk"
+    paper = "u/emozilla 2023, in Peng et al. 2023 (YaRN), arXiv 2309.00071"
+    formula = "base * s^(D/(D-2)), s = a W/T - (a - 1)"
+    grid: ClassVar = {"factor": (1.0, 2.0, 4.0)}
+
+    least: ClassVar = 0
+    factor: float
+
+    def s(self, window: int) -> float:
+        return 1 + self.factor * (max(1.0, self.span(window) / self.reach) - 1)

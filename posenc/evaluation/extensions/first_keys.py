@@ -1,0 +1,39 @@
+"""What sinks and LM-Infinite share: the first keys of the text stay visible."""
+
+from dataclasses import dataclass
+
+from posenc.encodings.attention_options.window import Window
+from posenc.evaluation.extensions.base import Length
+from posenc.evaluation.extensions.redistanced import Redistancing
+
+
+@dataclass(eq=False, kw_only=True)
+class FirstKeys(Redistancing):
+    """Sinks and LM-Infinite: the first keys of the text, seen by every query beside its nearest ones."""
+
+    applies = (
+        "encodings that act by distance alone, or carry no position: rotations, biases by distance, sums of "
+        "them; not with windows of their own"
+    )
+    needs_distance = False
+    sinks: int
+    window: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_softmax()
+        for part in self.parts:
+            name = part.name
+            if "prepare" in part.hooks:
+                raise self.refusal(f"{name} counts along all of the text, also what a cache has dropped")
+            if "visible" in part.hooks:
+                raise self.refusal(f"{name} hides the first keys by a window that the model was trained with")
+        if self.has_gaps():
+            raise self.refusal("its positions are drawn with gaps, so that a place in the cache has none")
+        self.check_range("sinks", self.sinks, 1)
+        self.lengths["sinks"] = self.sinks
+
+    def see(self, default: int) -> None:
+        """Hide all but the first keys and the nearest ones, `default` of these where the user gave none."""
+        self.w = self.tokens("window", self.window, default)
+        self.parts += (Window(self.shape, window=self.w, first=self.sinks),)

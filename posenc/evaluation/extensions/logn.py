@@ -1,0 +1,44 @@
+"""Log-n scaling at windows beyond training."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.base import Encoding
+from posenc.evaluation.extensions.base import Extension
+
+
+class AtLeastOne(LogN):
+    """Log-n attention scaling, clamped to >= 1."""
+
+    def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return super().factor(q_pos, k_pos, layer).clamp_min(1)
+
+
+class LogNBeyond(Extension):
+    """Logits of query i times max(1, log n_i / log T), n_i the keys that it sees, at windows beyond T."""
+
+    name = "logn"
+    paper = "Chiang, Cholak 2022, arXiv 2202.12172; Su 2021 to 2023 (blog posts)"
+    formula = "logits times max(1, log n / log T), n the visible keys"
+    applies = "every encoding with a softmax whose logits were not scaled by the number of keys in training"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_softmax()
+        for part in self.parts:
+            if isinstance(part, LogN):
+                raise self.refusal("its logits are scaled by the number of keys already (attention.scale)")
+            reason = part.refuses.get("attention.scale")
+            if reason is not None:
+                raise self.refusal(reason)
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if window <= self.shape.train_length:
+            return self.trained
+        return self.together([*self.parts, AtLeastOne(self.shape, counted=self.parts)])
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"at_most": max(1.0, math.log(window) / math.log(self.shape.train_length))}

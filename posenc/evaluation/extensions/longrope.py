@@ -1,0 +1,84 @@
+"""LongRoPE: a divisor of its own for each pair, given or searched."""
+
+import math
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.core.errors import UserError
+from posenc.evaluation.extensions.rescaled import CPU, Rescaled, by_turns
+
+LARGEST = 1.25  # divisor, in factors s, as in the paper
+PARENTS = 4
+
+
+@dataclass(eq=False, kw_only=True)
+class LongRoPE(Rescaled):
+    """theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first.
+
+    Logits as in the models published with it (Phi-3). No divisors fit all models: `extend.tune=true` searches
+    them. From none, PI, NTK and by-parts on, each child takes every divisor from one of two of the best four
+    and changes three in ten, then they are sorted; all lie in [1, 1.25 s], as in the paper.
+    Departures: no first tokens are left uninterpolated (the paper's n-hat), and it has 64 parents.
+    """
+
+    name = "longrope"
+    paper = "Ding et al. 2024, arXiv 2402.13753"
+    formula = "theta_k / lambda_k; logits times 1 + ln s / ln T"
+
+    factors: list[float] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_softmax()
+        pairs = len(self.turning.frequencies(CPU))
+        if self.factors is None:
+            ways = f"extend.factors, a list of {pairs}, one a pair, or extend.tune=true"
+            self.missing = f"its divisors must be given: {ways}"
+        elif len(self.factors) != pairs:
+            problem = f"{len(self.factors)} numbers for {pairs} rotated pairs"
+            raise UserError("extend.factors", self.factors, problem, allowed=f"a list of {pairs} numbers")
+        for k, divisor in enumerate(self.factors or ()):
+            self.check_range(f"factors[{k}]", divisor, 0, above=True)
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        return theta / torch.tensor(self.factors, dtype=theta.dtype, device=theta.device)
+
+    def logits(self, s: float) -> float:
+        return 1 + math.log(s) / math.log(self.reach)
+
+    def search(self, window: int) -> Generator[dict[str, Any], float, None]:
+        """Yield lists of divisors without end: four to start from, then children of the best four."""
+        if self.factors is not None:
+            return
+        s = self.s(window)
+        chance = random.Random(0)
+        starts = self._starts(s)
+        best: list[tuple[float, list[float]]] = []  # loss and divisors
+        while True:
+            child = starts.pop(0) if starts else self._child(best, chance)
+            child = sorted(round(min(max(divisor, 1), LARGEST * s), 2) for divisor in child)
+            loss = yield {"factors": child}
+            best = sorted([*best, (loss, child)])[:PARENTS]
+
+    def _starts(self, s: float) -> list[list[float]]:
+        """Return the divisors of no extension, PI, NTK and NTK-by-parts at the factor s."""
+        theta = self.turning.frequencies(CPU)
+        pairs = len(theta)
+        ntk = [s ** (k / max(pairs - 1, 1)) for k in range(pairs)]
+        by_parts = by_turns(torch.ones_like(theta), theta, s, self.reach, (1, 32)).reciprocal().tolist()
+        return [[1.0] * pairs, [s] * pairs, ntk, by_parts]
+
+    def _child(self, best: list[tuple[float, list[float]]], chance: random.Random) -> list[float]:
+        """Take every divisor from one of two parents and change three in ten."""
+        mother = chance.choice(best)[1]
+        father = chance.choice(best)[1]
+        child = [chance.choice(divisors) for divisors in zip(mother, father, strict=True)]
+        for k in range(len(child)):
+            if chance.random() < 0.3:
+                child[k] *= math.exp(chance.gauss(0, 0.3))
+        return child

@@ -1,0 +1,48 @@
+"""NTK-by-parts: slow pairs interpolated, fast ones left alone."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from posenc.evaluation.extensions.rescaled import Rescaled, by_turns
+
+
+@dataclass(eq=False, kw_only=True)
+class NTKByParts(Rescaled):
+    """Fast pairs are left alone, slow ones interpolated, by their turns r = T theta / (2 pi) within T.
+
+    `ramp: index`, as deployed: gamma falls over the index, from 1 where r = `beta_fast` (rounded down) to 0
+    where r = `beta_slow` (up). `ramp: turns`, as in the paper: linear in r; frequencies differ by 24 to 69%.
+    The published 32 and 1 go with thousands of tokens: below T = 201 no pair turns 32 times.
+    """
+
+    name = "ntk_by_parts"
+    paper = "Peng, Quesnelle, Fan, Shippole 2023 (YaRN), arXiv 2309.00071"
+    formula = "(1 - gamma) theta/s + gamma theta, gamma a ramp over the pair's index or its turns within T"
+    grid: ClassVar = {"beta_fast": (2.0, 8.0, 32.0)}
+
+    ramp: Literal["index", "turns"]
+    beta_slow: float
+    beta_fast: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_range("beta_slow", self.beta_slow, 0, above=self.ramp == "index")
+        self.check_range("beta_fast", self.beta_fast, self.beta_slow, above=True)
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        if self.ramp == "turns":
+            return by_turns(theta, theta, s, self.reach, (self.beta_slow, self.beta_fast))
+        first = max(0, math.floor(self._index(self.beta_fast)))
+        last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
+        k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
+        gamma = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
+        return (1 - gamma) * theta / s + gamma * theta
+
+    def _index(self, turns: float) -> float:
+        """Return the k where base^(-2k/D') turns so often within T."""
+        pairs = self.turning.width / 2
+        return pairs * math.log(self.reach / (2 * math.pi * turns)) / math.log(self.turning.base)

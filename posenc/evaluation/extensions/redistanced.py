@@ -1,0 +1,134 @@
+"""What extensions that give far pairs a distance that training showed share.
+
+A pair's new distance is query(i) - key(j), so one more product of queries and keys, rotated to those
+positions instead, gives all new scores; a bias is looked up at the new distance.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.shared.blocks import rows_of_block
+from posenc.evaluation.extensions.base import Extension
+
+BY_DISTANCE = {"rotate", "distance_bias"}  # hooks that can be asked for another distance
+NO_DISTANCE = {"positions", "visible"}  # hooks whose answer stays
+
+
+@dataclass(frozen=True)
+class Far:
+    """Which pairs get another distance, and which."""
+
+    pairs: Callable[[Tensor, Tensor], Tensor]  # q_pos (T,), k_pos (S,) -> (T, S) bool
+    query: Callable[[Tensor], Tensor]  # (T,) -> (T,)
+    key: Callable[[Tensor], Tensor]  # (S,) -> (S,)
+    keys: int | None = None  # only the first so many keys are in such a pair; None: any
+
+
+def at_least(w: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return which pairs are w or more apart."""
+    return lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w
+
+
+def capped(w: int, keys: int | None = None) -> Far:
+    """Return the distance w for all pairs beyond it."""
+    return Far(at_least(w + 1), lambda pos: torch.full_like(pos, w), torch.zeros_like, keys)
+
+
+@dataclass
+class Unrotated:
+    """Queries and keys of a layer before their rotation, and rotated to the new positions."""
+
+    q: Tensor  # (B, H, queries, D)
+    k: Tensor  # (B, H or 1, S, D)
+    q_new: Tensor | None = None
+    k_new: Tensor | None = None
+    keys: int = 0  # how many keys the rotated ones go up to
+
+
+class Redistanced(Encoding):
+    """The scores of `far`'s pairs replaced. It goes first, before anything else on the scores."""
+
+    name = "redistanced"
+    acts_on = "scores"
+
+    def __init__(self, shape: Shape, parts: Sequence[Encoding], far: Far) -> None:
+        super().__init__(shape)
+        self.turning = tuple(part for part in parts if "rotate" in part.hooks)  # at most one
+        self.biased = tuple(part for part in parts if "distance_bias" in part.hooks)
+        self.far = far
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Unrotated:
+        return Unrotated(q, k)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        unrotated: Unrotated = state
+        far_pos = k_pos[: self.far.keys]  # (S',)
+        pairs = self.far.pairs(q_pos, k_pos)[:, : len(far_pos)]  # (T, S')
+        if not pairs.any():  # the window's first queries: spare them the product
+            return s
+        if unrotated.keys < len(k_pos):
+            self._rotate_anew(unrotated, k_pos, layer)
+        assert unrotated.q_new is not None and unrotated.k_new is not None
+        q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
+        product = q_block @ unrotated.k_new[:, :, : len(far_pos)].mT
+        new = product.float() * unrotated.q.shape[-1] ** -0.5  # (B, H, T, S'), by the width before `rotate`
+        for part in self.biased:
+            new = new + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
+        new = torch.where(pairs, new, s[..., : len(far_pos)])
+        return torch.cat((new, s[..., len(far_pos) :]), dim=-1)
+
+    def _rotate_anew(self, unrotated: Unrotated, k_pos: Tensor, layer: int) -> None:
+        """Rotate queries and keys to the new positions: once a layer, since the longest block comes first."""
+        keys = len(k_pos)
+        queries = unrotated.q.shape[2] - unrotated.k.shape[2] + keys  # among the keys' tokens
+        q_new = unrotated.q[:, :, :queries]
+        k_new = unrotated.k[:, :, :keys][:, :, : self.far.keys]
+        q_pos_new = self.far.query(k_pos[keys - queries :])
+        k_pos_new = self.far.key(k_pos[: self.far.keys])
+        for part in self.turning:
+            q_new, k_new = part.rotate(q_new, k_new, q_pos_new, k_pos_new, layer)
+        unrotated.q_new = q_new
+        unrotated.k_new = k_new
+        unrotated.keys = keys
+
+
+class Redistancing(Extension):
+    """For encodings whose positions act by distance, or that carry none."""
+
+    applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
+    needs_distance: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_decoupled = any(getattr(module, "decoupled", False) for module in self.model.modules())
+        for part in self.parts:
+            unfit = part.hooks - BY_DISTANCE - NO_DISTANCE
+            if part.uses_positions and (unfit or not part.relative):
+                raise self.refusal(f"{part.name} does not act by distance alone")
+            if "rotate" in part.hooks and is_decoupled:
+                raise self.refusal("its attention turns a part of each head before scores can be made anew")
+        if self.needs_distance and not self._has_distance():
+            raise self.refusal("no distance enters its scores")
+
+    def _has_distance(self) -> bool:
+        return any(part.hooks & BY_DISTANCE for part in self.parts)
+
+    def far(self, window: int) -> list[Far]:
+        """Return the pairs with new distances at a window of W tokens; [] if nothing changes."""
+        raise NotImplementedError
+
+    def effective_encoding(self, window: int) -> Encoding:
+        far = self.far(window)
+        if not far:
+            return self.trained
+        parts = list(self.parts)
+        if self._has_distance():
+            parts = [*(Redistanced(self.shape, self.parts, pairs) for pairs in far), *parts]
+        return self.together(parts)

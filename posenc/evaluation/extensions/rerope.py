@@ -1,0 +1,49 @@
+"""ReRoPE: distances beyond a window are the window."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posenc.encodings.base import float64
+from posenc.evaluation.extensions.base import Length
+from posenc.evaluation.extensions.redistanced import Far, Redistancing, capped
+
+
+@dataclass(eq=False, kw_only=True)
+class ReRoPE(Redistancing):
+    """min(i - j, w), w = `window`, T - 1 by default; with `leak` = a: w + (i - j - w)/a beyond w.
+
+    It costs a second product of queries and keys. A window of the training keeps the true distances.
+    """
+
+    name = "rerope"
+    paper = "Su 2023 (blog posts on ReRoPE)"
+    formula = "min(i - j, w), or w + (i - j - w)/leak beyond w"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
+
+    window: Length
+    leak: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.w = self.tokens("window", self.window, self.reach - 1)
+        if self.leak is not None:
+            self.check_range("leak", self.leak, 1)
+            for part in self.parts:
+                if "distance_bias" in part.hooks:
+                    raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
+
+    def far(self, window: int) -> list[Far]:
+        w = self.w
+        leak = self.leak
+        if self.span(window) - 1 <= w or leak == 1:
+            return []
+        far = capped(w)
+        if leak is None:
+            return [far]
+        return [
+            Far(
+                far.pairs,
+                query=lambda pos: w + (float64(pos) - w) / leak,
+                key=lambda pos: float64(pos) / leak,
+            )
+        ]

@@ -1,0 +1,93 @@
+"""What extensions that turn pairs more slowly share.
+
+theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
+those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.shared.rotary import Rotary
+from posenc.evaluation.extensions.base import Extension, Times
+
+Factor = float | Literal["auto"]
+CPU = torch.device("cpu")
+
+
+@dataclass(eq=False, kw_only=True)
+class Rescaled(Extension):
+    """theta_k made smaller by a subclass; what else acts by distance keeps the true distances."""
+
+    applies = (
+        "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
+        "other way (so not where pairs fade as well), alone or in a sum"
+    )
+
+    least: ClassVar[float] = 1  # factor; with 0 it must be above
+    factor: Factor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        part = next((part for part in self.parts if "rotate" in part.hooks), None)  # a sum has one at most
+        if part is None:
+            raise self.refusal("no frequencies turn its queries and keys")
+        if not isinstance(part, Rotary):
+            raise self.refusal(f"{part.name} does not turn pairs by frequencies")
+        if not part.turns_only:
+            raise self.refusal(f"{part.name} does more by position than to turn pairs")
+        self.turning = part
+        if self.factor != "auto":
+            self.check_range("factor", self.factor, self.least, above=self.least == 0)
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        """Return theta (D'/2,) float64 at the factor s > 1."""
+        raise NotImplementedError
+
+    def gain(self, s: float) -> float:
+        """Return what rotated numbers of queries and keys are multiplied by at the factor s."""
+        return 1.0
+
+    def logits(self, s: float) -> float:
+        """Return what the logits are multiplied by at the factor s."""
+        return 1.0
+
+    def s(self, window: int) -> float:
+        """Return the factor at a window of W tokens."""
+        if self.factor == "auto":
+            return max(1.0, self.span(window) / self.reach)
+        return self.factor
+
+    def effective_encoding(self, window: int) -> Encoding:
+        s = self.s(window)
+        if s == 1:
+            return self.trained
+        slower = self.turning.with_frequencies(lambda theta: self.rescaled(theta, s), gain=self.gain(s))
+        parts: list[Encoding] = [slower if part is self.turning else part for part in self.parts]
+        times = self.logits(s)
+        if times != 1:
+            parts.append(Times(self.shape, times))
+        return self.together(parts)
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        s = self.s(window)
+        values = {"factor": s}
+        # "turned" is the word of stored records
+        for key, value in (("turned", self.gain(s)), ("logits", self.logits(s))):
+            if value != 1:
+                values[key] = value
+        return values
+
+
+def by_turns(x: Tensor, theta: Tensor, s: float, length: int, turns: tuple[float, float]) -> Tensor:
+    """Return x/s for pairs with fewer turns within `length` than the first of `turns`, x above the second.
+
+    In between gamma, the share of x that is left alone, is a ramp.
+    """
+    low, high = turns
+    gamma = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # (D'/2,)
+    return (1 - gamma) * x / s + gamma * x

@@ -1,0 +1,52 @@
+"""Self-Extend: far distances counted in groups of tokens."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from posenc.evaluation.extensions.base import Length
+from posenc.evaluation.extensions.redistanced import Far, Redistancing, at_least
+
+
+@dataclass(eq=False, kw_only=True)
+class SelfExtend(Redistancing):
+    """i - j below w = `window` (T/2), else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`.
+
+    With `auto`, g is the smallest whose farthest distance at the window W lies inside training, so 1 up to T.
+    """
+
+    name = "self_extend"
+    paper = "Jin et al. 2024, arXiv 2401.01325"
+    formula = "i - j below w, else floor(i/g) - floor(j/g) + w - floor(w/g)"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", "0.75x")}
+
+    window: Length
+    group: int | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.near = self.tokens("window", self.window, max(1, self.reach // 2), self.reach - 1)
+        if self.group != "auto":
+            self.check_range("group", self.group, 1)
+
+    def farthest(self, window: int, group: int) -> int:
+        """Return the largest distance at a window of W tokens."""
+        last = self.span(window) - 1
+        if last < self.near:
+            return last
+        return last // group + self.near - self.near // group
+
+    def g(self, window: int) -> int:
+        """Return the group's size at a window of W tokens."""
+        if self.group != "auto":
+            return self.group
+        return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
+
+    def far(self, window: int) -> list[Far]:
+        g = self.g(window)
+        w = self.near
+        if g == 1 or self.span(window) <= w:
+            return []
+        return [Far(at_least(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {**self.lengths, "group": self.g(window)}

@@ -1,0 +1,41 @@
+"""Attention sinks: the first keys and a window, positions inside the cache."""
+
+from typing import ClassVar
+
+from posenc.core.errors import UserError
+from posenc.evaluation.extensions.first_keys import FirstKeys
+from posenc.evaluation.extensions.redistanced import Far
+
+
+class Sinks(FirstKeys):
+    """The first n = `sinks` keys and those at i - j < w = `window` are seen; a cache holds c = n + w, or T.
+
+    Positions are places in it: a first key j stands at distance min(i, c-1) - j. Not for absolute
+    embeddings: a key's place is another for every query that sees it.
+    """
+
+    name = "sinks"
+    paper = "Xiao, Tian, Chen, Han, Lewis 2023 (StreamingLLM), arXiv 2309.17453"
+    formula = "the first n keys, at distance min(i, n+w-1) - j, and those at i - j < w"
+    grid: ClassVar = {"sinks": (1, 4)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is None and self.sinks >= self.reach:
+            problem = "leaves no room in a cache of T tokens"
+            allowed = f"1 to {self.reach - 1}, or say extend.window as well"
+            raise UserError("extend.sinks", self.sinks, problem, allowed=allowed)
+        self.see(self.reach - self.sinks)
+
+    def far(self, window: int) -> list[Far]:
+        cache = self.sinks + self.w
+        if self.span(window) <= cache:
+            return []
+        return [
+            Far(
+                pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
+                query=lambda pos: pos.clamp_max(cache - 1),
+                key=lambda pos: pos,
+                keys=self.sinks,
+            )
+        ]

@@ -1,0 +1,40 @@
+"""STRING: far distances shifted towards those that training showed often."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posenc.core.errors import UserError
+from posenc.evaluation.extensions.base import Length
+from posenc.evaluation.extensions.redistanced import Far, Redistancing, at_least
+
+
+@dataclass(eq=False, kw_only=True)
+class Shifted(Redistancing):
+    """STRING: distances from S = `shift` on (T/3) are i - j - S + w, w = `near`, at windows within T too.
+
+    Distances that training showed often stand in for the farthest, which it showed seldom. Beyond T + S - w
+    tokens there are unseen ones again. Departure: cos and sin times 1.07 in the released code, not here.
+    """
+
+    name = "string"
+    paper = "An et al. 2024 (STRING), arXiv 2410.18745"
+    formula = "i - j below S, else i - j - S + w"
+    grid: ClassVar = {"shift": ("0.25x", None, "0.5x")}
+
+    shift: Length
+    near: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.by = self.tokens("shift", self.shift, max(2, self.reach // 3))
+        self.w = self.tokens("near", self.near, max(1, self.reach // 1024))
+        if self.w >= self.by:
+            problem = f"no distance is left out below extend.near={self.w}"
+            raise UserError("extend.shift", self.shift, problem, allowed=f"from {self.w + 1} tokens")
+
+    def far(self, window: int) -> list[Far]:
+        by = self.by
+        w = self.w
+        if self.span(window) <= by:
+            return []
+        return [Far(at_least(by), query=lambda pos: pos - by + w, key=lambda pos: pos)]

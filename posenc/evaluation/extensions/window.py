@@ -1,0 +1,30 @@
+"""A sliding window at test time."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posenc.encodings.attention_options.window import Window
+from posenc.encodings.base import Encoding
+from posenc.evaluation.extensions.base import Extension, Length
+
+
+@dataclass(eq=False, kw_only=True)
+class SlidingWindow(Extension):
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer, beside a trained window."""
+
+    name = "window"
+    paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
+    formula = "keys at i - j < w"
+    applies = "every encoding"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
+
+    window: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.w = self.tokens("window", self.window, self.reach)
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if self.span(window) <= self.w:
+            return self.trained
+        return self.together([*self.parts, Window(self.shape, window=self.w)])

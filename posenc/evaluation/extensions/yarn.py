@@ -1,0 +1,39 @@
+"""YaRN: NTK-by-parts and a temperature."""
+
+import math
+from dataclasses import dataclass
+
+from posenc.evaluation.extensions.ntk_by_parts import NTKByParts
+
+
+@dataclass(eq=False, kw_only=True)
+class YaRN(NTKByParts):
+    """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1, here without the fine-tuning of the paper.
+
+    Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2: 1 and 0 as in the
+    released code and transformers, 1 and 1 as in the paper and DeepSeek-V3, 0.707 twice as in DeepSeek-V2.
+    """
+
+    name = "yarn"
+    paper = "Peng, Quesnelle, Fan, Shippole 2023, arXiv 2309.00071; mscale: DeepSeek-V2, arXiv 2405.04434"
+    formula = "ntk_by_parts; turned q and k times 0.1 ln s + 1 (mscale, mscale_all_dim: other temperatures)"
+
+    mscale: float
+    mscale_all_dim: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_softmax()
+        self.check_range("mscale", self.mscale, 0)
+        self.check_range("mscale_all_dim", self.mscale_all_dim, 0)
+
+    def gain(self, s: float) -> float:
+        return temperature(s, self.mscale) / temperature(s, self.mscale_all_dim)
+
+    def logits(self, s: float) -> float:
+        return temperature(s, self.mscale_all_dim) ** 2
+
+
+def temperature(s: float, scale: float) -> float:
+    """Return m(a) = 0.1 a ln s + 1 at the factor s, a = `scale`."""
+    return 0.1 * scale * math.log(s) + 1
