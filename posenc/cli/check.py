@@ -1,170 +1,149 @@
-"""`posenc check`: hold encodings to the laws, at a small size and without any corpus."""
+"""`posenc check`: print which laws encodings keep, as lines, as a matrix or as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from posenc.config.checks import check_model
-from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
-from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
-from posenc.core.console import shown
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.core.signature import whole
-from posenc.encodings.registry import encoding_class
-from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge, statement
-from posenc.laws.subject import given_encoding
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.load import spoken_name
-from posenc.running.build import build_model, resolve_parts
+from posenc.laws import Verdict, statement
+from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings, line_of_callable
 
-# Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
-SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
-SHORT = 32
-SHORTEST = 16  # tokens; at 8 the bf16 law struck healthy encodings in 4 of 96 texts
-VOCABULARY = 17
-
-MARKS = {"pass": ("+", "green"), "fail": ("F", "bold red"), "n/a": (".", "dim")}
+MARKS = {"pass": "+", "fail": "F", "n/a": "."}
+STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
+# Groups of settings that a verdict depends on.
 CHECKED = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
 
-Checked = tuple[str, dict[str, Any], dict[str, Verdict]]  # label, resolved settings, verdict of each law
-
-
 def run_check(
-    line: CommandLine, *, every: bool, as_json: bool, debug: bool, module: str | None = None
+    line: CommandLine, *, all_encodings: bool, module: str | None, as_json: bool, debug: bool
 ) -> int:
-    """Check what the overrides choose and print it; 1 if a law is broken, else 0.
+    """Check what the overrides choose and print it; return 1 if a law is broken, else 0.
 
-    Of several, those that refuse the settings are listed below the others, and the code is 1. `module` names
-    somebody's callable, which is checked instead, and compared with the encoding of the overrides.
+    Of several encodings, those that refuse the settings are listed below the others, and the code is 1.
+    `module` names a callable of the user's, which is checked instead, and compared with the encoding of the
+    overrides. Raises UserError.
     """
     refuse_others(line, CHECKED, "the laws")
     like = None
+    if module is not None and all_encodings:
+        problem = "--all checks the encodings of posenc"
+        raise UserError("--module", module, problem, hint="leave out one of the two")
     if module is not None:
-        if every:
-            raise UserError("--module", module, "--all checks posenc's own", hint="leave out one of the two")
-        line, like = _given(line, module)
-    if every:  # with those of --config-dir
-        if any(key_of(override) == "encoding" for override in line.overrides):
-            raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
-        names = ",".join(choice_files("encoding", line.config_dir))
-        line = replace(line, overrides=[*line.overrides, f"encoding={names}"])
+        line, like = line_of_callable(line, module)
+    if all_encodings:
+        line = _line_of_all(line)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    many = every or len(jobs) > 1
-    checked: list[Checked] = []
-    refused: dict[str, UserError] = {}
-    with shown("checked", len(jobs)) as progress:
-        for i, job in enumerate(jobs):
-            label = " ".join([spoken_name(job.settings["encoding"]) or "", *own_overrides(job, jobs)])
-            progress.update(i, visible(label))
-            try:
-                settings, subject = prepare(job)
-                if like is not None:
-                    reference = build_model({**settings, "encoding": like}, SMALL, VOCABULARY)
-                    subject = replace(subject, like=reference.encoding)
-                laws = [*LAWS, *(COMPARED if like is not None else ())]
-                verdicts = {law: judge(law, subject, debug=debug) for law in laws}
-                checked.append((label, settings, verdicts))
-            except UserError as error:
-                refused[label] = error
-    if not checked:
-        raise next(iter(refused.values()))
+    result = check_encodings(jobs, like=like, debug=debug)
+    as_matrix = all_encodings or len(jobs) > 1
     if as_json:
-        documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
-        for label, why in refused.items():
-            documents.append({"encoding": {"name": label}, "passed": False, "refused": why.problem})
-        print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
+        documents = _documents(result)
+        print(json.dumps(documents if as_matrix else documents[0], indent=2, ensure_ascii=False))
     else:
-        _print(checked, refused, matrix=many)
-    return 1 if refused or any(_failed(verdicts) for _, _, verdicts in checked) else 0
+        _print(result, as_matrix)
+    return 0 if result.passed else 1
 
 
-def _given(line: CommandLine, module: str) -> tuple[CommandLine, dict[str, Any] | None]:
-    """Return a line that chooses the callable, and the settings of the encoding that it is compared with."""
-    like, cls = None, None
-    if any(group_of(key_of(o)) == "encoding" for o in line.overrides):
-        job = compose_jobs("train", line).jobs[0]
-        like = resolve_parts(job.settings)["encoding"]
-        cls = encoding_class(like["name"], job.settings["plugins"])
-    name, plugin = given_encoding(module, cls)
-    kept = [o for o in line.overrides if group_of(key_of(o)) not in ("encoding", "plugins")]
-    words = ["~encoding", f"++encoding.name='{name}'", f"plugins=[{plugin}]"]
-    return replace(line, overrides=[*kept, *words]), like
+def _line_of_all(line: CommandLine) -> CommandLine:
+    """Return the line with every encoding, also those of --config-dir. Raises UserError."""
+    if any(key_of(override) == "encoding" for override in line.overrides):
+        raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+    names = ",".join(choice_files("encoding", line.config_dir))
+    return replace(line, overrides=[*line.overrides, f"encoding={names}"])
 
 
-def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
-    """Return the resolved settings of a job and its subject, built once. Raises UserError."""
-    chosen = {key_of(override).partition(".")[0] for override in job.overrides}
-    shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
-    if "context_length" not in chosen:
-        job.settings["context_length"] = SHORT
-    settings = resolve_parts(job.settings)
-    low = "too short for the laws, which take means over tokens"
-    whole("context_length", settings["context_length"], least=SHORTEST, low=low)
-    subject = subject_of(settings, shape)
-    subject.build(0)
-    return {**settings, "model": asdict(shape)}, subject
+# --- JSON
 
 
-def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
-    """Return what the laws check, of resolved settings."""
-
-    def build(seed: int, **changes: Any) -> Decoder:
-        laid = {**settings, **changes, "seed": settings["seed"] + seed}
-        for group in {"encoding", "attention"} & set(changes):
-            laid[group] = {**settings[group], **changes[group]}
-        return build_model(laid, shape, VOCABULARY)
-
-    name = spoken_name(settings["encoding"]) or ""
-    return Subject(name, build, settings["context_length"], settings["encoding"])
-
-
-def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
-    return [law for law, verdict in verdicts.items() if verdict.status == "fail"]
-
-
-def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    rows = [
-        {"law": law, "statement": statement(law), "verdict": v.status, "figure": v.figure, "reason": v.reason}
-        for law, v in verdicts.items()
+def _documents(result: LawCheck) -> list[dict[str, Any]]:
+    """Return a document for each encoding; what refuses the settings comes last."""
+    checked = [
+        {
+            **encoding.settings,
+            "passed": not encoding.failed,
+            "verdicts": [_verdict_row(law, verdict) for law, verdict in encoding.verdicts.items()],
+        }
+        for encoding in result.checked
     ]
-    return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
+    refused = [
+        {"encoding": {"name": label}, "passed": False, "refused": error.problem}
+        for label, error in result.refused.items()
+    ]
+    return [*checked, *refused]
 
 
-def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matrix: bool) -> None:
-    """Print a line for each law; of several encodings a matrix, and the laws that fail."""
+def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
+    return {
+        "law": law,
+        "statement": statement(law),
+        "verdict": verdict.status,
+        "figure": verdict.figure,
+        "reason": verdict.reason,
+    }
+
+
+# --- text
+
+
+def _print(result: LawCheck, as_matrix: bool) -> None:
+    """Print a line for each law; of several encodings a matrix, and a line for each law that fails."""
     console = Console(highlight=False, markup=False, emoji=False)
-    model = checked[0][1]["model"]
-    sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
-    title = f"{len(checked[0][2])} laws at {sizes}, T = {checked[0][1]['context_length']}, on the CPU"
-    console.print(Text(title if matrix else f"{visible(checked[0][0])}: {title}", style="bold"))
-    if matrix:
-        for i, law in enumerate(LAWS):  # the names head their columns like stairs
-            console.print("| " * i + law)
-        for label, _, verdicts in checked:
-            row = Text()
-            for verdict in verdicts.values():
-                row.append(f"{MARKS[verdict.status][0]} ", style=MARKS[verdict.status][1])
-            console.print(row + visible(label))
-        console.print("+ holds, F fails, . does not apply")
-    for label, _, verdicts in checked:
-        for law in _failed(verdicts) if matrix else verdicts:
-            verdict = verdicts[law]
-            words = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
-            line = Text(f"{visible(label)} fails {law}" if matrix else f"{law:<12}")
-            line.append(f" {verdict.status:<5}", style=MARKS[verdict.status][1]).append(visible(words))
-            if verdict.status == "fail":
-                line.append(f"\n  the law: {statement(law)}", style="dim")
-            console.print(line)
-    for label, error in refused.items():
+    if as_matrix:
+        _print_matrix(console, result.checked)
+    else:
+        _print_laws(console, result.checked[0])
+    for label, error in result.refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
-    every = [verdict.status for _, _, verdicts in checked for verdict in verdicts.values()]
-    counts = f"{every.count('pass')} hold, {every.count('n/a')} do not apply, {every.count('fail')} fail"
-    console.print(counts)
+    statuses = [verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()]
+    console.print(
+        f"{statuses.count('pass')} hold, {statuses.count('n/a')} do not apply, {statuses.count('fail')} fail"
+    )
+
+
+def _print_laws(console: Console, encoding: CheckedEncoding) -> None:
+    title = f"{visible(encoding.label)}: {_size_text(encoding)}"
+    console.print(Text(title, style="bold"))
+    for law, verdict in encoding.verdicts.items():
+        _print_verdict(console, f"{law:<12}", law, verdict)
+
+
+def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
+    console.print(Text(_size_text(checked[0]), style="bold"))
+    for number, law in enumerate(checked[0].verdicts):  # the names head their columns like stairs
+        console.print("| " * number + law)
+    for encoding in checked:
+        row = Text()
+        for verdict in encoding.verdicts.values():
+            row.append(f"{MARKS[verdict.status]} ", style=STYLES[verdict.status])
+        console.print(row + visible(encoding.label))
+    console.print("+ holds, F fails, . does not apply")
+    for encoding in checked:
+        for law in encoding.failed:
+            begin = f"{visible(encoding.label)} fails {law}"
+            _print_verdict(console, begin, law, encoding.verdicts[law])
+
+
+def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> None:
+    """Print the line of a verdict, and below it the law if it fails."""
+    explanation = "; ".join(text for text in (verdict.reason, verdict.figure) if text)
+    line = Text(begin)
+    line.append(f" {verdict.status:<5}", style=STYLES[verdict.status])
+    line.append(visible(explanation))
+    if verdict.status == "fail":
+        line.append(f"\n  the law: {statement(law)}", style="dim")
+    console.print(line)
+
+
+def _size_text(encoding: CheckedEncoding) -> str:
+    """Return how many laws were checked, and at which size."""
+    model = encoding.settings["model"]
+    sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
+    return f"{len(encoding.verdicts)} laws at {sizes}, T = {encoding.settings['context_length']}, on the CPU"

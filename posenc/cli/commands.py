@@ -176,7 +176,7 @@ def check_command(
 
     debug = _invocation(context).debug
     line = _settings_line(context, overrides)
-    exit_code = run_check(line, every=all_encodings, module=module, as_json=json, debug=debug)
+    exit_code = run_check(line, all_encodings=all_encodings, module=module, as_json=json, debug=debug)
     raise typer.Exit(exit_code)
 
 

@@ -20,22 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.cli.bench import (
-    Case,
-    Cell,
-    Work,
-    batch,
-    cases,
-    figures,
-    measure,
-    measure_all,
-    training,
-    weights_of,
-)
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import first_line
 from posenc.model.decoder import ModelShape
+from posenc.running.bench.case import BenchCase, make_cases
+from posenc.running.bench.document import RowDocument, measure_all, measure_case
+from posenc.running.bench.timing import figures
+from posenc.running.bench.work import Work, bytes_of, random_batch, training_work
 from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
 
 REPEATS = 7  # pairs of timings for each figure
@@ -186,7 +178,7 @@ class PeerCase:
     """A peer beside posenc's row of one table."""
 
     peer: Peer
-    beside: Case
+    beside: BenchCase
 
     @property
     def label(self) -> str:
@@ -196,9 +188,9 @@ class PeerCase:
         return self.beside.title()
 
 
-def forward(case: Case, model: nn.Module) -> Work:
+def forward(case: BenchCase, model: nn.Module) -> Work:
     """Return the logits of a step's batch, without gradients."""
-    inputs, _ = batch(case)
+    inputs, _ = random_batch(case)
 
     @torch.no_grad()
     def run() -> None:
@@ -206,27 +198,27 @@ def forward(case: Case, model: nn.Module) -> Work:
         with autocast(case.step.precision, case.step.device):
             model(inputs)
 
-    return Work(model, case.step.device, run, inputs.numel(), weights_of(model))
+    return Work(model, case.step.device, run, inputs.numel(), bytes_of(model))
 
 
-def measured(case: Case | PeerCase, base: Case, repeats: int) -> Cell:
+def measured(case: BenchCase | PeerCase, base: BenchCase, repeats: int) -> RowDocument:
     """Return the cell of a row, of posenc or of a peer, with the figures of a forward pass."""
     own = base.model()
     if isinstance(case, PeerCase):
         return of_peer(case.peer, base, own, repeats)
     model = case.model()
     with compiled_blocks(model, case.step.compile), compiled_blocks(own, base.step.compile):
-        passed = figures([partial(forward, case, model), partial(forward, base, own)], repeats)
-    return measure(case, base, repeats) | {"forward": passed}
+        passed = figures(partial(forward, case, model), partial(forward, base, own), repeats)
+    return measure_case(case, base, repeats) | {"forward": passed}
 
 
-def of_peer(peer: Peer, base: Case, own: nn.Module, repeats: int) -> Cell:
+def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> RowDocument:
     """Return the cell of a peer, timed in turns with posenc's row."""
     cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
     seconds = {}
     try:
         for attention in peer.attentions:
-            work = training(base, peer_model(peer, attention, base), PeerLoss)
+            work = training_work(base, peer_model(peer, attention, base), PeerLoss)
             seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
         chosen = min(seconds, key=seconds.__getitem__)
         model = peer_model(peer, chosen, base)
@@ -235,8 +227,10 @@ def of_peer(peer: Peer, base: Case, own: nn.Module, repeats: int) -> Cell:
     with compiled_blocks(own, base.step.compile):
         if base.step.compile:  # the whole model, as users of other packages do
             model.compile()
-        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
-        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
+        trained = figures(
+            partial(training_work, base, model, PeerLoss), partial(training_work, base, own), repeats
+        )
+        passed = figures(partial(forward, base, model), partial(forward, base, own), repeats)
     return cell | {
         "label": f"{peer.name}, {chosen}",
         "parameters": {"total": sum(one.numel() for one in model.parameters())},
@@ -245,7 +239,7 @@ def of_peer(peer: Peer, base: Case, own: nn.Module, repeats: int) -> Cell:
     }
 
 
-def peer_model(peer: Peer, attention: str, case: Case) -> PeerModel:
+def peer_model(peer: Peer, attention: str, case: BenchCase) -> PeerModel:
     """Return the peer's model of the case's size."""
     torch.manual_seed(case.step.parts["seed"])
     size = case.step.shape, case.step.parts["context_length"], case.vocab_size
@@ -254,13 +248,13 @@ def peer_model(peer: Peer, attention: str, case: Case) -> PeerModel:
 
 def main() -> None:
     line = parse(sys.argv[1:])
-    chosen = cases(compose_jobs("train", replace(line, multirun=True)).jobs, "none")
+    chosen = make_cases(compose_jobs("train", replace(line, multirun=True)).jobs, "none")
     packages = installed()
     peers = [one for one in PEERS if packages.get(one.package, "") is not None]
     first = {json.dumps(one.title()): one for one in reversed(chosen)}  # of each table
     rows = [*chosen, *(PeerCase(peer, base) for base in first.values() for peer in peers)]
     keep_freed_memory()
-    document = measure_all(rows, REPEATS, measured) | {"peers": packages}
+    document = measure_all(rows, REPEATS, measured, chosen[0].step.device) | {"peers": packages}
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 

@@ -27,7 +27,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from posenc.cli.bench import machine
 from posenc.core.errors import UserError
 from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for
@@ -39,6 +38,7 @@ from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import build_of_shape
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.running.bench.document import machine
 from posenc.training.device import autocast
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer

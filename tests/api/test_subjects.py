@@ -173,7 +173,7 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
     """Healthy ones by all laws, broken ones by those that tell them apart."""
     pytest.importorskip("x_transformers")
     laws = [law for law in LAWS if not fails or law in ("causal", "prefix", "shift", "blocks", "float32")]
-    monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
+    monkeypatch.setattr("posenc.running.law_check.LAWS", {law: LAWS[law] for law in laws})
     (place / "theirs.py").write_text(THEIRS)
     done = posenc("check", "--module", *words, "--json")
     verdicts = {one["law"]: one["verdict"] for one in json.loads(done.out)["verdicts"]}

@@ -9,12 +9,13 @@ import pytest
 import tiny
 from fake_runs import only_run, stamps
 
-from posenc.cli.bench import cases, training
 from posenc.cli.dry_run import Rates, estimate, rates_of
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_run
+from posenc.running.bench.case import make_cases
+from posenc.running.bench.work import training_work
 from posenc.running.train_job import train_job
 
 
@@ -85,9 +86,9 @@ def test_the_cost_that_encodings_declare_counts(place, corpus):
 def test_an_estimate_is_right_within_a_factor(place, corpus):
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
     found = jobs(corpus, "model.d_model=64")
-    job, (case,) = train_job(found[0].settings), cases(found, "none")
+    job, (case,) = train_job(found[0].settings), make_cases(found, "none")
     said = estimate(job, rates_of(job)).training_seconds / job.steps
-    work, times = training(case, case.model()), []
+    work, times = training_work(case, case.model()), []
     for _ in range(20):
         began = time.thread_time()
         work.run()

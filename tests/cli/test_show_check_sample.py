@@ -61,7 +61,7 @@ def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
 
 
 def only(monkeypatch, *laws):
-    monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
+    monkeypatch.setattr("posenc.running.law_check.LAWS", {law: LAWS[law] for law in laws})
 
 
 def fits(text):

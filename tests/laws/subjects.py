@@ -2,13 +2,13 @@
 
 import functools
 
-from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.encodings.base import Shape
 from posenc.encodings.options import build_options
 from posenc.encodings.positions import position_limits
 from posenc.encodings.registry import default_parameters, resolve_encoding
 from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
+from posenc.running.law_check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.settings.signature import check_arguments
 
 ATTENTION = {"name": "mha", "window": None, "scale": "none"}

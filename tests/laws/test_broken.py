@@ -7,13 +7,13 @@ import torch
 from broken import BROKEN, SharedTable, Turned
 from subjects import of_class
 
-from posenc.cli.check import SHORT
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.laws import LAWS, Verdict, judge
 from posenc.laws.laws import far_positions
 from posenc.laws.subject import FAR, Float64
 from posenc.model import kernels
+from posenc.running.law_check import SHORT
 
 
 @pytest.fixture(autouse=True)

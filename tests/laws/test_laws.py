@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
-from posenc.cli.check import SHORT, subject_of
 from posenc.encodings.registry import own_encodings
 from posenc.laws import LAWS, judge
+from posenc.running.law_check import SHORT, subject_of
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 CHOSEN = [slow(name) if name == "sum" else name for name in own_encodings()]

@@ -1,0 +1,114 @@
+"""What is repeated to be timed: a training step, or a batch of an evaluation, on random tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posenc.core.machine import wait_for
+from posenc.core.seeds import generator_for, seed_for
+from posenc.data import Split, TokenStore
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.model.decoder import Decoder
+from posenc.running.bench.case import BenchCase
+from posenc.training.device import LiveTensors
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.optimizer import build_optimizer
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something to repeat."""
+
+    model: nn.Module
+    device: torch.device
+    run: Callable[[], object]
+    tokens: int  # that go through the model each time
+    held_bytes: int  # that are there all the time
+
+    def seconds(self, calls: int) -> float:
+        """Return the seconds of one call, the mean of several in a row."""
+        wait_for(self.device)
+        began = perf_counter()
+        for _ in range(calls):
+            self.run()
+        wait_for(self.device)
+        return (perf_counter() - began) / calls
+
+    def tensor_bytes(self) -> int:
+        """Return what tensors hold at the peak, without compilation.
+
+        Not the peak of the process: with the allocator's luck it was 57 to 100 MB for the same batch.
+        """
+        meter = LiveTensors()
+        meter.ignore([*self.model.parameters(), *self.model.buffers()])
+        with meter:
+            self.run()
+        return self.held_bytes + meter.peak
+
+
+def bytes_of(model: nn.Module) -> int:
+    """Return the bytes of parameters and buffers."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+def random_batch(case: BenchCase) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a step, (B, T)."""
+    size = (case.step.batch_windows, case.step.parts["context_length"] + 1)
+    generator = torch.Generator().manual_seed(seed_for(case.step.parts["seed"], "bench"))
+    tokens = torch.randint(case.vocab_size, size, generator=generator).to(case.step.device)  # (B, T + 1)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def training_work(case: BenchCase, model: Any, make_loss: Callable[[Any], nn.Module] = NextTokenLoss) -> Work:
+    """Return a step as posenc.training.loop makes it: loss, gradients, clipping, the optimizer's update."""
+    plan = case.step
+    optimization = plan.optimization
+    optimizer = build_optimizer(model, optimization, plan.precision)
+    loss = make_loss(model)
+    inputs, targets = random_batch(case)
+
+    def step() -> None:
+        model.train()
+        generator = generator_for(plan.parts["seed"], "positions", 0)
+        pos = model.positions(inputs.shape[1], generator)
+        gradients(loss, inputs, targets, pos, precision=plan.precision, grad_clip=optimization.grad_clip)
+        update(optimizer, optimization.lr)
+
+    step()  # makes the moments
+    values_and_two_moments = 3 * bytes_of(model)
+    return Work(model, plan.device, step, inputs.numel(), values_and_two_moments)
+
+
+def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
+    """Return one batch of windows as fixed-target has them: the last `n_targets` targets are scored."""
+    tokens = np.random.default_rng(0).integers(case.vocab_size, size=2 * window + 1)
+    split = Split(["random"], np.array([0]), np.array([len(tokens)]))
+    context = EvalContext(
+        model=model,
+        train_length=case.step.parts["context_length"],
+        seed=case.step.parts["seed"],
+        precision=case.step.precision,
+        device=case.step.device,
+        store=TokenStore(tokens, None, "", case.vocab_size, {"name": "random"}, {"test": split}),
+        split="test",
+        batch_tokens=case.eval_batch_tokens,
+    )
+    windows = max(1, case.eval_batch_tokens // window)
+    if "positions" in model.effective_encoding.hooks:
+        windows *= DRAWS  # a window with drawn positions is a batch of its own
+
+    def tokens_of(number: int) -> np.ndarray:
+        start = number % window
+        return tokens[start : start + window + 1]
+
+    def score() -> None:
+        window_losses(context, tokens_of, windows, window, case.n_targets)
+
+    return Work(model, case.step.device, score, windows * window, bytes_of(model))
