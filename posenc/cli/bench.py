@@ -14,18 +14,18 @@ from typing import Any
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.errors import UserError
-from posenc.core.signature import whole
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal, terminal_width, write
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.document import measure_all, measure_case
 from posenc.running.bench.timing import Figures
+from posenc.settings.numbers import check_whole
 from posenc.training.device import keep_freed_memory
 
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
     """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained."""
-    whole("--repeats", repeats, least=1)
+    check_whole("--repeats", repeats, least=1)
     for override in line.overrides:
         key = key_of(override)
         if key in ("eval.lengths", "eval.protocols"):

@@ -11,13 +11,13 @@ from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
-from posenc.core.signature import whole
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.subject import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
+from posenc.settings.numbers import check_whole
 
 # Big enough for every law, and all laws take a second. `model` and `context_length` choose another size.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
@@ -88,7 +88,7 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
     length = job.settings["context_length"] if "context_length" in chosen else SHORT
     settings = resolve_parts({**job.settings, "context_length": length})
     too_short = "too short for the laws, which take means over tokens"
-    whole("context_length", settings["context_length"], least=SHORTEST, low=too_short)
+    check_whole("context_length", settings["context_length"], least=SHORTEST, too_small=too_short)
     subject = subject_of(settings, shape)
     subject.build(0)  # raises UserError for settings that make no sense together
     if like is not None:

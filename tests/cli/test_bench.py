@@ -1,5 +1,6 @@
 """`posenc bench`: cases, operations, a document that is measured; no times are judged."""
 
+import copy
 import json
 import statistics
 
@@ -10,125 +11,231 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from posenc.cli import app
-from posenc.cli.bench import cases, render, training
+from posenc.cli.bench import render
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.model.decoder import ModelShape, forward_flops, training_flops
+from posenc.running.bench.case import make_cases
+from posenc.running.bench.work import training_work
 from posenc.running.build import build_model
 from posenc.training.loop import NextTokenLoss, gradients
 
-LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
+LENGTH = 16
+WINDOWS = 3
+VOCABULARY = 97
 SMALL = ("context_length=16", "train.precision=fp32")
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
 
 
-def chosen(*overrides, lengths="8x"):
+def cases_of(*overrides, lengths="8x"):
     jobs = compose_jobs("train", CommandLine([*overrides, "device=cpu"], multirun=True)).jobs
-    return cases(jobs, lengths)
+    return make_cases(jobs, lengths)
 
 
-def counted(subject, *, training):
-    """Operations a token by torch's own count of what ran."""
+def operations_a_token(model, *, training):
+    """Count by torch's own counter what runs."""
     tokens = torch.randint(VOCABULARY, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(0))
     pos = torch.arange(LENGTH)
     with FlopCounterMode(display=False) as counter:
         if training:
-            gradients(NextTokenLoss(subject), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
+            gradients(NextTokenLoss(model), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
         else:
             with torch.no_grad():
-                subject(tokens, pos)
+                model(tokens, pos)
     return counter.get_total_flops() / tokens.numel()
 
 
+@pytest.fixture(params=["encoding=nope", "encoding=rope", "encoding=alibi", "attention=mla"])
+def model(request):
+    (case,) = cases_of(request.param, f"context_length={LENGTH}")
+    return build_model(case.step.parts, SHAPE, VOCABULARY)
+
+
+def test_operations_of_a_forward_pass_are_those_that_run(model):
+    assert operations_a_token(model, training=False) == forward_flops(model, LENGTH)
+
+
+def test_operations_of_a_step_are_those_that_run_within_a_hundredth(model):
+    """A step also makes the gradients of norms by products."""
+    declared = training_flops(model, LENGTH)
+    assert declared <= operations_a_token(model, training=True) <= 1.01 * declared
+
+
+# --- cases
+
+
+def test_commas_make_a_case_of_each_combination():
+    cases = cases_of("encoding=rope,alibi", "context_length=32,64")
+    assert [(case.label, *case.windows) for case in cases] == [
+        ("rope", 256),
+        ("rope", 512),
+        ("alibi", 256),
+        ("alibi", 512),
+    ]
+
+
 @pytest.mark.parametrize(
-    "overrides", [["encoding=nope"], ["encoding=rope"], ["encoding=alibi"], ["attention=mla"]]
+    ("overrides", "labels"),
+    [
+        (
+            ("encoding.base=100.0,500.0,100.0", "seed=0,1"),
+            ["rope encoding.base=100.0", "rope encoding.base=500.0"],
+        ),
+        (("optim=adamw,muon", "train.lr=1e-3,2e-3"), ["rope optim=adamw", "rope optim=muon"]),
+    ],
+    ids=["a seed costs nothing", "a rate costs nothing"],
 )
-def test_operations_are_those_that_run(overrides):
-    """Exactly in a forward pass; a step also makes the norms' gradients by products, under a hundredth."""
-    (case,) = chosen(*overrides, f"context_length={LENGTH}")
-    subject = build_model(case.step.parts, SHAPE, VOCABULARY)
-    assert counted(subject, training=False) == forward_flops(subject, LENGTH)
-    in_training = counted(subject, training=True)
-    assert training_flops(subject, LENGTH) <= in_training <= 1.01 * training_flops(subject, LENGTH)
+def test_a_label_says_what_differs_and_costs_time(overrides, labels):
+    assert [case.label for case in cases_of(*overrides)] == labels
 
 
-def test_commas_make_cases_once_each_and_labels_say_what_differs():
-    found = chosen("encoding=rope,alibi", "context_length=32,64")
-    told = [(one.label, *one.windows) for one in found]
-    assert told == [("rope", 256), ("rope", 512), ("alibi", 256), ("alibi", 512)]
-    labels = [one.label for one in chosen("encoding.base=100.0,500.0,100.0", "seed=0,1")]
-    assert labels == ["rope encoding.base=100.0", "rope encoding.base=500.0"]
-    muon = [one.label for one in chosen("optim=adamw,muon", "train.lr=1e-3,2e-3")]
-    assert muon == ["rope optim=adamw", "rope optim=muon"]  # a rate costs nothing
-    bpe = ("tokenizer=bpe", "tokenizer.vocab_size=3000", "data=wikitext103")  # no corpus is fetched for it
-    (one,) = chosen(*bpe, lengths="[512, 1x]")
-    assert one.vocab_size == 3000 and one.windows == [64, 512]
+def test_no_corpus_is_fetched_for_the_size_of_a_vocabulary():
+    (case,) = cases_of("tokenizer=bpe", "tokenizer.vocab_size=3000", "data=wikitext103")
+    assert case.vocab_size == 3000
+
+
+def test_lengths_are_tokens_or_multiples_in_order():
+    (case,) = cases_of("context_length=64", lengths="[512, 1x]")
+    assert case.windows == [64, 512]
+
+
+# --- a document
 
 
 @pytest.fixture(scope="module")
 def document():
     """What one call measured, in samples of one call: two rows, the second of which refuses 4 T."""
     rows = ("encoding=learned", "encoding.beyond=clamp,refuse", "train.batch_tokens=128", "device=cpu")
-    asked = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
+    options = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posenc.cli.bench.SHORTEST", 0.0)
-        result = CliRunner().invoke(app, ["bench", *tiny.MODEL, *SMALL, *rows, *asked])
+        patch.setattr("posenc.running.bench.timing.SHORTEST", 0.0)
+        result = CliRunner().invoke(app, ["bench", *tiny.MODEL, *SMALL, *rows, *options])
     assert result.exit_code == 0, result
     return json.loads(result.stdout)
 
 
-def test_what_is_measured_is_named_and_every_format_says_the_same(document):
-    (base, cell), machine = document["cells"], document["machine"]
-    assert base["label"] == base["base"] == cell["base"] == "learned encoding.beyond=clamp"
-    assert machine["cpu"] and machine["threads"] == 1 and machine["device"] == "cpu"
-    assert cell["parameters"]["encoding"] == 16 * 32 and cell["training"]["tokens"] == 128
-    at_t, beyond = cell["evaluation"]
-    for one in (cell["training"], at_t):
-        pairs = list(zip(one["seconds"], one["base_seconds"], strict=True))
-        assert len(pairs) == document["repeats"] == 3 and min(one["seconds"]) > 0
-        assert one["tokens_per_second"] == pytest.approx(one["tokens"] / statistics.median(one["seconds"]))
-        assert one["ratio"] == pytest.approx(statistics.median(a / b for a, b in pairs))
-        assert one["ratio_low"] <= one["ratio"] <= one["ratio_high"]
-    assert beyond["window"] == 64 and "refuse" in beyond["reason"] and "seconds" not in beyond
-    weights, held = 4 * cell["parameters"]["total"], cell["training"]["tensor_bytes"]
-    assert held >= 4 * weights  # two moments and gradients as well
-    assert cell["training"]["tensor_ratio"] == held / base["training"]["tensor_bytes"]
-    ratio = document["cells"][1]["training"]["ratio"]
+@pytest.fixture(scope="module")
+def row(document):
+    return document["cells"][1]
+
+
+def test_rows_name_themselves_and_their_base(document):
+    base, row = document["cells"]
+    assert base["label"] == base["base"] == row["base"] == "learned encoding.beyond=clamp"
+    assert row["label"] == "learned encoding.beyond=refuse"
+
+
+def test_the_machine_is_named(document):
+    assert document["machine"]["cpu"]
+    assert document["machine"]["threads"] == 1
+    assert document["machine"]["device"] == "cpu"
+
+
+def test_what_a_step_is_made_of(row):
+    assert row["parameters"]["encoding"] == 16 * 32
+    assert row["training"]["tokens"] == 128
+
+
+@pytest.mark.parametrize("phase", ["training", "evaluation"])
+def test_figures_are_medians_of_pairs(document, row, phase):
+    figures = row["training"] if phase == "training" else row["evaluation"][0]
+    ratios = [a / b for a, b in zip(figures["seconds"], figures["base_seconds"], strict=True)]
+    assert len(ratios) == document["repeats"] == 3
+    assert min(figures["seconds"]) > 0
+    rate = figures["tokens"] / statistics.median(figures["seconds"])
+    assert figures["tokens_per_second"] == pytest.approx(rate)
+    assert figures["ratio"] == pytest.approx(statistics.median(ratios))
+    assert figures["ratio_low"] <= figures["ratio"] <= figures["ratio_high"]
+
+
+def test_a_length_that_an_encoding_refuses_has_a_reason_and_no_figures(row):
+    beyond = row["evaluation"][1]
+    assert beyond["window"] == 64
+    assert "refuse" in beyond["reason"]
+    assert "seconds" not in beyond
+
+
+def test_memory_counts_weights_gradients_and_two_moments(document, row):
+    weights = 4 * row["parameters"]["total"]
+    assert row["training"]["tensor_bytes"] >= 4 * weights
+    base_bytes = document["cells"][0]["training"]["tensor_bytes"]
+    assert row["training"]["tensor_ratio"] == row["training"]["tensor_bytes"] / base_bytes
+
+
+def test_the_table_fits_and_says_what_was_measured(document, row):
     text = render(document, "table", 80)
-    assert all(len(line) <= 80 for line in text.splitlines()) and f" {ratio:.2f}x " in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert f" {row['training']['ratio']:.2f}x " in text
     assert "beyond=refuse, evaluation at 64: refused" in " ".join(text.split())
-    assert f"| {ratio:.2f}x |" in render(document, "markdown", 80)
+
+
+def test_markdown_has_the_same_figures(document, row):
+    assert f"| {row['training']['ratio']:.2f}x |" in render(document, "markdown", 80)
+
+
+def test_json_is_the_document(document):
     assert json.loads(render(document, "json", 80)) == document
-    evil = json.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "json"])
+def test_control_characters_of_a_label_are_escaped(document, format):
+    evil = copy.deepcopy(document)
     evil["cells"][0]["label"] = "a|[red]x\x1b[31m"
-    assert not any("\x1b" in render(evil, format, 80) for format in ("table", "markdown", "json"))
-    assert "\\|" in render(evil, "markdown", 80)
+    assert "\x1b" not in render(evil, format, 80)
+    assert format != "markdown" or "\\|" in render(evil, format, 80)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("package", ["nanoGPT-like", "transformers", "x-transformers"])
-def test_a_peer_is_of_the_same_size_causal_and_learns(package, monkeypatch):
+# --- models of other packages
+
+PACKAGES = ["nanoGPT-like", "transformers", "x-transformers"]
+
+
+@pytest.fixture
+def peers(monkeypatch):
     monkeypatch.syspath_prepend(str(tiny.ROOT / "scripts" / "bench"))
     import peers
 
+    return peers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_peer_is_of_the_same_size_causal_and_learns(package, peers):
     if peers.installed().get(package, "") is None:
         pytest.skip(f"needs {package}")
-    (case,) = chosen(*tiny.MODEL, *SMALL, "train.batch_tokens=256", "train.lr=1e-2", lengths="none")
-    every = [one for one in peers.PEERS if one.package == package]
-    for peer, attention in [(one, attention) for one in every for attention in one.attentions]:
-        model, ours = peers.peer_model(peer, attention, case), case.model()
-        sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
-        assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
-        tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
-        later = (torch.arange(16) > 8).long()
-        with torch.no_grad():
-            before, after = model.eval()(tokens), model((tokens + later) % 256)
-        assert before.shape == (2, 16, 256)
-        assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
-        assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-        losses, loss = [], peers.PeerLoss(model)
-        loss.register_forward_hook(lambda module, given, found, told=losses: told.append(found.item()))
-        work = training(case, model, lambda _, loss=loss: loss)
-        for _ in range(20):
-            work.run()
-        assert 5 < losses[0] < 7 and losses[-1] < losses[0] - 0.5, losses
+    (case,) = cases_of(*tiny.MODEL, *SMALL, "train.batch_tokens=256", "train.lr=1e-2", lengths="none")
+    for peer in peers.PEERS:
+        if peer.package != package:
+            continue
+        for attention in peer.attentions:
+            model = peers.peer_model(peer, attention, case)
+            assert size_of(model) == pytest.approx(size_of(case.model()), rel=0.1)  # biases, positions
+            assert_causal(model)
+            losses = losses_of_training(case, model, peers.PeerLoss(model))
+            assert 5 < losses[0] < 7, losses
+            assert losses[-1] < losses[0] - 0.5, losses
+
+
+def size_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def assert_causal(model):
+    """What changes after position 8 changes the logits there alone."""
+    tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    later = (torch.arange(16) > 8).long()
+    with torch.no_grad():
+        before = model.eval()(tokens)  # (2, 16, 256)
+        after = model((tokens + later) % 256)
+    assert before.shape == (2, 16, 256)
+    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-5)
+    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+
+
+def losses_of_training(case, model, loss):
+    losses = []
+    loss.register_forward_hook(lambda module, inputs, output: losses.append(output.item()))
+    work = training_work(case, model, lambda _: loss)
+    for _ in range(20):
+        work.run()
+    return losses

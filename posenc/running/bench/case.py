@@ -10,13 +10,13 @@ from typing import Any
 from posenc.config.compose import ComposedJob, own_overrides
 from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError
-from posenc.core.signature import between, whole
 from posenc.data import build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import Decoder
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
+from posenc.settings.numbers import check_between, check_whole
 
 # Overrides that stand in the title of a table, or cost no time: they are not part of a row's name.
 NOT_IN_LABEL = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
@@ -77,7 +77,7 @@ def _make_case(label: str, settings: dict[str, Any], lengths: str) -> BenchCase:
     step = check_step(settings)
     evaluation = settings["eval"]
     context_length = step.parts["context_length"]
-    fraction = between("eval.target_fraction", evaluation["target_fraction"], 0, 1, open_low=True)
+    fraction = check_between("eval.target_fraction", evaluation["target_fraction"], 0, 1, above_low=True)
     n_targets = block_of(fraction, context_length)
     return BenchCase(
         label=label,
@@ -85,7 +85,7 @@ def _make_case(label: str, settings: dict[str, Any], lengths: str) -> BenchCase:
         vocab_size=_vocab_size(settings["tokenizer"]),
         windows=_windows(lengths, context_length, n_targets),
         n_targets=n_targets,
-        eval_batch_tokens=whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
+        eval_batch_tokens=check_whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
     )
 
 
