@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posenc.api.jobs import evaluate, load, train
+    from posenc.api.jobs import evaluate, train
+    from posenc.api.loaded_run import load
     from posenc.api.runs import load_runs
     from posenc.core.errors import RunError, UserError
 
@@ -13,9 +14,12 @@ __all__ = ["RunError", "UserError", "evaluate", "load", "load_runs", "train"]
 
 # imported when first asked for: `import posenc` takes no torch, and `posenc --help` comes through here
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate", "load"), "posenc.api.jobs"),
-    **dict.fromkeys(("RunError", "UserError"), "posenc.core.errors"),
+    "train": "posenc.api.jobs",
+    "evaluate": "posenc.api.jobs",
+    "load": "posenc.api.loaded_run",
     "load_runs": "posenc.api.runs",
+    "RunError": "posenc.core.errors",
+    "UserError": "posenc.core.errors",
 }
 
 

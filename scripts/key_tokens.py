@@ -10,45 +10,40 @@ thread a plan of 32,000 targets takes about a minute.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from posenc.data import inspect, prepare
-from posenc.evaluation import fixed_target, key_tokens
-from posenc.evaluation.forward_cache import EvalContext, text_losses
-from posenc.evaluation.plans import Blocks, EvalRequest
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols import key_tokens
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.protocols.key_tokens import Reference, find_keys, packed_keys
+from posenc.evaluation.request import EvalRequest
 from posenc.results.load import load_run
-from posenc.running.eval_job import load_model, stored_run
+from posenc.running.stored_run import load_model, stored_run
 
 
-def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
-    """Return which targets the model predicts clearly better in `far` tokens: (N, block) bool."""
-    ends = context.starts[blocks.documents] + blocks.ends
-    short, long = (text_losses(context, ends, window, blocks.block) for window in (near, far))
-    keys: np.ndarray = (short - long > key_tokens.GAIN) & (long < key_tokens.CLEAR)
-    return keys
-
-
-def entry_of(context: EvalContext, request: EvalRequest) -> dict[str, Any]:
-    """Return what the file holds of one plan of fixed-target, by the long-trained model of `context`."""
-    blocks = fixed_target.plan(request)
-    keys = keys_of(context, blocks, request.base, min(request.longest, context.train_length))
-    of = (request.store.fingerprint, request.split, request.base, blocks.block)
-    known = dict(zip(key_tokens.OF, (*of, request.longest, request.max_targets), strict=True))
-    name, count = request.store.tokenizer["name"], int(keys.sum())
-    hashed = {"targets_hash": blocks.hash, "count": count, "keys": encoded(keys)}
-    return {**known, "tokenizer": name, **hashed}
-
-
-def encoded(keys: np.ndarray) -> str:
-    """Return bits as text."""
-    return base64.b64encode(zlib.compress(np.packbits(keys).tobytes(), 9)).decode()
+def reference_of(context: EvalContext, request: EvalRequest, target_fraction: float) -> Reference:
+    """Return the key tokens of one plan of fixed-target, by the long-trained model of `context`."""
+    protocol = FixedTarget(FixedTarget.Settings(target_fraction=target_fraction))
+    blocks = protocol.plan(request)
+    far = min(request.lengths.longest, context.context_length)
+    is_key = find_keys(context, blocks, request.lengths.base_length, far)
+    return Reference(
+        fingerprint=request.store.fingerprint,
+        split=request.split,
+        base=request.lengths.base_length,
+        block=blocks.block,
+        longest=request.lengths.longest,
+        max_targets=request.max_targets,
+        tokenizer=request.store.tokenizer["name"],
+        targets_hash=blocks.hash,
+        count=int(is_key.sum()),
+        keys=packed_keys(is_key),
+    )
 
 
 def main() -> None:
@@ -61,43 +56,37 @@ def main() -> None:
     parser.add_argument("--ship", action="store_true", help="write posenc's own file")
     asked = parser.parse_args()
     stored = stored_run(asked.run, [])
-    settings, length = stored.settings, stored.settings["context_length"]
+    settings, length = stored.settings, stored.settings.context_length
     base = asked.base_length or length // 8
     facts = inspect(
-        settings["data"],
-        settings["tokenizer"],
+        settings.data.plain(),
+        settings.tokenizer.plain(),
         splits=[asked.split],
         needed_tokens=length + 1,
         context_length=None,
     )
-    store = prepare(settings["data"], settings["tokenizer"], facts=facts)
+    store = prepare(settings.data.plain(), settings.tokenizer.plain(), facts=facts)
     context = EvalContext(
-        model=load_model(stored),
-        train_length=length,
-        seed=settings["seed"],
+        model=load_model(stored.settings, stored.shape, stored.checkpoint),
+        context_length=length,
+        seed=settings.seed,
         precision="fp32",
         device=torch.device("cpu"),
         store=store,
         split=asked.split,
         batch_tokens=8192,
     )
+    lengths = EvalLengths.of([base, length], base)
     entries = []
     for max_targets in asked.max_targets:
-        request = EvalRequest(
-            store=store,
-            split=asked.split,
-            windows=[base, length],
-            train_length=base,
-            target_fraction=asked.target_fraction,
-            max_targets=max_targets,
-            stride=base,
-        )
-        entries.append(entry_of(context, request))
-        print(f"max_targets {max_targets}: {entries[-1]['count']} key tokens", flush=True)
+        request = EvalRequest(store=store, split=asked.split, lengths=lengths, max_targets=max_targets)
+        reference = reference_of(context, request, asked.target_fraction)
+        entries.append(reference.model_dump())
+        print(f"max_targets {max_targets}: {reference.count} key tokens", flush=True)
     facts_of = load_run(stored.directory).facts or {}
     named = ("encoding", "model", "corpus", "context_length", "tokens", "seed", "precision")
-    reference = {key: facts_of.get(key) for key in named} | {"optim": settings["optim"]["name"]}
-    made = {"reference": reference, "gain": key_tokens.GAIN, "clear": key_tokens.CLEAR, "entries": entries}
+    model = {key: facts_of.get(key) for key in named} | {"optim": settings.optim.name}
+    made = {"reference": model, "gain": key_tokens.GAIN, "clear": key_tokens.CLEAR, "entries": entries}
     path = key_tokens.SHIPPED if asked.ship else Path(asked.run) / key_tokens.FILE
     path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")

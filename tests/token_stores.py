@@ -1,9 +1,10 @@
-"""Token stores from documents at hand, without files."""
+"""Token stores from documents at hand, without files, and requests for them."""
 
 import numpy as np
 
 from posenc.data import Split, TokenStore
-from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.request import EvalRequest
 
 
 def store_of(test, train=(b"train",)):
@@ -21,7 +22,7 @@ def store_of(test, train=(b"train",)):
     return TokenStore(tokens, None, "corpus", vocabulary, {"name": "bytes"}, splits)
 
 
-def ask(store, windows, **changes):
-    """With T = 16 unless another is given."""
-    usual = {"split": "test", "train_length": 16, "target_fraction": 0.25, "max_targets": 1000, "stride": 4}
-    return EvalRequest(store=store, windows=windows, **usual | changes)
+def ask(store, windows, *, context_length=16, base_length=None, **changes):
+    """What protocols make their plans from, with T = 16 unless another is given."""
+    lengths = EvalLengths.of(windows, context_length, base_length)
+    return EvalRequest(**{"store": store, "split": "test", "lengths": lengths, "max_targets": 1000} | changes)

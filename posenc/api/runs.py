@@ -35,8 +35,10 @@ class Runs(list[Run]):
     """Runs; damaged ones have a `problem`. A list, with the tables and pictures of `posenc compare`."""
 
     def __repr__(self) -> str:
-        names = ", ".join(visible(run.name) for run in self[:3])
-        return f"<{len(self)} runs: {names}{', ...' if len(self) > 3 else ''}>"
+        names = [visible(run.name) for run in self[:3]]
+        if len(self) > 3:
+            names.append("...")
+        return f"<{len(self)} runs: {', '.join(names)}>"
 
     def where(self, *conditions: str) -> Runs:
         """Return those that fit all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""
@@ -91,15 +93,19 @@ class Runs(list[Run]):
 
 def _request(given: dict[str, Any]) -> CompareRequest:
     """Return the request of keyword arguments; names may be one text, multiples of T numbers or `8x`."""
-    known = [one.name for one in fields(CompareRequest)]
-    if unknown := sorted(given.keys() - {*known}):
-        raise UserError(unknown[0], None, "there is no such option", allowed=", ".join(known))
-    given = {
-        key: [value] if key in ("rows", "columns") and isinstance(value, str | int | float) else value
-        for key, value in given.items()
-    }
-    columns = [parse_multiple(str(one), "columns") for one in given.pop("columns", ())]
-    return CompareRequest(**given, columns=columns)
+    options = [field.name for field in fields(CompareRequest)]
+    for key in sorted(given):
+        if key not in options:
+            raise UserError(key, None, "there is no such option", allowed=", ".join(options))
+    request = {**given, "rows": _as_list(given.get("rows", []))}
+    multiples = _as_list(given.get("columns", []))
+    request["columns"] = [parse_multiple(str(multiple), "columns") for multiple in multiples]
+    return CompareRequest(**request)
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Return several values as a list, and one as a list of it."""
+    return [value] if isinstance(value, str | int | float) else list(value)
 
 
 @dataclass(repr=False)

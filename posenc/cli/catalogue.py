@@ -23,6 +23,7 @@ from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_f
 from posenc.data.token_cache import entry_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
 from posenc.report.writers import terminal_width
+from posenc.settings.tree import RunSettings
 
 # Where an encoding acts, in the order of a forward pass, and in words.
 PLACES = {
@@ -133,31 +134,30 @@ def print_corpora(as_json: bool) -> None:
 def print_info(line: CommandLine, as_json: bool) -> None:
     """Print sizes, splits, fingerprint and what lengths fit. Raises UserError, RunError."""
     settings = _settings(line)
-    _print_facts(read_facts(settings["data"]), settings["context_length"], as_json)
+    _print_facts(read_facts(settings.data.plain()), settings.context_length, as_json)
 
 
 def prepare_and_print(line: CommandLine) -> None:
     """Fetch and tokenise the corpus that the overrides choose. Raises UserError, RunError."""
     settings = _settings(line)
-    facts = read_facts(settings["data"])
-    _print_facts(facts, settings["context_length"])
+    facts = read_facts(settings.data.plain())
+    _print_facts(facts, settings.context_length)
     # the trigram beside fixed-target reads bytes
-    tokenizers = {one["name"]: one for one in ({"name": "bytes"}, settings["tokenizer"])}
+    tokenizers = {one["name"]: one for one in ({"name": "bytes"}, settings.tokenizer.plain())}
     for name, chosen in tokenizers.items():
-        store = prepare(settings["data"], chosen, facts=facts)
+        store = prepare(settings.data.plain(), chosen, facts=facts)
         count, size = len(store.tokens), sum(map(sum, facts.sizes.values()))
         say(f"tokenised: {count:,} tokens of {name}, {size / count:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
     say("training and evaluation on it with this tokenizer need no network now")
 
 
-def _settings(line: CommandLine) -> dict[str, Any]:
-    from posenc.config.checks import check_length  # imports torch
+def _settings(line: CommandLine) -> RunSettings:
     from posenc.config.compose import compose_one
 
     refuse_others(line, READ, "the corpus")
-    settings = compose_one("train", line, "corpus").settings
-    return {**settings, "context_length": check_length(settings["context_length"])}
+    settings: RunSettings = compose_one("train", line, "corpus").settings
+    return settings
 
 
 def _fits(facts: CorpusFacts, asked: int) -> list[dict[str, int]]:

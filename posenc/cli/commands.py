@@ -21,9 +21,10 @@ from posenc.cli.options import (
     option,
     where_option,
 )
-from posenc.config.overrides import CommandLine, complete_encoding, complete_table, one_of
+from posenc.config.completion import complete_encoding, complete_table, one_of
+from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError
-from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.protocols import protocol_names
 from posenc.running.invocation import Invocation
 
 app = typer.Typer(
@@ -292,7 +293,9 @@ def doctor_command(json: Json = False) -> None:
 def dashboard_command(
     entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
     project: Annotated[Text, option("Default: the project that runs are tracked in.")] = None,
-    protocol: Annotated[str, option("Whose loss is drawn.", complete=one_of(*PROTOCOLS))] = "fixed-target",
+    protocol: Annotated[
+        str, option("Whose loss is drawn.", complete=one_of(*protocol_names()))
+    ] = "fixed-target",
     length: Annotated[str, option("Draw the bars at this multiple of T.")] = "8x",
     out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,
 ) -> None:

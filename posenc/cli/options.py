@@ -6,14 +6,9 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from posenc.config.overrides import (
-    complete_override,
-    complete_run,
-    complete_where,
-    one_of,
-)
+from posenc.config.completion import complete_override, complete_run, complete_where, one_of
 from posenc.core.errors import UserError
-from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.protocols import protocol_names
 
 Text: TypeAlias = str | None
 Texts: TypeAlias = list[str] | None
@@ -68,6 +63,9 @@ Directories = Annotated[
 ]
 Protocol = Annotated[
     str,
-    option(f"How the loss was measured: {', '.join(PROTOCOLS)} or all.", complete=one_of(*PROTOCOLS, "all")),
+    option(
+        f"How the loss was measured: {', '.join(protocol_names())} or all.",
+        complete=one_of(*protocol_names(), "all"),
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import Any
 
-from posenc.config.checks import check_model
 from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.atomic_files import write_bytes_atomic
@@ -21,8 +19,10 @@ from posenc.pictures.text import picture_text
 from posenc.report.vega import FORMATS
 from posenc.report.writers import write
 from posenc.results.load import spoken_name
-from posenc.running.build import build_model, resolve_parts
-from posenc.running.eval_job import load_model, stored_run
+from posenc.running.checks import check_model
+from posenc.running.model_parts import build_model, check_parts
+from posenc.running.stored_run import load_model, stored_run
+from posenc.settings.tree import RunSettings
 
 VOCABULARY = 17  # of a model that reads no text
 IN_TITLE = ("encoding", "attention", "positions")  # groups whose settings stand in the title
@@ -53,11 +53,11 @@ def picture_of(line: CommandLine) -> Picture:
         return _of_run(line)
     refuse_others(line, DRAWN, "the picture", hint="of a run: run=DIR extend=NAME")
     job = compose_one("train", line, "encoding")
-    settings = resolve_parts(job.settings)
-    model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
+    settings = check_parts(job.settings)
+    model = build_model(settings, check_model(settings.model), VOCABULARY)
     chosen = [o for o in job.overrides if group_of(key_of(o)) in IN_TITLE and key_of(o) != "encoding"]
     if [*model.encoding.parameters(), *model.options.parameters()]:
-        chosen.append(f"initial values, seed {settings['seed']}")
+        chosen.append(f"initial values, seed {settings.seed}")
     return _picture(model, settings, chosen)
 
 
@@ -65,20 +65,23 @@ def _of_run(line: CommandLine) -> Picture:
     """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
     refuse_others(line, BESIDE_RUN, "a run that is trained")
     asked = compose_one("eval", line, "run").settings
-    run = stored_run(asked["run"], asked["plugins"])
-    model = load_model(run, run.checkpoint)
+    run = stored_run(asked.run, asked.plugins)
+    model = load_model(run.settings, run.shape, run.checkpoint)
     facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
-    extend = dict(asked["extend"])
-    extend.pop("tries")
-    if extend.pop("tune", False):
+    if asked.extend.tune:
         raise UserError("extend.tune", True, "nothing is measured here", hint="posenc eval does")
-    return _picture(model, run.settings, facts, build_extension(resolve_extend(extend), model))
+    return _picture(
+        model,
+        run.settings,
+        facts,
+        build_extension(resolve_extend({"name": asked.extend.name, **asked.extend.parameters}), model),
+    )
 
 
 def _picture(
-    model: Decoder, settings: dict[str, Any], facts: list[str], extension: Extension | None = None
+    model: Decoder, settings: RunSettings, facts: list[str], extension: Extension | None = None
 ) -> Picture:
-    name, shape = spoken_name(settings["encoding"]), model.encoding.shape
+    name, shape = spoken_name(settings.encoding.plain()), model.encoding.shape
     facts = [
         f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}",
         *facts,

@@ -1,4 +1,4 @@
-"""`posenc train` and `posenc eval`: their help, `--cfg` and the like, a dry run, or the jobs."""
+"""`posenc train` and `posenc eval`: print help, what `--cfg` asks for, or a dry run; else run the jobs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from posenc.config.overrides import chosen_settings, command_tree, config_dir_of, groups
+from posenc.config.yaml_files import Setting, chosen_settings, command_tree, config_dir_of, groups
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.core.paths import choice_files
 from posenc.report.writers import terminal_width, write
+from posenc.running.invocation import Invocation
 
 if TYPE_CHECKING:
     from posenc.config.compose import Jobs
     from posenc.config.overrides import CommandLine
-    from posenc.running.invocation import Invocation
 
-WIDEST = 100  # columns of the help
-COLUMN = 34  # where comments begin at the latest, but for those of longer settings
+WIDEST_HELP = 100  # columns
+COMMENT_COLUMN = 34  # where comments begin at the latest, but for those of longer settings
 
 
 def run_train_or_eval(
     command: str,
     arguments: list[str],
-    own_flags: Collection[str],
+    command_flags: Collection[str],
     invocation: Invocation,
     *,
     dry_run: bool = False,
@@ -38,16 +38,16 @@ def run_train_or_eval(
     Under torchrun each process comes here with the same arguments.
     """
     if {"--help", "-h"} & set(arguments):
-        write(help_text(command, arguments, min(WIDEST, terminal_width())), sys.stdout)
+        write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
-    load_meter()  # begins: from here to the first step
+    load_meter()  # starts it: the load of the machine is measured from here to the first step
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
     from posenc.training.distributed import run_distributed
 
-    line = parse(arguments, command, own_flags)
-    if os.environ.get("RANK", "0") != "0" and (line.asks_hydra or dry_run or command == "eval"):
-        return 0  # of several processes of torchrun the first one answers, or measures
+    line = parse(arguments, command, command_flags)
+    if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
+        return 0  # the first process answers, or measures
     if line.asks_hydra:
         return _answer(command, line)
     if dry_run:
@@ -59,15 +59,21 @@ def run_train_or_eval(
     return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))
 
 
+def _is_another_process() -> bool:
+    """Tell whether torchrun started this process, and it is not the first of its run."""
+    return os.environ.get("RANK", "0") != "0"
+
+
 def _answer(command: str, line: CommandLine) -> int:
     """Print what Hydra's own flags ask for."""
-    from posenc.config.compose import compose_jobs, search_path, with_file
+    from posenc.config.compose import compose_jobs, search_path
+    from posenc.config.encoding_file import with_encoding_file
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
-        compose_jobs(command, line)  # wrong input is refused in posenc's words here too
+        compose_jobs(command, line)  # wrong input is refused in posenc's words, not in Hydra's
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*line.flags, *search_path(), *with_file(line.overrides)])
+    print_answer(command, [*line.flags, *search_path(), *with_encoding_file(line.overrides)])
     return 0
 
 
@@ -83,34 +89,52 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     if composed.sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
-    checked = current().in_turn(lambda: check_jobs(command, composed))
+    checked = current().in_turn(lambda: check_jobs(composed))
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
-        ((one, job),) = checked
-        return run_job(job, one.overrides, invocation)
-    invocation = replace(invocation, sweep=sweep_name(checked))
-    elsewhere = None
-    if composed.launcher is not None:
-        elsewhere = partial(launch, command, line, composed.launcher, invocation)
-    return run_sweep(command, line, checked, invocation, elsewhere)
+        return run_job(checked[0].job, checked[0].composed.overrides, invocation)
+    launcher = None if composed.launcher is None else partial(launch, command, line, composed.launcher)
+    return run_sweep(command, line, checked, replace(invocation, sweep=sweep_name(checked)), launcher)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:
     """Return examples, choices and settings with their comments, as the arguments choose them."""
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
-    config_dir, texts = config_dir_of(arguments), command_tree(command)["hydra"]["help"]
-    lines = [*texts["header"].splitlines(), "", "Choices (GROUP=CHOICE; --help behind it shows its keys)"]
-    for group, default in groups(command).items():
-        ends = f"; default {default}" if default else ""
-        choice = f"  {group}: {', '.join(choice_files(group, config_dir))}{ends}"
-        lines += textwrap.wrap(choice, width, subsequent_indent="    ", break_on_hyphens=False)
+    config_dir = config_dir_of(arguments)
+    texts = command_tree(command)["hydra"]["help"]
+    lines = texts["header"].splitlines()
+    lines += ["", "Choices (GROUP=CHOICE; --help behind it shows its keys)"]
+    lines += _choices(command, config_dir, width)
     lines += ["", "Settings (KEY=VALUE) and their defaults"]
-    shown = chosen_settings(command, overrides, config_dir)
-    words = [f"  {one.key}={one.value.replace(', ', ',').replace(': ', ':')}" for one in shown]
-    column = min(max(map(len, words)) + 2, COLUMN)
-    for word, one in zip(words, shown, strict=True):
-        begin = f"{word}  ".ljust(column)
-        lines += textwrap.wrap(one.comment, width, initial_indent=begin, subsequent_indent=" " * column) or [
-            word
-        ]
-    return "\n".join([*lines, "", *texts["footer"].splitlines()]) + "\n"
+    lines += _settings(chosen_settings(command, overrides, config_dir), width)
+    lines += ["", *texts["footer"].splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _choices(command: str, config_dir: str | None, width: int) -> list[str]:
+    """Return the groups of a command with the choices of each."""
+    lines: list[str] = []
+    for group, default in groups(command).items():
+        of_default = f"; default {default}" if default else ""
+        choices = f"  {group}: {', '.join(choice_files(group, config_dir))}{of_default}"
+        lines += textwrap.wrap(choices, width, subsequent_indent="    ", break_on_hyphens=False)
+    return lines
+
+
+def _settings(settings: list[Setting], width: int) -> list[str]:
+    """Return settings with their comments in a column of their own."""
+    assignments = [f"  {setting.key}={_on_a_command_line(setting.value)}" for setting in settings]
+    column = min(max(len(assignment) for assignment in assignments) + 2, COMMENT_COLUMN)
+    lines: list[str] = []
+    for assignment, setting in zip(assignments, settings, strict=True):
+        begin = f"{assignment}  ".ljust(column)
+        commented = textwrap.wrap(
+            setting.comment, width, initial_indent=begin, subsequent_indent=" " * column
+        )
+        lines += commented or [assignment]
+    return lines
+
+
+def _on_a_command_line(value: str) -> str:
+    """Return a value of a YAML file without the spaces that an override may not have."""
+    return value.replace(", ", ",").replace(": ", ":")

@@ -140,8 +140,6 @@ def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     options = {key: value for key, value in settings.items() if key in option_keys()}
     choice = Choice.model_validate({"name": settings["name"], **own_parameters(settings)})
     parameters = check_choice("attention", choice, ATTENTIONS, "there is no such attention")
-    if parameters.get("qk_norm") is False:  # earlier runs do not have it
-        del parameters["qk_norm"]
     return {
         "name": choice.name,
         **parameters,

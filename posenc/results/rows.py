@@ -130,7 +130,7 @@ class Row:
     def tuned(self) -> str | None:
         """How its learning rate was chosen on validation documents; None: it is the one that was given."""
         trains = [(member.run.config or {}).get("train") for member in self.members]
-        return next((str(t["tuned"]) for t in trains if isinstance(t, dict) and "tuned" in t), None)
+        return next((str(t["tuned"]) for t in trains if isinstance(t, dict) and t.get("tuned")), None)
 
     @property
     def full_label(self) -> str:
@@ -336,7 +336,7 @@ CODE = "code"
 def as_trained(settings: Mapping[str, Any]) -> str:
     """Return `rope+yarn` where it was trained with an extension, `rope -> nope` with a run's weights."""
     extend = (settings.get("extend") or {}).get("name")
-    name = str(spoken_name(settings.get("encoding"))) + (f"+{extend}" if extend else "")
+    name = str(spoken_name(settings.get("encoding"))) + (f"+{extend}" if extend not in (None, "none") else "")
     began = (settings.get("train") or {}).get("began")
     return f"{began['encoding']} -> {name}" if began else name
 
@@ -344,9 +344,11 @@ def as_trained(settings: Mapping[str, Any]) -> str:
 def _name(run: Run) -> str:
     """Return what a row is called: the encoding, and what was trained before it."""
     config = run.config or {}
-    if not isinstance(config.get("train"), dict) or not ("extend" in config or "began" in config["train"]):
+    began = config["train"].get("began") if isinstance(config.get("train"), dict) else None
+    extended = (config.get("extend") or {}).get("name", "none") != "none"
+    if not began and not extended:
         return encoding_of(run) or run.name
-    more = f" ({float(config['train']['tokens']) / 1e6:g}M tokens)" if "began" in config["train"] else ""
+    more = f" ({float(config['train']['tokens']) / 1e6:g}M tokens)" if began else ""
     return as_trained(config) + more
 
 

@@ -19,8 +19,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
-from posenc.running.eval_job import load_model, stored_run
-from posenc.running.subjects import library_of
+from posenc.running.stored_run import load_model, stored_run
+from posenc.running.subject_hf import library_of
 
 STILL = 1e30  # a rotation's frequencies divided by this turn nothing at any length
 THERE = "an encoding without hooks, or one that turns every pair of a head by the frequencies of a base"
@@ -37,12 +37,12 @@ def export_hf(run: str, folder: str) -> Path:
     if blocked := next((one for one in place.parents if one.exists() and not one.is_dir()), None):
         raise UserError("--hf", folder, f"{blocked} is no folder")
     stored = stored_run(run, [])
-    outline, length = stored.outline, int(stored.settings["context_length"])
+    outline, length = stored.outline, stored.settings.context_length
     rope = rope_parameters(outline, run)
     transformers = library_of("--hf")
     from tokenizers import Tokenizer as Library
 
-    model = load_model(stored, stored.checkpoint)
+    model = load_model(stored.settings, stored.shape, stored.checkpoint)
     shape, vocabulary = model.shape, model.embedding.num_embeddings
     config = transformers.ArceeConfig(
         vocab_size=vocabulary,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import is_hydras
@@ -14,64 +14,86 @@ from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.writers import show_runs
 from posenc.results.load import load_run
 from posenc.results.schema import Record, target_set
-from posenc.running.build import Job
-from posenc.running.eval_job import eval_job
+from posenc.running.evaluate import run_eval
 from posenc.running.invocation import Invocation
-from posenc.running.measure import run_eval
-from posenc.running.run_directory import HeldRunError
-from posenc.running.subjects import hf_job
-from posenc.running.train_job import TrainJob, run_train, train_job
+from posenc.running.job import Job
+from posenc.running.locks import HeldRunError
+from posenc.running.plan_evaluation import plan_evaluation
+from posenc.running.plan_training import plan_training
+from posenc.running.subject_hf import plan_hf
+from posenc.running.train import run_train
+from posenc.settings.tree import EvalCommandSettings, RunSettings
 from posenc.training.distributed import current
 
-CheckedJob = tuple[ComposedJob, Job]  # as composed, and as validated
 HELD = 75  # exit code of a sweep's job that finds its run held; EX_TEMPFAIL of sysexits.h
 
 
-def new_job(command: str, settings: dict[str, Any]) -> Job:
-    """Return the validated job of these settings, a TrainJob for `train`. Raises UserError."""
-    if command == "train":
-        return train_job(settings)
-    return eval_job(settings) if settings["subject"] is None else hf_job(settings)
+@dataclass(frozen=True)
+class CheckedJob:
+    """A job as it was composed, and as it was validated."""
+
+    composed: ComposedJob
+    job: Job
 
 
-def check_jobs(command: str, composed: Jobs) -> list[CheckedJob]:
+def plan_job(settings: RunSettings | EvalCommandSettings) -> Job:
+    """Return the validated job of composed settings. Raises UserError."""
+    if isinstance(settings, RunSettings):
+        return plan_training(settings)
+    return plan_evaluation(settings) if settings.subject is None else plan_hf(settings)
+
+
+def check_jobs(composed: Jobs) -> list[CheckedJob]:
     """Return the jobs, every one validated. Raises UserError for the first that is wrong.
 
     In a sweep an extension that does not apply to a run's encoding is left out and named, unless all are.
     """
-    count, kept, refused = len(composed.jobs), list[CheckedJob](), []
-    for number, one in enumerate(composed.jobs, 1):
+    count = len(composed.jobs)
+    checked: list[CheckedJob] = []
+    refusals: list[NotForThisEncodingError] = []
+    for number, entry in enumerate(composed.jobs, 1):
         try:
-            job = new_job(command, one.settings)
-            if count > 1:  # the documents of all jobs at once may be gigabytes
-                job.facts.loaded = None
-            kept.append((one, job))
+            job = plan_job(entry.settings)
         except NotForThisEncodingError as error:
             if count == 1:
                 raise
-            refused.append(error)
-            measured = one.settings["run"] or one.settings["subject"]["path"]
-            say(f"{measured}: left out: {error.value}: {error.problem}")
+            refusals.append(error)
+            say(f"{_measured(entry.settings)}: left out: {error.value}: {error.problem}")
         except UserError as error:
-            where = f"in job {number} of {count} ({' '.join(one.overrides)})"
-            raise error.within(where) if count > 1 else error from None
-    if not kept:
-        raise refused[0]
-    return kept
+            if count == 1:
+                raise
+            position = f"in job {number} of {count} ({' '.join(entry.overrides)})"
+            raise error.within(position) from None
+        else:
+            if count > 1:  # the documents of all jobs at once may be gigabytes
+                job.facts.loaded = None
+            checked.append(CheckedJob(entry, job))
+    if not checked:
+        raise refusals[0]
+    return checked
+
+
+def _measured(settings: EvalCommandSettings) -> str:
+    """Return the run, or the model, that a job of `posenc eval` measures."""
+    if settings.run is not None:
+        return settings.run
+    assert settings.subject is not None
+    return str(settings.subject.parameters["path"])
 
 
 def seed_by_seed(checked: list[CheckedJob]) -> list[CheckedJob]:
     """Return the jobs of the first seed, then those of the next: a comparison exists early."""
-    seeds = list(dict.fromkeys(one.settings.get("seed") for one, _ in checked))
-    return sorted(checked, key=lambda pair: seeds.index(pair[0].settings.get("seed")))
+    seeds = list(dict.fromkeys(entry.job.settings.seed for entry in checked))
+    return sorted(checked, key=lambda entry: seeds.index(entry.job.settings.seed))
 
 
 def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     try:
-        if isinstance(job, TrainJob):
-            current().connect(job.device, job.directory.name, job.batch_windows)
-            outcome = run_train(job, [o for o in overrides if not is_hydras(o)], invocation)
+        if job.training is not None:
+            current().connect(job.device, job.directory.name, job.training.batch_windows)
+            of_posenc = [text for text in overrides if not is_hydras(text)]
+            outcome = run_train(job, of_posenc, invocation)
         else:
             outcome = run_eval(job, invocation)
     except HeldRunError:
@@ -89,12 +111,19 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print a run's table, of these records or of all; with an extension also the values without it."""
     run = load_run(directory)
     if records is not None and run.problem is None:
-        extended = [r for r in records if r["extend"] is not None]
-        same = {(r["protocol"], r["checkpoint_step"], target_set(r)) for r in records}
-        plain = [
-            r
-            for r in run.records
-            if r["extend"] is None and (r["protocol"], r["checkpoint_step"], target_set(r)) in same
-        ]
-        run.records = [*plain, *extended] if extended else records
+        run.records = _with_crop_line(records, run.records)
     show_runs([run], sys.stdout, saved=directory)
+
+
+def _with_crop_line(records: list[Record], stored: list[Record]) -> list[Record]:
+    """Return records with an extension behind the stored ones of the same targets as trained."""
+    extended = [record for record in records if record["extend"] is not None]
+    if not extended:
+        return records
+    measured = {_targets(record) for record in records}
+    plain = [record for record in stored if record["extend"] is None and _targets(record) in measured]
+    return [*plain, *extended]
+
+
+def _targets(record: Record) -> tuple[object, ...]:
+    return record["protocol"], record["checkpoint_step"], target_set(record)

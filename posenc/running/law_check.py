@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from posenc.config.checks import check_model
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
 from posenc.core.console import shown
@@ -16,8 +15,10 @@ from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.subject import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
-from posenc.running.build import build_model, resolve_parts
+from posenc.running.checks import check_model
+from posenc.running.model_parts import build_model, check_parts
 from posenc.settings.numbers import check_whole
+from posenc.settings.tree import EncodingSettings, PositionsSettings, RunSettings
 
 # Big enough for every law, and all laws take a second. `model` and `context_length` choose another size.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
@@ -66,7 +67,7 @@ def check_encodings(
     refused: dict[str, UserError] = {}
     with shown("checked", len(jobs)) as progress:
         for number, job in enumerate(jobs):
-            name = spoken_name(job.settings["encoding"]) or ""
+            name = spoken_name(job.settings.encoding.plain()) or ""
             label = " ".join([name, *own_overrides(job, jobs)])
             progress.update(number, visible(label))
             try:
@@ -84,30 +85,46 @@ def check_encodings(
 def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tuple[dict[str, Any], Subject]:
     """Return the resolved settings of a job and the subject of the laws, built once. Raises UserError."""
     chosen = {group_of(key_of(override)) for override in job.overrides}
-    shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
-    length = job.settings["context_length"] if "context_length" in chosen else SHORT
-    settings = resolve_parts({**job.settings, "context_length": length})
+    shape = check_model(job.settings.model) if "model" in chosen else SMALL
+    length = job.settings.context_length if "context_length" in chosen else SHORT
+    settings = check_parts(job.settings.with_changes(context_length=length))
     too_short = "too short for the laws, which take means over tokens"
-    check_whole("context_length", settings["context_length"], least=SHORTEST, too_small=too_short)
+    check_whole("context_length", length, least=SHORTEST, too_small=too_short)
     subject = subject_of(settings, shape)
     subject.build(0)  # raises UserError for settings that make no sense together
     if like is not None:
-        reference = build_model({**settings, "encoding": like}, SMALL, VOCABULARY)
+        reference = build_model(changed(settings, 0, {"encoding": like}), SMALL, VOCABULARY)
         subject = replace(subject, like=reference.encoding)
-    return {**settings, "model": asdict(shape)}, subject
+    return {**settings.plain(), "model": asdict(shape)}, subject
 
 
-def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
-    """Return what the laws check, of resolved settings."""
+def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:
+    """Return what the laws check, of checked settings."""
 
     def build(seed: int, **changes: Any) -> Decoder:
-        changed = {**settings, **changes, "seed": settings["seed"] + seed}
-        for group in {"encoding", "attention"} & set(changes):
-            changed[group] = {**settings[group], **changes[group]}
-        return build_model(changed, shape, VOCABULARY)
+        return build_model(changed(settings, seed, changes), shape, VOCABULARY)
 
-    name = spoken_name(settings["encoding"]) or ""
-    return Subject(name, build, settings["context_length"], settings["encoding"])
+    encoding = settings.encoding.plain()
+    return Subject(spoken_name(encoding) or "", build, settings.context_length, encoding)
+
+
+def changed(settings: RunSettings, seed: int, changes: Mapping[str, Any]) -> RunSettings:
+    """Return the settings with a later seed and with the changes of a law.
+
+    Changes of encoding and attention are parameters; with a `name` another encoding is chosen.
+    """
+    values: dict[str, Any] = {"seed": settings.seed + seed}
+    for key, change in changes.items():
+        if key == "encoding" and "name" in change:
+            values[key] = EncodingSettings.model_validate(change)
+        elif key in ("encoding", "attention"):
+            group = getattr(settings, key)
+            values[key] = type(group).model_validate({**group.plain(), **change})
+        elif key == "positions":
+            values[key] = PositionsSettings.model_validate(change)
+        else:
+            values[key] = change
+    return settings.with_changes(**values)
 
 
 def line_of_callable(line: CommandLine, module: str) -> tuple[CommandLine, dict[str, Any] | None]:
@@ -119,9 +136,9 @@ def line_of_callable(line: CommandLine, module: str) -> tuple[CommandLine, dict[
     like_class = None
     if any(group_of(key_of(override)) == "encoding" for override in line.overrides):
         job = compose_jobs("train", line).jobs[0]
-        settings: dict[str, Any] = resolve_parts(job.settings)["encoding"]
-        like = settings
-        like_class = encoding_class(settings["name"], job.settings["plugins"])
+        encoding = check_parts(job.settings).encoding
+        like = encoding.plain()
+        like_class = encoding_class(encoding.name, job.settings.plugins)
     name, plugin = given_encoding(module, like_class)
     other_overrides = [
         override for override in line.overrides if group_of(key_of(override)) not in ("encoding", "plugins")

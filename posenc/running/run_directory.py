@@ -1,7 +1,7 @@
-"""The run directory: its locks, the run's state, and config.yaml, status.json, metrics.jsonl and log.txt.
+"""The files of a run directory: config.yaml, status.json, metrics.jsonl, log.txt, and results.json.
 
-Of several processes only the first one writes; for the others the writing functions do nothing. The folder
-may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
+Of several processes of a run only the first one writes; for the others the writing functions do nothing. The
+folder may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
 """
 
 from __future__ import annotations
@@ -26,95 +26,47 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import yaml
-from filelock import Timeout
 
-from posenc.core.atomic_files import (
-    CONTINUES,
-    cannot_write,
-    file_lock,
-    write_json_atomic,
-    write_text_atomic,
-)
-from posenc.core.console import say
-from posenc.core.errors import RunError, visible
-from posenc.results.load import assemble_results, load_run, read_file, read_json, read_records
+from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
+from posenc.core.errors import RunError
+from posenc.results.load import assemble_results, load_run, read_json, read_records
 from posenc.results.schema import RunFacts
-from posenc.running.invocation import WAIT
+from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
+from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
 LOG = "log.txt"
-FINISHED, DIVERGED, OPEN = "finished", "diverged", "open"
-
-
-class HeldRunError(RunError):
-    """Another process holds the run directory."""
-
-
-@contextmanager
-def locked(
-    directory: Path, name: str = "run", seconds: float = 0.5, *, waits: bool = False
-) -> Iterator[None]:
-    """Hold the run directory, made if need be; HeldRunError with the holder's pid and host after `seconds`.
-
-    With `waits` it waits instead. The kernel releases the lock when its holder dies;
-    not reliable on some network file systems.
-    """
-    if not current().is_first:
-        yield
-        return
-    lock = file_lock(directory / f".{name}.lock")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=seconds)
-        except Timeout:
-            holder = holder_of(directory, name)
-            if not waits:
-                problem = f"{visible(directory)} is being written by another process ({holder})"
-                raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
-            say(f"waiting for another process to finish {visible(directory)} ({holder})")
-            lock.acquire()
-    except OSError as error:
-        raise cannot_write(directory, error) from error
-    try:
-        # not in the lock file, which whoever tries to take it may empty
-        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
-        yield
-    finally:
-        lock.release()
-
-
-def holder_of(directory: Path, name: str) -> str:
-    """Return `pid N on HOST` of the last holder, safe to print."""
-    with contextlib.suppress(OSError, ValueError):
-        if text := read_file(directory, f".{name}.holder", 1000):
-            return visible(text.decode("utf-8", "replace"))
-    return "pid unknown"
-
-
-def is_held(directory: Path, name: str) -> bool:
-    """Tell whether a process holds it now."""
-    path = directory / f".{name}.lock"
-    try:
-        with file_lock(path, timeout=0) if path.exists() else contextlib.nullcontext():
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        return False  # whoever takes it will say why
+FINISHED = "finished"
+DIVERGED = "diverged"
+OPEN = "open"  # something is left to do
+PACKAGES = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
+STEP_OF_RECORD = re.compile(r"-step(\d+)-")
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
     """Let only the first process of the run call the function."""
 
     @functools.wraps(write)
-    def written(*args: P.args, **kwargs: P.kwargs) -> None:
+    def written_once(*args: P.args, **kwargs: P.kwargs) -> None:
         if current().is_first:
             write(*args, **kwargs)
 
-    return written
+    return written_once
+
+
+# --- config.yaml
+
+
+@by_the_first
+def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> None:
+    """Write config.yaml: resolved plain data."""
+    text = yaml.safe_dump(settings.plain(), sort_keys=False, allow_unicode=True)
+    write_text_atomic(directory / "config.yaml", text)
+
+
+# --- status.json
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -126,10 +78,11 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 @by_the_first
-def write_status(directory: Path, status: str, **more: Any) -> None:
+def write_status(directory: Path, status: str, **facts: Any) -> None:
     """Write status.json: running | finished | failed | diverged | interrupted, reason, host, pid, times."""
-    now, before = datetime.now(UTC).isoformat(timespec="seconds"), read_status(directory)
-    found = {
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    before = read_status(directory)
+    usual_facts = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),
@@ -141,13 +94,16 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
         "git_commit": git_commit(),
         "overrides": before.get("overrides"),
     }
-    write_json_atomic(directory / "status.json", {**found, **more})
+    write_json_atomic(directory / "status.json", {**usual_facts, **facts})
 
 
 @contextmanager
-def status_kept(directory: Path, stop: StopFlag, **about: object) -> Iterator[None]:
-    """Write `running` with `about`, and how it ends unless it finishes or diverges: that says itself."""
-    write_status(directory, "running", **about)
+def status_kept(directory: Path, stop: StopFlag, **facts: object) -> Iterator[None]:
+    """Write that the run is `running`, and how it ends if an exception ends it.
+
+    A run that finishes or diverges says so itself.
+    """
+    write_status(directory, "running", **facts)
     try:
         yield
     except BaseException as error:
@@ -160,28 +116,19 @@ def status_kept(directory: Path, stop: StopFlag, **about: object) -> Iterator[No
         raise
 
 
-@by_the_first
-def write_config(directory: Path, settings: dict[str, Any]) -> None:
-    """Write config.yaml, resolved plain data."""
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    write_text_atomic(directory / "config.yaml", text)
-
-
-def run_state(directory: Path, evaluation: dict[str, Any], retry: bool = False) -> str:
+def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> str:
     """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without `retry`) or OPEN."""
     if read_status(directory).get("status") == DIVERGED and not retry:
         return DIVERGED
-    measured = (load_run(directory).config or {}).get("eval") or {}
-    later = {"precision": "auto", "base_length": None, "key_tokens": None}  # earlier runs do not say them
-    measured = {**later, **measured}
-    if "recall" not in evaluation["protocols"]:  # nor this
-        measured["recall"] = evaluation.get("recall")
-    return FINISHED if was_finished(directory) and measured == evaluation else OPEN
+    config = load_run(directory).config or {}
+    is_measured = config.get("eval") == evaluation.plain()
+    return FINISHED if is_measured and was_finished(directory) else OPEN
 
 
-def is_done(directory: Path, evaluation: dict[str, Any], retry: bool = False) -> bool:
+def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> bool:
     """Tell whether nothing is left to do. Raises RunError for a run that diverged, without `retry`."""
-    if (state := run_state(directory, evaluation, retry)) == DIVERGED:
+    state = run_state(directory, evaluation, retry=retry)
+    if state == DIVERGED:
         hint = "try a smaller train.lr or another seed; --retry trains it again, from the start"
         raise RunError(f"this run diverged before: {read_status(directory).get('reason')}", hint=hint)
     return state == FINISHED
@@ -197,6 +144,9 @@ def forget_diverged(directory: Path) -> None:
     """Remove the checkpoints of a run that diverged, now that it is trained again."""
     if read_status(directory).get("status") == DIVERGED:
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+
+
+# --- metrics.jsonl
 
 
 @by_the_first
@@ -219,16 +169,22 @@ def drop_after(directory: Path, step: int) -> None:
     """
     path = directory / "metrics.jsonl"
     if path.exists():
-        kept = []
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a kill cut short
-                if json.loads(line)["step"] <= step:
-                    kept.append(line.decode() + "\n")
-        write_text_atomic(path, "".join(kept))
+        lines = [line for line in path.read_bytes().splitlines() if _is_logged_until(line, step)]
+        write_text_atomic(path, "".join(line.decode() + "\n" for line in lines))
     for record in (directory / "records").glob("[!.]*.json"):
-        found = re.search(r"-step(\d+)-", record.name)
-        if found and int(found[1]) > step:
+        match = STEP_OF_RECORD.search(record.name)
+        if match and int(match[1]) > step:
             record.unlink(missing_ok=True)
+
+
+def _is_logged_until(line: bytes, step: int) -> bool:
+    try:
+        return bool(json.loads(line)["step"] <= step)
+    except (ValueError, KeyError, TypeError):  # a kill cut the line short
+        return False
+
+
+# --- records and results.json
 
 
 def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
@@ -238,18 +194,25 @@ def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
 
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """Write results.json from records/; stored facts of a later step, or of this one unless `newer`, stay."""
+    """Write results.json from records/.
+
+    Stored facts stay if they are of a later step; of the same step too, unless `newer`.
+    """
     with locked(directory, "results", seconds=60):  # train and eval may end at the same time
-        before = load_run(directory).facts
-        if before is not None and before.get("steps", 0) >= facts["steps"] + int(newer):
-            facts = before
+        stored = load_run(directory).facts
+        if stored is not None and stored.get("steps", 0) >= facts["steps"] + int(newer):
+            facts = stored
         assemble_results(directory, facts)
+
+
+# --- what a stranger's folder may hold
 
 
 def refuse_links(directory: Path) -> None:
     """Raise RunError for a link, a pipe or a device in a run directory, except in W&B's own folder."""
     for folder, folders, files in os.walk(directory):  # follows no links
-        for path in (Path(folder) / name for name in (*folders, *files)):
+        for name in (*folders, *files):
+            path = Path(folder) / name
             with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
                 mode = path.lstat().st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -259,9 +222,12 @@ def refuse_links(directory: Path) -> None:
             folders[:] = [name for name in folders if name != "wandb"]
 
 
+# --- log.txt
+
+
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
-    """Log to log.txt too, and why it ends if it fails."""
+    """Log to log.txt too, and why the run ends if it fails."""
     if not current().is_first:
         yield
         return
@@ -277,9 +243,7 @@ def log_file(directory: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
-        failed = {"name": "posenc", "levelname": "ERROR", "msg": f"failed: {' '.join(reason.split())}"}
-        handler.handle(logging.makeLogRecord({**failed, "exc_info": sys.exc_info()}))
+        _log_failure(handler, error)
         raise
     finally:
         root.removeHandler(handler)
@@ -287,11 +251,20 @@ def log_file(directory: Path) -> Iterator[None]:
             handler.close()
 
 
+def _log_failure(handler: logging.Handler, error: BaseException) -> None:
+    """Write why a run failed, with the traceback, to its log alone."""
+    reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
+    attributes = {"name": "posenc", "levelname": "ERROR", "msg": f"failed: {' '.join(reason.split())}"}
+    handler.handle(logging.makeLogRecord({**attributes, "exc_info": sys.exc_info()}))
+
+
+# --- what the numbers may depend on
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions that the numbers may depend on."""
-    packages = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 @functools.cache
@@ -300,8 +273,8 @@ def git_commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    ask = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        return subprocess.run(ask, capture_output=True, text=True, timeout=5).stdout.strip() or None
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

@@ -22,13 +22,14 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posenc.config.compose import initialized, of_the_sweep, plain_settings
+from posenc.config.compose import initialized, of_the_sweep
 from posenc.config.hydra_adapter import launcher_of
 from posenc.config.overrides import CommandLine, is_hydras, quoted
+from posenc.config.typed import typed_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.running.invocation import WAIT, Invocation
-from posenc.running.jobs import new_job, run_job
+from posenc.running.jobs import plan_job, run_job
 from posenc.running.report_error import report_error
 from posenc.running.signals import CODES, InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import end_line
@@ -161,10 +162,10 @@ def _wait_until(condition: Callable[[], bool]) -> bool:
 def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:
     """Run one job in Slurm's process. Jobs of one run directory wait for each other, unless POSENC_WAIT=0."""
     overrides = list(HydraConfig.get().overrides.task)
-    settings = plain_settings(command, config)
+    settings = typed_settings(command, config)
     here = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
     try:
-        return preemptible(lambda: run_job(new_job(command, settings), overrides, here))
+        return preemptible(lambda: run_job(plan_job(settings), overrides, here))
     except Exception as error:
         return report_error(error, StopFlag())
 

@@ -41,6 +41,11 @@ def free(default: Any = ...) -> Any:
     return Field(default, json_schema_extra={"mark": Mark.FREE.name})
 
 
+def filled_in(default: Any = None) -> Any:
+    """Mark a field that posenc fills in, and no user may set; what is inside it has marks of its own."""
+    return Field(default, json_schema_extra={"filled_in": True})
+
+
 class Settings(BaseModel):
     """Typed settings that never change once made. Every field has a mark, or is a group of marked fields."""
 
@@ -96,6 +101,16 @@ class Choice(Settings):
         if mark_of(type(self).model_fields["name"].json_schema_extra) in marks:
             values |= self.parameters
         return values
+
+
+def keys_of_users(model: type[BaseModel]) -> list[str]:
+    """Return the fields of a settings type that users may set."""
+    return [name for name, field in model.model_fields.items() if not is_filled_in(field.json_schema_extra)]
+
+
+def is_filled_in(extra: Any) -> bool:
+    """Tell by a field's extra data whether posenc fills the field in."""
+    return isinstance(extra, dict) and bool(extra.get("filled_in"))
 
 
 def flattened(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

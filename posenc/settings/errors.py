@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from posenc.core.errors import UserError, nearest
+from posenc.settings.base import keys_of_users
 from posenc.settings.numbers import LARGEST_WHOLE, as_typed
 
 WORDS = {
@@ -42,19 +43,25 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
     if value is None:
         return UserError(key, "null", "must be given", allowed=allowed_values(field))
     if kind == "literal_error":
-        return UserError(key, value, "not one of its choices", allowed=choices_of(field))
-    return UserError(
-        key, as_typed(value), problem_of(kind, first["msg"], field), allowed=allowed_values(field)
-    )
+        return _not_a_choice(key, value, field)
+    written = as_typed(value) if _is_whole(field) else value
+    problem = problem_of(kind, first["msg"], field)
+    return UserError(key, written, problem, allowed=allowed_values(field))
+
+
+def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError:
+    """Return the error for a word that is none of a field's few, which may take numbers beside them."""
+    close = nearest(str(value), [str(choice) for choice in choices_of(field)])
+    hint = f"did you mean: {close}" if close else ""
+    return UserError(key, value, "not one of its choices", allowed=allowed_values(field), hint=hint)
 
 
 def problem_of(kind: str, message: str, field: FieldInfo | None) -> str:
     """Return what is wrong with a value, by the kind of pydantic's error."""
-    is_whole = field is not None and int in _types_in(field.annotation)
     if kind in BELOW:
-        return "too small" if is_whole else "out of range"
+        return "too small" if _is_whole(field) else "out of range"
     if kind in ABOVE:
-        return "too large" if is_whole else "out of range"
+        return "too large" if _is_whole(field) else "out of range"
     if kind in CUSTOM:
         return message
     if kind == "too_short":
@@ -99,10 +106,7 @@ def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     for part in path:
         field = current.model_fields.get(str(part)) if current is not None else None
         current = None if field is None else _model_in(field.annotation)
-    if current is None:
-        return []
-    # a field with a default is not for users: posenc fills it in
-    return [name for name, field in current.model_fields.items() if field.is_required()]
+    return [] if current is None else keys_of_users(current)
 
 
 def allowed_values(field: FieldInfo | None) -> str:
@@ -125,7 +129,8 @@ def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if origin is Annotated:
         return describe(options[0], [*options[1:], *metadata])
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(option) for option in options)
+        words = " or ".join(describe(option) for option in options if option is not type(None))
+        return f"{words}, or null" if type(None) in options else words
     if origin is list:
         return f"a list, each {describe(options[0])}"
     if origin is tuple:
@@ -148,6 +153,11 @@ def _bounds(kind: type, metadata: Sequence[Any]) -> str:
         elif isinstance(bound, annotated_types.Le):
             text += f" to {bound.le}"
     return text
+
+
+def _is_whole(field: FieldInfo | None) -> bool:
+    """Tell whether a field takes whole numbers."""
+    return field is not None and int in _types_in(field.annotation)
 
 
 def _types_in(annotation: Any) -> set[Any]:

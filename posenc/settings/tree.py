@@ -16,6 +16,7 @@ from posenc.settings.base import (
     Mark,
     Settings,
     defines_run,
+    filled_in,
     flattened,
     free,
     per_seed,
@@ -158,8 +159,8 @@ class TrainSettings(Settings):
     compile: AutoOrBool = free()
     checkpoint_seconds: NonNegative = free()
     log_every: CountingNumber = free()  # updates
-    began: InitialWeights | None = None
-    tuned: str | None = free(None)  # how `lr=tuned` was chosen
+    began: InitialWeights | None = filled_in()
+    tuned: str | None = filled_in()  # how `lr=tuned` was chosen
 
 
 class EvalSettings(Settings):
@@ -185,7 +186,10 @@ class SweepSettings(Settings):
     jobs: CountingNumber | None = free()
     slots: CountingNumber = free()
     fail_fast: Flag = free()
-    also: list[str] = free([])  # of `posenc train` alone
+
+
+class TrainSweepSettings(SweepSettings):
+    also: list[str] = free()  # other experiments
 
 
 class TrackingSettings(Choice):
@@ -195,7 +199,7 @@ class TrackingSettings(Choice):
 class MeasuredSettings(Settings):
     """What every stored model has: trained by posenc, or given to it."""
 
-    schema_version: Literal[2] = free(SCHEMA_VERSION)
+    schema_version: Literal[2] = filled_in(SCHEMA_VERSION)
     encoding: EncodingSettings
     data: DataSettings
     tokenizer: TokenizerSettings
@@ -229,7 +233,7 @@ class RunSettings(MeasuredSettings):
     name: Text | None = free()
     runs_dir: Text = free()
     plugins: list[str] = free()
-    sweep: SweepSettings | None = free(None)  # not stored: it is no part of a run
+    sweep: TrainSweepSettings | None = free(None)  # not stored: it is no part of a run
 
     def identity(self) -> dict[str, Any]:
         """Return what the run's hash covers, beside its corpus and the code of its encoding."""
@@ -275,9 +279,9 @@ class EvalCommandSettings(Settings):
     context_length: AutoOrLength | None  # T of a subject
     device: Text
     plugins: list[str]
-    subject: Choice | None
+    subject: Choice | None = None  # a group without a choice is no key
     extend: ExtendRequest
-    data: DataSettings | None
+    data: DataSettings | None = None
     tracking: TrackingSettings
     eval: EvalOverrides
     sweep: SweepSettings

@@ -22,7 +22,7 @@ from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import conf_dir, output_file
-from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.protocols import protocol_names
 from posenc.report import captions
 from posenc.results.settings import own_yaml, parse_multiple
 from posenc.tracking import (
@@ -195,8 +195,8 @@ def make_dashboard(
     """Save the workspace, bars at `length` times T, and print its address; or write its JSON to `out`."""
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     multiple = captions.length(parse_multiple(length, "--length"))
-    if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
-        raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
+    if protocol.partition("+")[0] not in protocol_names():  # fixed-target+yarn: with a test-time extension
+        raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
     if (project := project or settings().project) is None:
         project = str(own_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
     view, owner = (project, protocol, multiple), entity or settings().entity

@@ -241,8 +241,8 @@ def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> RowDoc
 
 def peer_model(peer: Peer, attention: str, case: BenchCase) -> PeerModel:
     """Return the peer's model of the case's size."""
-    torch.manual_seed(case.step.parts["seed"])
-    size = case.step.shape, case.step.parts["context_length"], case.vocab_size
+    torch.manual_seed(case.step.settings.seed)
+    size = case.step.shape, case.step.settings.context_length, case.vocab_size
     return peer.model(attention, *size).to(case.step.device)
 
 

@@ -20,8 +20,9 @@ import transformers
 
 import posenc
 from posenc.data import prepare
-from posenc.evaluation import fixed_target
-from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 import hf_models
@@ -54,7 +55,9 @@ def texts(path: Path, window: int) -> tuple[torch.Tensor, int]:
     """Return the inputs and targets of posenc's windows, (N, window + 1), and how many are targets."""
     run = posenc.evaluate("hf", **{"subject.path": path, "context_length": T, "device": "cpu", **ASKED})
     store = prepare(run.config["data"], run.config["tokenizer"])
-    plan = fixed_target.plan(EvalRequest(store, "test", [T, 2 * T, 8 * T], T, 0.25, TARGETS, T // 4))
+    lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
+    protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
+    plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=TARGETS))
     stops = store.splits["test"].starts[plan.documents] + plan.ends
     rows = np.stack([store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
     return torch.from_numpy(rows), plan.block

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from posenc.data import prepare
 from posenc.encodings.registry import default_parameters
-from posenc.evaluation import fixed_target
-from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest
-from posenc.running.build import build_model
-from posenc.running.eval_job import StoredRun, stored_run
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
+from posenc.running.model_parts import build_model
+from posenc.running.stored_run import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
 TARGETS = 8000
@@ -167,29 +168,35 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
 
 def row_of(run: StoredRun) -> str:
     """The encoding's name, its settings that are not those of conf/, and the seed where it is not 0."""
-    settings = run.settings["encoding"]
+    settings = run.settings.encoding.plain()
     usual = {"name": settings["name"], **default_parameters(settings["name"])}
     changed = [f"{key}={value}" for key, value in settings.items() if usual.get(key) != value]
-    seed = [f"seed {run.settings['seed']}"] if run.settings["seed"] else []
+    seed = [f"seed {run.settings.seed}"] if run.settings["seed"] else []
     return " ".join([settings["name"], *changed, *seed])
 
 
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
     """Nats per token at each multiple of T."""
-    train_length = run.settings["context_length"]
-    store = prepare(run.settings["data"], run.settings["tokenizer"])
+    train_length = run.settings.context_length
+    store = prepare(run.settings.data.plain(), run.settings.tokenizer.plain())
     model = build_model(run.settings, run.shape, store.vocab_size)
     load_weights(run.checkpoint.path, model)
     alter(model.encoding)
     windows = [multiple * train_length for multiple in MULTIPLES]
-    asked = EvalRequest(
-        store, "test", windows, train_length, target_fraction=0.25, max_targets=TARGETS, stride=16
+    protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
+    lengths = EvalLengths.of(windows, train_length)
+    plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=TARGETS))
+    context = EvalContext(
+        model=model.eval(),
+        context_length=train_length,
+        seed=0,
+        precision="fp32",
+        device=torch.device("cpu"),
+        store=store,
+        split="test",
+        batch_tokens=4096,
     )
-    plan = fixed_target.plan(asked)
-    subject = EvalContext(
-        model.eval(), train_length, 0, "fp32", torch.device("cpu"), store, "test", batch_tokens=4096
-    )
-    sums = [fixed_target.measure(subject, plan, window) for window in windows]
+    sums = [protocol.measure(context, plan, window) for window in windows]
     return [float(one.nats.sum() / one.targets.sum()) for one in sums]
 
 
@@ -198,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("runs", nargs="+", help="run directories of " + ", ".join(ALTERED))
     runs = [stored_run(directory, []) for directory in parser.parse_args().runs]
-    names = [str(run.settings["encoding"]["name"]) for run in runs]
+    names = [run.settings.encoding.name for run in runs]
     if unknown := sorted(set(names) - set(ALTERED)):
         parser.error(f"only {', '.join(ALTERED)}: {', '.join(unknown)}")
     found = json.loads(OUT.read_text()) if OUT.is_file() else {}

@@ -19,7 +19,7 @@ def mine(place):
 
 def jobs(*words):
     composed = compose_jobs("train", parse(list(words))).jobs
-    return [(one.settings["encoding"], one.settings["plugins"]) for one in composed]
+    return [(one.settings.encoding.plain(), one.settings.plugins) for one in composed]
 
 
 def test_ways_to_say_it(mine):

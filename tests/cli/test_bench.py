@@ -17,7 +17,7 @@ from posenc.config.overrides import CommandLine
 from posenc.model.decoder import ModelShape, forward_flops, training_flops
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work
-from posenc.running.build import build_model
+from posenc.running.model_parts import build_model
 from posenc.training.loop import NextTokenLoss, gradients
 
 LENGTH = 16
@@ -48,7 +48,7 @@ def operations_a_token(model, *, training):
 @pytest.fixture(params=["encoding=nope", "encoding=rope", "encoding=alibi", "attention=mla"])
 def model(request):
     (case,) = cases_of(request.param, f"context_length={LENGTH}")
-    return build_model(case.step.parts, SHAPE, VOCABULARY)
+    return build_model(case.step.settings, SHAPE, VOCABULARY)
 
 
 def test_operations_of_a_forward_pass_are_those_that_run(model):

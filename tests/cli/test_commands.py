@@ -15,8 +15,10 @@ import yaml
 from posenc import __version__
 from posenc.cli import app
 from posenc.cli.catalogue import PLACES, print_catalogue
+from posenc.config.completion import candidates
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import candidates, groups, parse
+from posenc.config.overrides import parse
+from posenc.config.yaml_files import groups
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.registry import encoding_class

@@ -9,14 +9,15 @@ import pytest
 import tiny
 from fake_runs import only_run, stamps
 
-from posenc.cli.dry_run import Rates, estimate, rates_of
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_run
+from posenc.running import estimate as estimates
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work
-from posenc.running.train_job import train_job
+from posenc.running.estimate import Rates, estimate
+from posenc.running.plan_training import plan_training
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def quick(monkeypatch):
     """A dry run keeps its process off the network, while this one goes on."""
     monkeypatch.setenv("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
     monkeypatch.setattr("posenc.cli.dry_run.go_offline", lambda: None)
-    monkeypatch.setattr("posenc.cli.dry_run.CALIBRATION", 0.05)
+    monkeypatch.setattr(estimates, "CALIBRATION_SECONDS", 0.05)
 
 
 def jobs(corpus, *words):
@@ -72,10 +73,12 @@ def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
     assert result.code == 1 and "does not fit: 0 MB free" in " ".join(result.out.split())
 
 
-def test_the_cost_that_encodings_declare_counts(place, corpus):
+def test_the_cost_that_encodings_declare_counts(place, corpus, monkeypatch):
+    monkeypatch.setattr(estimates, "measure_rates", lambda *_: Rates(flop=1e-11, times=0.0, call=0.0))
+
     def seconds(*words):
         (one,) = jobs(corpus, *words)
-        return estimate(train_job(one.settings), Rates(flop=1e-11, times=0.0, call=0.0)).training_seconds
+        return estimate(plan_training(one.settings)).training_seconds
 
     plain, (cost, _) = seconds("encoding=nope"), encoding_class("cope").cost
     assert seconds("encoding=cope") == pytest.approx(cost * plain, rel=0.02)  # it has parameters
@@ -86,8 +89,8 @@ def test_the_cost_that_encodings_declare_counts(place, corpus):
 def test_an_estimate_is_right_within_a_factor(place, corpus):
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
     found = jobs(corpus, "model.d_model=64")
-    job, (case,) = train_job(found[0].settings), make_cases(found, "none")
-    said = estimate(job, rates_of(job)).training_seconds / job.steps
+    job, (case,) = plan_training(found[0].settings), make_cases(found, "none")
+    said = estimate(job).training_seconds / job.training.steps
     work, times = training_work(case, case.model()), []
     for _ in range(20):
         began = time.thread_time()

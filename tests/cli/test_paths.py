@@ -31,10 +31,10 @@ def test_a_path_is_what_was_written(path):
 
 
 def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(place):
-    assert [one["runs_dir"] for one in settings_of("-m", "runs_dir=a b,~/ö")] == ["a b", "~/ö"]
+    assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~/ö")] == ["a b", "~/ö"]
     (place / "a b,~").mkdir()
-    assert [one["runs_dir"] for one in settings_of("-m", "runs_dir=a b,~")] == ["a b,~"]
-    assert settings_of("runs_dir=${experiment_name}/x")[0]["runs_dir"] == "default/x"
+    assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~")] == ["a b,~"]
+    assert settings_of("runs_dir=${experiment_name}/x")[0].runs_dir == "default/x"
 
 
 def test_runs_lie_where_the_path_says(train, posenc, place, corpus, monkeypatch):
@@ -59,7 +59,7 @@ def runs(run_copy, place):
 
 
 def runs_of(*words):
-    return [settings["run"] for settings in settings_of("-m", *words, command="eval")]
+    return [settings.run for settings in settings_of("-m", *words, command="eval")]
 
 
 def test_a_folder_stands_for_every_run_below_it_and_a_glob_for_what_it_matches(runs, monkeypatch):

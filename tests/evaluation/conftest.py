@@ -2,13 +2,17 @@ import numpy as np
 import pytest
 import tiny_model
 import torch
+from measuring import SETTINGS, protocol_of
 from tiny_model import T
 from token_stores import ask
 
-from posenc.evaluation import PROTOCOLS, forward_cache, induction
+from posenc.evaluation import passes
 from posenc.evaluation.evaluate import evaluate, plan_cells
-from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import RecallGrid
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols import induction, key_tokens, protocol_names
+from posenc.settings.tree import PlantSettings
+
+PLANT = PlantSettings(share=0.5, pairs=2, cue=1, alphabet=64, weight=1.0)
 
 
 @pytest.fixture
@@ -18,22 +22,27 @@ def few_sequences(monkeypatch):
 
 
 @pytest.fixture
+def every_third_is_key(monkeypatch):
+    """Every third target is a key token, without a reference."""
+
+    def every_third(run, blocks):
+        return np.arange(len(blocks.ends) * blocks.block).reshape(-1, blocks.block) % 3 == 0
+
+    monkeypatch.setattr(key_tokens, "stored_keys", every_third)
+
+
+@pytest.fixture
 def windows_passed(monkeypatch):
     """Tokens of every window that went through the model, a number for each."""
-    made = []
-    forward = forward_cache._forward
+    passed = []
+    forward = passes.forward
 
-    def counted(subject, batch, *others):
-        made.extend([batch.shape[1] - 1] * len(batch))
-        return forward(subject, batch, *others)
+    def counted(context, tokens, *others):
+        passed.extend([tokens.shape[1] - 1] * len(tokens))
+        return forward(context, tokens, *others)
 
-    monkeypatch.setattr(forward_cache, "_forward", counted)
-    return made
-
-
-def every_third(blocks):
-    """Call every third target a key token."""
-    return np.arange(len(blocks.ends) * blocks.block).reshape(-1, blocks.block) % 3 == 0
+    monkeypatch.setattr(passes, "forward", counted)
+    return passed
 
 
 @pytest.fixture
@@ -48,7 +57,16 @@ def subject_of(store):
             for name, parameter in model.named_parameters():
                 if "attention" in name and parameter.ndim == 2:
                     parameter.mul_(3)
-        return EvalContext(model, T, 0, "fp32", torch.device("cpu"), chosen, "test", batch_tokens)
+        return EvalContext(
+            model=model,
+            context_length=T,
+            seed=0,
+            precision="fp32",
+            device=torch.device("cpu"),
+            store=chosen,
+            split="test",
+            batch_tokens=batch_tokens,
+        )
 
     return make
 
@@ -58,23 +76,23 @@ def asked_of(store):
     """What protocols are asked for, of the tiny corpus at its T."""
 
     def make(windows, **changes):
-        plant = {"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 1.0}
-        usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
-        return ask(**{"windows": windows, "key_tokens": every_third, **usual, **changes})
+        return ask(**{"store": store, "windows": windows, "max_targets": 300, "plant": PLANT, **changes})
 
     return make
 
 
 @pytest.fixture
-def measured(tmp_path, asked_of, few_sequences):
+def measured(tmp_path, asked_of, few_sequences, every_third_is_key):
     """Records of a subject by (protocol, window), of all protocols unless some are named."""
 
     def go(subject, windows, **changes):
-        on_cell = changes.pop("on_cell", lambda record, was_there: None)
-        protocols = changes.pop("protocols", list(PROTOCOLS))
+        on_cell = changes.pop("on_cell", lambda record, was_stored: None)
+        names = changes.pop("protocols", protocol_names())
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
-        asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
-        cells = plan_cells(subject, asked, protocols)
+        settings = {key: changes.pop(key) for key in SETTINGS if key in changes}
+        request = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
+        protocols = [protocol_of(name, **settings) for name in names]
+        cells = plan_cells(subject, request, protocols)
         records = evaluate(cells, folder, corpus="files", checkpoint_step=1, on_cell=on_cell)
         return {(r["protocol"], r["window"]): r for r in records}
 

@@ -9,14 +9,14 @@ import math
 
 import torch
 
-from posenc.evaluation import recall
+from posenc.evaluation.protocols import recall
 
 
 @torch.no_grad()
 def loss_of(subject, inputs, target, length):
     """Nats of the target after `inputs`, the earlier part of a window of `length` tokens."""
-    model, extension = subject.model.eval(), subject.extension
-    acting = None if extension is None else extension.effective_encoding(length)
+    model = subject.model.eval()
+    acting = None if subject.extension is None else subject.extension.effective_encoding(length)
     logits = model(torch.tensor([inputs]), torch.arange(len(inputs)), encoding=acting)[0, -1].double()
     shifted = logits - logits.max()
     return float(torch.log(torch.exp(shifted).sum()) - shifted[target])
@@ -35,8 +35,10 @@ def in_blocks(subject, plan, window):
 
 def in_keys(subject, plan, window):
     """Those targets of the blocks that are key tokens."""
-    every = zip(in_blocks(subject, plan, window), plan.keys.ravel().tolist(), strict=True)
-    yield from (target for target, key in every if key)
+    targets = in_blocks(subject, plan, window)
+    for target, is_key in zip(targets, plan.is_key.ravel().tolist(), strict=True):
+        if is_key:
+            yield target
 
 
 def in_spans(window_of):
@@ -78,9 +80,9 @@ def copied(subject, plan, window):
 
 
 def recalled(subject, plan, window):
-    """The last token of each window of every line."""
-    for line in plan.fitting(window):
-        windows = recall.windows_at(subject, plan, window, *line).tolist()
+    """The last token of each window of every question."""
+    for question in plan.fitting(window):
+        windows = recall.windows_of(subject, plan, window, question).tolist()
         for document, text in zip(plan.documents.tolist(), windows, strict=True):
             yield document, text, 0, window, window
 
@@ -97,15 +99,16 @@ WAYS = {
 }
 
 
-def furthest(subject, module, plan, window, sums):
+def furthest(subject, protocol, plan, window, sums):
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
     slow = {}
-    for document, text, first, place, length in WAYS[module.NAME](subject, plan, window):
-        slow.setdefault(document, []).append(loss_of(subject, text[first:place], text[place], length))
-    assert dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True)) == {
-        document: len(losses) for document, losses in slow.items()
-    }
-    return max(
-        abs(nats - math.fsum(slow[document])) / len(slow[document])
-        for document, nats in zip(sums.documents.tolist(), sums.nats.tolist(), strict=True)
-    )
+    for document, text, first, place, length in WAYS[protocol.name](subject, plan, window):
+        loss = loss_of(subject, text[first:place], text[place], length)
+        slow.setdefault(document, []).append(loss)
+    counts = dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True))
+    assert counts == {document: len(losses) for document, losses in slow.items()}
+    differences = []
+    for document, nats in zip(sums.documents.tolist(), sums.nats.tolist(), strict=True):
+        losses = slow[document]
+        differences.append(abs(nats - math.fsum(losses)) / len(losses))
+    return max(differences)

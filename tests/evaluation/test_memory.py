@@ -11,8 +11,8 @@ from tiny_model import T
 from posenc.core import machine as machine_module
 from posenc.core.machine import free_memory
 from posenc.encodings.base import Encoding
-from posenc.evaluation import forward_cache
-from posenc.evaluation.forward_cache import memory_needed
+from posenc.evaluation import passes
+from posenc.evaluation.passes import memory_needed
 from posenc.training.device import LiveTensors
 
 
@@ -22,11 +22,11 @@ def squared(n):
     del rows, pairs
 
 
-def test_what_a_window_needs_is_known_from_shorter_ones():
-    for window in (1024, 1000, 17):
-        with LiveTensors() as meter:
-            squared(window)
-        assert memory_needed(squared, window) == pytest.approx(meter.peak, rel=1e-6)
+@pytest.mark.parametrize("window", [1024, 1000, 17])
+def test_what_a_window_needs_is_known_from_shorter_ones(window):
+    with LiveTensors() as meter:
+        squared(window)
+    assert memory_needed(squared, window) == pytest.approx(meter.peak, rel=1e-6)
 
 
 class Quadratic(Encoding):
@@ -37,29 +37,66 @@ class Quadratic(Encoding):
         return x + pairs.sum((0, 2))[:, None].to(x.dtype)
 
 
-def test_what_would_not_fit_is_noted_and_never_tried(subject_of, measured, windows_passed, monkeypatch):
+LONG = 12 * T
+
+
+@pytest.fixture
+def quadratic_records(subject_of, measured, monkeypatch):
+    """Records of two protocols by a model that needs too much memory for a window of 12T."""
     subject = subject_of("nope")
     subject.model._effective = (Quadratic(subject.model.encoding.shape),)
-    monkeypatch.setattr(forward_cache, "free_memory", lambda: 2_000_000)
-    records = measured(subject, [T, 12 * T], protocols=["fixed-target", "nonoverlapping"], max_targets=50)
-    for protocol in ("fixed-target", "nonoverlapping"):
-        assert records[protocol, T]["nats"] is not None
-        words = rf"oom at {12 * T} tokens, batch 1: needs about [\d.]+ GB, 0\.002 GB free"
-        assert re.fullmatch(words, records[protocol, 12 * T]["note"])
-        assert records[protocol, 12 * T]["nats"] is None
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "free_memory", lambda: 2_000_000)
+        return measured(subject, [T, LONG], protocols=["fixed-target", "nonoverlapping"], max_targets=50)
+
+
+@pytest.mark.parametrize("protocol", ["fixed-target", "nonoverlapping"])
+def test_a_window_that_would_not_fit_is_noted_with_what_it_needs(quadratic_records, protocol):
+    note = rf"oom at {LONG} tokens, batch 1: needs about [\d.]+ GB, 0\.002 GB free"
+    assert re.fullmatch(note, quadratic_records[protocol, LONG]["note"])
+    assert quadratic_records[protocol, LONG]["nats"] is None
+
+
+@pytest.mark.parametrize("protocol", ["fixed-target", "nonoverlapping"])
+def test_shorter_windows_are_measured_all_the_same(quadratic_records, protocol):
+    assert quadratic_records[protocol, T]["nats"] is not None
+
+
+def test_a_window_that_would_not_fit_is_never_tried(windows_passed, quadratic_records):
     assert max(windows_passed) == 2 * T - 8  # an eighth of it, or T
-    again = measured(subject_of("nope"), [T, 12 * T], protocols=["fixed-target"], max_targets=50)
-    assert again["fixed-target", 12 * T]["nats"] is not None
 
 
-def test_free_memory_is_the_least_of_machine_and_group(tmp_path, monkeypatch):
+def test_with_room_the_window_is_measured(subject_of, measured):
+    records = measured(subject_of("nope"), [T, LONG], protocols=["fixed-target"], max_targets=50)
+    assert records["fixed-target", LONG]["nats"] is not None
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """Write files of a control group below a root; return the root. The machine itself has 20 GB."""
     machine = SimpleNamespace(available=20_480_000_000)
     monkeypatch.setattr(machine_module.psutil, "virtual_memory", lambda: machine)
     root = write(tmp_path, {"proc/self/cgroup": "0::/a\n"})
-    assert free_memory(root) == machine.available
-    own = {"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}
-    write(root / "sys/fs/cgroup", own)
-    assert free_memory(root) == 1007
-    below = {"a/memory.max": "9000\n", "a/memory.current": "1\n"}
-    write(root / "sys/fs/cgroup", {**below, "memory.max": "max\n"})
-    assert free_memory(root) == 8999
+
+    def make(files):
+        write(root / "sys/fs/cgroup", files)
+        return root
+
+    return make
+
+
+OWN_LIMIT = {"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}
+LIMIT_BELOW = {"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}
+
+
+def test_without_a_limit_free_memory_is_the_machines(group):
+    assert free_memory(group({})) == 20_480_000_000
+
+
+def test_a_limit_of_the_group_counts_without_its_inactive_files(group):
+    assert free_memory(group(OWN_LIMIT)) == 1007
+
+
+def test_the_least_of_nested_groups_counts(group):
+    group(OWN_LIMIT)
+    assert free_memory(group(LIMIT_BELOW)) == 8999

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_runs import only_run, read_json
 
-from posenc.evaluation import forward_cache
+from posenc.evaluation import passes
 
 pytestmark = pytest.mark.faults
 PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions]"
@@ -19,11 +19,11 @@ def notes(place):
 
 def beyond(limit, do):
     """The forward pass, with something done to the losses of longer windows."""
-    real = forward_cache._forward
+    real = passes.forward
 
     def forward(*given):
-        losses = real(*given)
-        return do(losses) if len(given[2]) > limit else losses
+        losses, best = real(*given)
+        return do(losses) if len(given[2]) > limit else losses, best
 
     return forward
 
@@ -32,7 +32,7 @@ def beyond(limit, do):
 def test_a_loss_that_is_not_finite_at_a_length_is_noted_there_and_is_no_number_anywhere(
     train, posenc, place, monkeypatch, value
 ):
-    monkeypatch.setattr(forward_cache, "_forward", beyond(32, lambda losses: losses * float(value)))
+    monkeypatch.setattr(passes, "forward", beyond(32, lambda losses: losses * float(value)))
     result = train("encoding=rope", PROTOCOLS)
     assert result.code == 0, result.err
     found = notes(place)
@@ -54,7 +54,7 @@ def test_memory_that_runs_out_at_a_length_is_noted_there_and_measured_again(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(forward_cache, "_forward", beyond(32, refuse))
+        patch.setattr(passes, "forward", beyond(32, refuse))
         result = train("encoding=rope")
         assert result.code == 0 and "oom" in result.out, result.err
     assert str(notes(place)["fixed-target", 64]).startswith("oom at 64 tokens, batch 1: ")

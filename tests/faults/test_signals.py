@@ -58,7 +58,7 @@ def test_before_anything_is_saved_a_signal_ends_the_command(train, place, monkey
     ("module", "name", "calls", "more"),
     [
         ("posenc.training.loop", "autocast", 1, ()),  # the first step may compile for a minute
-        ("posenc.evaluation.forward_cache", "token_losses", 3, ("eval.batch_tokens=64",)),
+        ("posenc.evaluation.passes", "token_losses", 3, ("eval.batch_tokens=64",)),
     ],
 )
 def test_a_long_call_is_not_waited_for(train, monkeypatch, module, name, calls, more):

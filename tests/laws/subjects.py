@@ -2,24 +2,37 @@
 
 import functools
 
+from composed import train_settings
+
 from posenc.encodings.base import Shape
 from posenc.encodings.options import build_options
 from posenc.encodings.positions import position_limits
-from posenc.encodings.registry import default_parameters, resolve_encoding
+from posenc.encodings.registry import default_parameters
 from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
-from posenc.running.law_check import SHORT, SMALL, VOCABULARY, subject_of
+from posenc.running.law_check import SHORT, SMALL, VOCABULARY, changed, subject_of
+from posenc.running.model_parts import check_parts
 from posenc.settings.signature import check_arguments
 
 ATTENTION = {"name": "mha", "window": None, "scale": "none"}
-SETTINGS = {"attention": ATTENTION, "positions": {"name": "contiguous"}, "context_length": SHORT}
-SETTINGS |= {"seed": 0, "plugins": []}
+CONTIGUOUS = {"name": "contiguous"}
+
+
+@functools.cache
+def default_settings():
+    """Checked settings of `posenc train` at the length of the laws."""
+    return train_settings(f"context_length={SHORT}")
+
+
+def subject(encoding, **groups):
+    """An encoding's settings, beside other choices of attention or positions, as a subject."""
+    return subject_of(check_parts(changed(default_settings(), 0, {"encoding": encoding, **groups})))
 
 
 @functools.cache
 def named(name):
     """A shipped encoding with the parameters of its YAML."""
-    return subject_of({**SETTINGS, "encoding": resolve_encoding({"name": name, **default_parameters(name)})})
+    return subject({"name": name, **default_parameters(name)})
 
 
 @functools.cache
@@ -31,7 +44,13 @@ def of_class(cls):
     """A class without parameters, beside the options that the laws ask for."""
 
     def build(seed, **changes):
-        settings = {**SETTINGS, "encoding": {}, **changes}
+        settings = {
+            "attention": {},
+            "positions": CONTIGUOUS,
+            "context_length": SHORT,
+            "encoding": {},
+            **changes,
+        }
         length, positions = settings["context_length"], settings["positions"]
         limit, _ = position_limits(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)

@@ -3,11 +3,11 @@
 from functools import partial
 
 import pytest
-from subjects import ATTENTION, SETTINGS, named, verdict_of
+from subjects import ATTENTION, named, subject, verdict_of
 
 from posenc.encodings.registry import own_encodings
 from posenc.laws import LAWS, judge
-from posenc.running.law_check import SHORT, subject_of
+from posenc.running.law_check import SHORT
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 CHOSEN = [slow(name) if name == "sum" else name for name in own_encodings()]
@@ -49,9 +49,8 @@ VARIANTS = [
 
 @pytest.mark.parametrize("name, params, settings", VARIANTS, ids=str)
 def test_hold_of_a_variant(name, params, settings):
-    encoding = {**named(name).settings, "name": name, **params}
-    subject = subject_of({**SETTINGS, **settings, "encoding": encoding})
-    verdicts = {law: judge(law, subject) for law in LAWS}
+    variant = subject({**named(name).settings, "name": name, **params}, **settings)
+    verdicts = {law: judge(law, variant) for law in LAWS}
     assert not {law: verdict for law, verdict in verdicts.items() if verdict.status == "fail"}
     if params.get("beyond") in ("truncate", "refuse"):
-        assert subject.longest() == SHORT and "no number past T=32" in verdicts["prefix"].reason
+        assert variant.longest() == SHORT and "no number past T=32" in verdicts["prefix"].reason

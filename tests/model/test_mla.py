@@ -5,11 +5,13 @@ import math
 
 import pytest
 import torch
+from composed import train_settings
 from tiny_decoder import norm
 
 from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
-from posenc.running.build import build_model
+from posenc.running.model_parts import build_model
+from posenc.settings.tree import AttentionSettings, EncodingSettings
 
 SHAPE = ModelShape("small", d_model=24, n_layers=2, n_heads=3, mlp_ratio=2)
 T, VOCABULARY = 8, 13
@@ -19,10 +21,12 @@ DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
 def model_of(encoding="rope", *, window=None, scale="none", **ranks):
     """Of the settings that a run has; weights of norms and scales are drawn, since ones would hide them."""
-    rope = {"base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
-    settings = {"positions": {"name": "contiguous"}, "context_length": T, "plugins": [], "seed": 1}
-    settings["attention"] = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
-    settings["encoding"] = {"name": encoding, **(rope if encoding == "rope" else {})}
+    attention = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
+    settings = train_settings(f"encoding={encoding}", f"context_length={T}", "seed=1", "attention=mla")
+    settings = settings.with_changes(attention=AttentionSettings(**attention))
+    if encoding == "rope":
+        rope = {"name": "rope", "base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
+        settings = settings.with_changes(encoding=EncodingSettings(**rope))
     model = build_model(settings, SHAPE, VOCABULARY)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

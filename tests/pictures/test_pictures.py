@@ -6,13 +6,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-import yaml
+from composed import train_settings
 
 from posenc.core.paths import conf_dir
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.positions.randomized import Randomized
-from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import ModelShape
 from posenc.pictures.attention import attention_weights, mean_weights
@@ -20,7 +19,7 @@ from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
 from posenc.pictures.panels import Curves, Map, Picture
 from posenc.pictures.text import WIDTH, picture_text
-from posenc.running.build import build_model
+from posenc.running.model_parts import build_model
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 SMALL = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=1)
@@ -50,15 +49,7 @@ def panels_of(encoding):
 @pytest.fixture(scope="module", params=NAMES)
 def catalogued(request):
     """The panels and the notes of an encoding of the catalogue, as a model holds it at its start."""
-    written = yaml.safe_load((conf_dir() / "encoding" / f"{request.param}.yaml").read_text())
-    settings = {
-        "encoding": resolve_encoding(written, []),
-        "attention": {"name": "mha", "window": None, "scale": "none"},
-        "positions": {"name": "contiguous"},
-        "context_length": 8,
-        "seed": 0,
-        "plugins": [],
-    }
+    settings = train_settings(f"encoding={request.param}", "context_length=8")
     return measure(build_model(settings, SMALL, 5).effective_encoding)
 
 

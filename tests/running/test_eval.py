@@ -109,8 +109,8 @@ def test_what_does_not_fit_the_encoding_is_refused(posenc, train, run_copy, plac
     assert "it is for encodings that turn pairs" in refused.err
     assert stamps(run) == before
     swept = compose_jobs("eval", parse(["-m", f"run={run}", "extend=pi,yarn,window", FIXED]))
-    kept = check_jobs("eval", swept)
-    assert [job.settings["extend"]["name"] for job, _ in kept] == ["window"]
+    checked = check_jobs(swept)
+    assert [entry.composed.settings.extend.name for entry in checked] == ["window"]
     assert re.findall(r"left out: (\w+): does not apply", capsys.readouterr().err) == ["pi", "yarn"]
 
 

@@ -16,9 +16,10 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data import prepare
-from posenc.evaluation import fixed_target
 from posenc.evaluation.extensions import extensions
-from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
 from posenc.running.jobs import check_jobs
 
 T = hf_models.T
@@ -68,8 +69,9 @@ def windows(path, asked, window):
     tokenizer = {"name": "hf", "path": str(path), "revision": "main"}
     settings = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked}).config
     store = prepare(settings["data"], tokenizer)
-    lengths = [T, 2 * T, 8 * T]
-    plan = fixed_target.plan(EvalRequest(store, "test", lengths, T, 0.25, 200, T // 4))
+    lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
+    protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
+    plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=200))
     stops = store.splits["test"].starts[plan.documents] + plan.ends
     rows = np.stack([store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
     return torch.from_numpy(rows), plan.block
@@ -232,8 +234,8 @@ def test_the_command(checkpoints, place, corpus, posenc, capsys):
     done = posenc("eval", "subject=hf", "context_length=auto", *words)
     assert done.code == 0 and "llama | llama 0.0" in done.out and "T = 32 tokens" in done.out
     swept = compose_jobs("eval", parse(["-m", "subject=hf", "extend=pi,rerope", *words]))
-    ((kept, _),) = check_jobs("eval", swept)
-    assert kept.settings["extend"]["name"] == "pi" and "left out: rerope" in capsys.readouterr().err
+    (entry,) = check_jobs(swept)
+    assert entry.composed.settings.extend.name == "pi" and "left out: rerope" in capsys.readouterr().err
     assert posenc("eval", "subject=hf", "extend=pi", *words).code == 0
     (run,) = Path("runs/subjects").glob("llama-T32-*")
     records = read_json(run / "results.json")["records"]

@@ -12,108 +12,164 @@ from tiny_model import sha256
 import posenc as px
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
-from posenc.running.build import build_model
-from posenc.running.eval_job import begin_with, initial_run, stored_run
+from posenc.running.initial_weights import begin_with, initial_checkpoint
+from posenc.running.model_parts import build_model
+from posenc.running.stored_run import stored_run
+from posenc.settings.tree import TokenizerSettings
+
+BYTES = TokenizerSettings(name="bytes")
+STEPS = 4  # of a training that begins with another run's weights
 
 
 @pytest.fixture
 def train(run_copy, corpus):
+    """Train a few steps, beginning with the weights of `run_copy`."""
 
     def call(**changes):
-        every = tiny.keywords(corpus) | {"encoding": "rope"}
-        every["train"] |= {"tokens": 4 * 128, "init": str(run_copy), "lr": 1e-3}
-        return px.train(**every | changes)
+        overrides = tiny.keywords(corpus) | {"encoding": "rope"}
+        overrides["train"] |= {"tokens": STEPS * 128, "init": str(run_copy), "lr": 1e-3}
+        return px.train(**overrides | changes)
 
     return call
 
 
 def weights(run):
-    return {name: one.detach().clone() for name, one in run.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
 
 
-def test_it_begins_with_the_weights_and_says_so(train, run_copy, posenc):
-    before = px.load(run_copy)
-    dropped = train(encoding="nope")
-    assert dropped.name.startswith("rope-to-nope-")
-    began = dropped.config["train"]["began"]
-    assert began["encoding"] == "rope" and began["context_length"] == 16
-    assert began["run"] == run_copy.name[-8:] and began["step"] == tiny.STEPS
-    own, theirs = weights(dropped), weights(before)
-    far = [float((own[name] - theirs[name]).norm() / theirs[name].norm()) for name in own]
-    assert own.keys() == theirs.keys() and 0 < max(far) < 0.5  # four steps from there, not from the seed
-    table = posenc("compare", "--allow-mixed").out
-    assert "rope -> nope (0.000512M tokens)" in table
+def test_it_begins_with_the_weights_not_with_those_of_the_seed(train, run_copy):
+    after, before = weights(train(encoding="nope")), weights(px.load(run_copy))
+    distances = [float((after[name] - before[name]).norm() / before[name].norm()) for name in after]
+    assert after.keys() == before.keys()
+    assert 0 < max(distances) < 0.5  # a few steps away
 
 
-def test_who_it_begins_with_is_part_of_the_run(train, run_copy):
-    one = train()
-    assert train().path == one.path  # found finished
-    again = run_copy.with_name(f"elsewhere-{run_copy.name[-8:]}")
-    shutil.copytree(run_copy, again)
-    assert train(**{"train.init": str(again)}).path == one.path  # the same run from another folder
-    other = train(seed=1)
-    assert other.path != one.path
-    longer = train(**{"train.init": str(other.path)})
-    assert longer.path not in (one.path, other.path)
+def test_its_settings_say_what_it_began_with(train, run_copy):
+    began = train(encoding="nope").config["train"]["began"]
+    assert began == {
+        "encoding": "rope",
+        "context_length": 16,
+        "tokens": tiny.STEPS * 128,
+        "run": run_copy.name[-8:],
+        "step": tiny.STEPS,
+    }
+
+
+def test_its_name_says_what_it_began_with(train):
+    assert train(encoding="nope").name.startswith("rope-to-nope-")
+
+
+def test_its_row_says_what_it_began_with(train, posenc):
+    train(encoding="nope")
+    assert "rope -> nope (0.000512M tokens)" in posenc("compare", "--allow-mixed").out
+
+
+def test_the_same_beginning_is_the_same_run(train):
+    assert train().path == train().path
+
+
+def test_the_same_run_in_another_folder_is_the_same_beginning(train, run_copy):
+    run = train()
+    copy = run_copy.with_name(f"elsewhere-{run_copy.name[-8:]}")
+    shutil.copytree(run_copy, copy)
+    assert train(**{"train.init": str(copy)}).path == run.path
+
+
+def test_another_beginning_is_another_run(train):
+    run, other_seed = train(), train(seed=1)
+    longer = train(**{"train.init": str(other_seed.path)})
+    assert longer.path not in (run.path, other_seed.path)
     assert longer.name.startswith("rope-to-rope-to-rope-")
 
 
-def test_one_of_its_checkpoints_can_be_named(train, run_copy, posenc):
-    folder = run_copy / "checkpoints"
-    newest = folder / f"step-{tiny.STEPS:08d}"
-    same = train(**{"train.init": str(newest)})
-    assert same.path == train().path  # the newest, by another name
-    earlier = folder / "step-00000007"
-    shutil.copytree(newest, earlier)
-    edit_json(earlier / "state.json", step=7, tokens=7 * 128)
+@pytest.fixture
+def earlier(run_copy):
+    """A second checkpoint of `run_copy`, which says that it is of step 7."""
+    folder = run_copy / "checkpoints" / "step-00000007"
+    shutil.copytree(run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}", folder)
+    edit_json(folder / "state.json", step=7, tokens=7 * 128)
+    edit_json(folder / "manifest.json", **{"state.json": sha256(folder / "state.json")})
+    return folder
+
+
+def test_the_newest_checkpoint_may_be_named(train, run_copy):
+    newest = run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}"
+    assert train(**{"train.init": str(newest)}).path == train().path
+
+
+def test_an_earlier_checkpoint_is_another_run(train, earlier):
+    run = train(**{"train.init": str(earlier)})
+    assert run.path != train().path
+    assert run.config["train"]["init"] == str(earlier)
+    assert run.config["train"]["began"]["step"] == 7
+
+
+def test_a_damaged_checkpoint_is_refused(train, earlier):
+    edit_json(earlier / "state.json", tokens=1)
     with pytest.raises(UserError, match=r"is damaged: state\.json"):
         train(**{"train.init": str(earlier)})
-    edit_json(earlier / "manifest.json", **{"state.json": sha256(earlier / "state.json")})
-    other = train(**{"train.init": str(earlier)})
-    began = other.config["train"]["began"]
-    assert other.path != same.path and (began["step"], began["tokens"]) == (7, 7 * 128)
-    assert other.config["train"]["init"] == str(earlier)
-    with pytest.raises(UserError, match=f"no such checkpoint(.|\n)*{newest.name}"):
-        train(**{"train.init": str(folder / "step-00000008")})
 
 
-def test_a_stopped_one_goes_on_without_the_first(train, run_copy):
+def test_a_checkpoint_that_does_not_exist_is_refused(train, run_copy):
+    newest = f"step-{tiny.STEPS:08d}"
+    with pytest.raises(UserError, match=f"no such checkpoint(.|\n)*{newest}"):
+        train(**{"train.init": str(run_copy / "checkpoints" / "step-00000008")})
+
+
+def test_a_stopped_run_goes_on_without_the_first(train, run_copy):
     run = train()
-    model, begin = run.model, initial_run(str(run_copy), {"name": "bytes"}, [])
-    now = weights(run)
-    begin_with(begin, run.path / "checkpoints", model)  # it has a checkpoint of its own
-    assert all(torch.equal(one, now[name]) for name, one in model.named_parameters())
+    before = weights(run)
+    initial = initial_checkpoint(str(run_copy), BYTES, [])
+    begin_with(initial, run.path / "checkpoints", run.model)  # it has a checkpoint of its own
+    assert all(torch.equal(parameter, before[name]) for name, parameter in run.model.named_parameters())
+
+
+def test_an_unfinished_run_is_no_beginning(train, run_copy):
     edit_json(run_copy / "status.json", status="interrupted")
-    with pytest.raises(UserError, match="is not finished"):  # an unfinished run is no beginning
-        train(seed=1)
+    with pytest.raises(UserError, match="is not finished"):
+        train()
 
 
-@pytest.mark.parametrize(
-    "extend", ["yarn", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pi", "window"))]
-)
+EXTENSIONS = [
+    "yarn",
+    pytest.param("pi", marks=pytest.mark.slow),
+    pytest.param("window", marks=pytest.mark.slow),
+]
+AT_FOUR_T = {"base_length": 16, "lengths": ["4x", "6x"], "max_targets": 100}
+
+
+@pytest.mark.parametrize("extend", EXTENSIONS)
 def test_an_extension_acts_in_training_as_in_evaluation(extend, train, run_copy):
     """The model before its first step is the trained one, extended at the window that it is trained at."""
-    evaluation = {"base_length": 16, "lengths": ["4x", "6x"], "max_targets": 100}
-    run = train(extend=extend, context_length=64, eval=evaluation)
-    assert f"rope-to-rope+{extend}-" in run.name and run.config["extend"]["name"] == extend
+    run = train(extend=extend, context_length=64, eval=AT_FOUR_T)
     stored = stored_run(str(run.path), [])
-    mine = build_model(stored.settings, stored.shape, vocab_size=256)
-    begin_with(initial_run(str(run_copy), {"name": "bytes"}, []), Path("nowhere"), mine)
-    before = px.load(run_copy).model
-    acting = build_extension({"name": extend}, before)
+    model = build_model(stored.settings, stored.shape, vocab_size=256)
+    begin_with(initial_checkpoint(str(run_copy), BYTES, []), Path("nowhere"), model)
+    trained = px.load(run_copy).model
+    extension = build_extension({"name": extend}, trained)
     tokens, pos = torch.randint(256, (2, 64)), torch.arange(64)
     with torch.no_grad():
-        want = before(tokens, pos, encoding=acting.effective_encoding(64))
-        assert torch.equal(mine.eval()(tokens, pos), want)
-        assert not torch.allclose(before(tokens, pos), want, atol=1e-3)
-    with pytest.raises(UserError, match=f"it was trained with {extend}"):
+        extended = trained(tokens, pos, encoding=extension.effective_encoding(64))
+        assert torch.equal(model.eval()(tokens, pos), extended)
+        assert not torch.allclose(trained(tokens, pos), extended, atol=1e-3)
+
+
+def test_a_run_trained_with_an_extension_says_so(train):
+    run = train(extend="yarn", context_length=64, eval=AT_FOUR_T)
+    assert "rope-to-rope+yarn-" in run.name
+    assert run.config["extend"]["name"] == "yarn"
+
+
+def test_a_run_trained_with_an_extension_takes_no_other(train):
+    run = train(extend="yarn", context_length=64, eval=AT_FOUR_T)
+    with pytest.raises(UserError, match="it was trained with yarn"):
         px.evaluate(run, extend="pi")
     assert px.evaluate(run, eval={"lengths": ["8x"]}).records
 
 
-def test_what_does_not_fit_is_said_before_anything_is_written(train, place):
-    before = sorted(place.rglob("*"))
-    for changes, words in (
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
         ({"train.init": "nowhere"}, "train.init=nowhere: there is no such folder"),
         ({"model": {"d_model": 64, "n_layers": 2, "n_heads": 2}}, "(32, 32) there, (64, 64) here"),
         ({"model": {"d_model": 32, "n_layers": 1, "n_heads": 2}}, "blocks.1.attention.out.weight (32, 32)"),
@@ -121,20 +177,36 @@ def test_what_does_not_fit_is_said_before_anything_is_written(train, place):
         ({"tokenizer": "bpe", "tokenizer.vocab_size": 300}, "has tokenizer=bytes, this run bpe"),
         ({"extend": "yarnn"}, "did you mean: yarn"),
         ({"encoding": "alibi", "extend": "yarn"}, "does not apply to encoding=alibi"),
-    ):
-        with pytest.raises(UserError) as caught:
-            train(**changes)
-        assert words in str(caught.value) and sorted(place.rglob("*")) == before
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_written(changes, problem, train, place):
+    before = sorted(place.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        train(**changes)
+    assert problem in str(caught.value)
+    assert sorted(place.rglob("*")) == before
 
 
-def test_qk_norm_is_learned_and_part_of_the_run(corpus, place):
-    every = tiny.keywords(corpus) | {"encoding": "nope"}
-    plain, normed = px.train(**every), px.train(**every, **{"attention.qk_norm": True})
-    assert plain.path != normed.path and "qk_norm" not in plain.config["attention"]
-    q = normed.model.blocks[0].attention.q_norm
-    assert q is not None and not torch.equal(q.weight, torch.ones_like(q.weight))
+@pytest.fixture
+def normed(corpus, place):
+    """A run whose queries and keys are normalised."""
+    return px.train(**tiny.keywords(corpus), encoding="nope", **{"attention.qk_norm": True})
+
+
+def test_qk_norm_is_part_of_the_run(normed, corpus):
+    plain = px.train(**tiny.keywords(corpus), encoding="nope")
+    assert plain.path != normed.path
+    assert plain.config["attention"]["qk_norm"] is False
+
+
+def test_qk_norm_is_learned(normed):
+    q_norm = normed.model.blocks[0].attention.q_norm
+    assert not torch.equal(q_norm.weight, torch.ones_like(q_norm.weight))
+
+
+def test_qk_norm_takes_the_size_of_queries_and_keys_away(normed):
     tokens = torch.randint(256, (1, 8))
     with torch.no_grad():
         before = normed.model(tokens)
-        normed.model.blocks[0].attention.qkv.weight[:64] *= 7.0  # of queries and keys: normalised away
+        normed.model.blocks[0].attention.qkv.weight[:64] *= 7.0  # of queries and keys
         assert torch.allclose(normed.model(tokens), before, atol=1e-4)

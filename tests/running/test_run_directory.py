@@ -9,11 +9,13 @@ import yaml
 from fake_runs import edit_json, only_run, read_json, stamps
 
 from posenc.core.paths import conf_dir
-from posenc.running.eval_job import stored_run
+from posenc.results.schema import SCHEMA_VERSION
+from posenc.running.stored_run import stored_run
 
 WINDOWS = [16, 32, 64]
 CELLS = {
-    *((protocol, window) for protocol in ("fixed-target", "nonoverlapping") for window in WINDOWS),
+    *(("fixed-target", window) for window in WINDOWS),
+    *(("nonoverlapping", window) for window in WINDOWS),
     ("positions", WINDOWS[-1]),
     ("trigram", 16),
 }
@@ -24,95 +26,274 @@ def run(trained_once):
     return only_run(trained_once)
 
 
-def test_directory_holds_what_the_contract_says_plain_and_resolved(run, corpus):
+@pytest.fixture
+def config(run):
+    return yaml.safe_load((run / "config.yaml").read_text())
+
+
+@pytest.fixture
+def status(run):
+    return read_json(run / "status.json")
+
+
+@pytest.fixture
+def results(run):
+    return read_json(run / "results.json")
+
+
+def record_of(results, protocol, window):
+    (record,) = [r for r in results["records"] if (r["protocol"], r["window"]) == (protocol, window)]
+    return record
+
+
+# --- the directory
+
+
+def test_the_directory_is_named_for_people_and_by_a_hash(run):
     assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
-    seen = " ".join(sorted(p.name for p in run.glob("[!.]*")))
-    files = "config.yaml log.txt metrics.jsonl positions.json records results.json status.json"
-    assert seen == f"checkpoints {files}"
-    assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{tiny.STEPS:08d}"]
-    assert not [p for p in run.rglob("*") if p.suffix in (".tmp", ".pkl", ".pt")]
-    names = [p.name for p in run.parent.rglob("*") if not p.name.startswith(".")]
+
+
+def test_the_directory_holds_what_the_contract_says(run):
+    names = sorted(path.name for path in run.glob("[!.]*"))
+    assert names == [
+        "checkpoints",
+        "config.yaml",
+        "log.txt",
+        "metrics.jsonl",
+        "positions.json",
+        "records",
+        "results.json",
+        "status.json",
+    ]
+
+
+def test_the_last_checkpoint_stays(run):
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{tiny.STEPS:08d}"]
+
+
+def test_nothing_is_pickled_or_left_half_written(run):
+    assert not [path for path in run.rglob("*") if path.suffix in (".tmp", ".pkl", ".pt")]
+
+
+def test_names_are_safe_on_every_file_system(run):
+    names = [path.name for path in run.parent.rglob("*") if not path.name.startswith(".")]
     assert all(re.fullmatch(r"[A-Za-z0-9._+-]+", name) for name in names)
-    assert sorted(p.name for p in run.parent.parent.parent.iterdir()) == ["err.txt", "out.txt", "runs"]
+
+
+def test_nothing_is_written_beside_the_runs(run):
+    working_folder = run.parent.parent.parent
+    assert sorted(path.name for path in working_folder.iterdir()) == ["err.txt", "out.txt", "runs"]
+
+
+# --- config.yaml
+
+
+def test_the_settings_are_plain_and_resolved(run):
     text = (run / "config.yaml").read_text()
-    config, status = yaml.safe_load(text), read_json(run / "status.json")
-    assert "${" not in text and "!!" not in text and "???" not in text and "hydra" not in config
+    assert not re.search(r"\$\{|!!|\?\?\?|hydra", text)
+
+
+def test_the_settings_have_every_parameter_of_the_encoding(config):
     rope = {"name": "rope", "base": 10000.0, "layout": "interleaved", "fraction": 1.0, "drop_low": 0.0}
     assert config["encoding"] == rope
-    assert config["train"]["tokens"] == tiny.STEPS * 128 and config["train"]["precision"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [("train", "tokens", tiny.STEPS * 128), ("train", "precision", "fp32"), ("train", "began", None)],
+)
+def test_the_settings_of_the_training_are_numbers(config, group, key, value):
+    assert config[group][key] == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("schema_version", 2), ("seed", 0), ("context_length", 16), ("device", "cpu")]
+)
+def test_the_settings_stand_under_their_keys(config, key, value):
+    assert config[key] == value
+
+
+def test_paths_are_absolute(config, corpus):
     assert config["data"]["paths"] == str(corpus)
-    assert (config["seed"], config["context_length"], config["device"]) == (0, 16, "cpu")
-    assert (status["status"], status["reason"], status["step"]) == ("finished", None, tiny.STEPS)
-    assert isinstance(status["pid"], int) and status["host"] and status["started"] <= status["updated"]
+
+
+# --- status.json
+
+
+def test_the_status_says_how_it_ended(status):
+    assert status["status"] == "finished"
+    assert status["reason"] is None
+    assert status["step"] == tiny.STEPS
+
+
+def test_the_status_says_who_ran_it_and_when(status):
+    assert isinstance(status["pid"], int)
+    assert status["host"]
+    assert status["started"] <= status["updated"]
+
+
+def test_the_status_says_what_the_numbers_may_depend_on(status):
     assert {"python", "posenc", "torch", "numpy"} <= set(status["versions"])
     assert status["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", status["git_commit"])
 
 
-def test_results_have_the_schema_and_are_the_records(run):
-    results = read_json(run / "results.json")
-    assert set(results) == {"schema_version", "run", "records"} and results["schema_version"] == 1
-    facts, records = results["run"], results["records"]
-    assert facts["name"] == run.name and facts["settings_hash"] == run.name[-8:]
-    assert facts["tokens"] == tiny.STEPS * 128 and facts["steps"] == tiny.STEPS
+# --- results.json
+
+
+def test_results_have_the_schema(results):
+    assert set(results) == {"schema_version", "run", "records"}
+    assert results["schema_version"] == SCHEMA_VERSION
+
+
+def test_results_name_the_run(run, results):
+    assert results["run"]["name"] == run.name
+    assert results["run"]["settings_hash"] == run.name[-8:]
+    assert results["run"]["encoding"]["name"] == "rope"
+    assert results["run"]["corpus"]["name"] == "files"
+
+
+def test_results_count_what_was_trained(results):
+    facts = results["run"]
+    assert facts["tokens"] == tiny.STEPS * 128
+    assert facts["steps"] == tiny.STEPS
     assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0, "options": 0}
-    assert facts["encoding"]["name"] == "rope" and facts["corpus"]["name"] == "files"
-    assert facts["peak_memory_bytes"] > 0 and facts["wall_seconds"] > 0 and facts["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize("fact", ["peak_memory_bytes", "wall_seconds", "tokens_per_second"])
+def test_results_say_what_the_training_took(results, fact):
+    assert results["run"][fact] > 0
+
+
+def test_results_have_a_record_for_every_cell(results):
+    assert {(record["protocol"], record["window"]) for record in results["records"]} == CELLS
+
+
+def test_results_are_the_records(run, results):
     files = [read_json(path) for path in (run / "records").iterdir()]
-    assert {(r["protocol"], r["window"]) for r in records} == CELLS and len(files) == len(records)
-    assert all(record in files for record in records)
-    reference = next(r for r in records if r["protocol"] == "trigram")
-    at_t = next(r for r in records if r["protocol"] == "fixed-target" and r["window"] == 16)
-    own, theirs = (one["per_document"] for one in (reference, at_t))
-    assert all(own[key] == theirs[key] for key in ("document", "targets", "bytes"))
-    assert reference["targets_hash"] == at_t["targets_hash"] and 0 < reference["nats"] < 5
-    # the table is on stdout and nothing else is
-    out, err = ((run.parent.parent.parent / name).read_text() for name in ("out.txt", "err.txt"))
-    assert f"{records[0]['nats']:.3f}" in out and not re.search(r"\x1b\[", out + err)
-    for text in ("training 40/40", "evaluating", "32,928 parameters"):
-        assert text in err and text not in out
+    assert len(files) == len(results["records"])
+    assert all(record in files for record in results["records"])
 
 
-def test_other_lengths_measure_only_what_is_missing(train, run_copy):
+@pytest.mark.parametrize("key", ["document", "targets", "bytes"])
+def test_the_reference_is_scored_on_the_fixed_targets(results, key):
+    reference, at_t = record_of(results, "trigram", 16), record_of(results, "fixed-target", 16)
+    assert reference["targets_hash"] == at_t["targets_hash"]
+    assert reference["per_document"][key] == at_t["per_document"][key]
+
+
+def test_the_reference_is_a_loss(results):
+    assert 0 < record_of(results, "trigram", 16)["nats"] < 5
+
+
+# --- what is printed
+
+
+@pytest.fixture
+def printed(run):
+    """What the command printed on stdout and on stderr."""
+    working_folder = run.parent.parent.parent
+    return tuple((working_folder / name).read_text() for name in ("out.txt", "err.txt"))
+
+
+def test_the_table_is_on_stdout(printed, results):
+    out, _ = printed
+    assert f"{results['records'][0]['nats']:.3f}" in out
+
+
+@pytest.mark.parametrize("text", ["training 40/40", "evaluating", "32,928 parameters"])
+def test_what_goes_on_is_on_stderr_alone(printed, text):
+    out, err = printed
+    assert text in err
+    assert text not in out
+
+
+def test_a_file_gets_no_colours(printed):
+    assert not re.search(r"\x1b\[", "".join(printed))
+
+
+# --- the same command again
+
+
+@pytest.fixture
+def at_other_lengths(train, run_copy):
+    """Ask for one more length; return the stamps of all files before."""
+    before = {name: stamps(run_copy / name) for name in ("records", "checkpoints")}
+    result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
+    assert result.code == 0, result.err
+    assert re.search(r"^context +8 +16 = T +64$", result.out, re.M), result.out
+    return before
+
+
+def test_other_lengths_measure_what_is_missing(at_other_lengths, run_copy):
+    results = read_json(run_copy / "results.json")
+    assert {record["window"] for record in results["records"]} == {8, *WINDOWS}
+
+
+def test_other_lengths_leave_what_is_there(at_other_lengths, run_copy):
+    assert at_other_lengths["records"].items() < stamps(run_copy / "records").items()
+    assert at_other_lengths["checkpoints"] == stamps(run_copy / "checkpoints")
+
+
+def test_other_lengths_leave_the_run_finished(at_other_lengths, run_copy):
+    assert read_json(run_copy / "status.json")["status"] == "finished"
+
+
+def test_other_lengths_keep_the_facts_of_the_training(train, run_copy):
     facts = read_json(run_copy / "results.json")["run"] | {"peak_memory_bytes": 123456789}
     edit_json(run_copy / "results.json", run=facts)
-    kept = [stamps(run_copy / name) for name in ("records", "checkpoints")]
-    result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
-    assert result.code == 0 and re.search(r"^context +8 +16 = T +64$", result.out, re.M), result.out
-    again = [stamps(run_copy / name) for name in ("records", "checkpoints")]
-    assert kept[0].items() < again[0].items() and kept[1] == again[1]
-    results = read_json(run_copy / "results.json")
-    assert {r["window"] for r in results["records"]} == {8, *WINDOWS}
-    assert results["run"] == facts  # the training's, not this process's
-    assert read_json(run_copy / "status.json")["status"] == "finished"
+    assert train("encoding=rope", "eval.lengths=[0.5x,1x,4x]").code == 0
+    assert read_json(run_copy / "results.json")["run"] == facts
 
 
 def test_numbers_of_weights_that_are_gone_are_measured_anew(train, run_copy):
     (path,) = (run_copy / "records").glob("fixed-target-W32-*")
-    stored = read_json(path)
+    nats = read_json(path)["nats"]
     edit_json(path, nats=9.0)
     shutil.rmtree(run_copy / "checkpoints")
     assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
-    assert read_json(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
+    assert read_json(path)["nats"] == pytest.approx(nats, abs=1e-4)
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
 
 
-def test_a_file_of_ones_own_has_a_name_of_its_own(train, place):
-    """Hydra would take posenc's and say nothing."""
-    shipped = conf_dir() / "encoding" / "rope.yaml"
-    mine = place / "conf" / "encoding" / "rope.yaml"
-    mine.parent.mkdir(parents=True)
-    mine.write_text(shipped.read_text().replace("10000", "77"))
+# --- YAML files of the user's own
+
+
+@pytest.fixture
+def my_folder(place):
+    """A folder of YAML files; it holds rope's, with another base."""
+    shipped = (conf_dir() / "encoding" / "rope.yaml").read_text()
+    folder = place / "conf" / "encoding"
+    folder.mkdir(parents=True)
+    (folder / "rope.yaml").write_text(shipped.replace("10000", "77"))
+    return folder
+
+
+def test_a_name_of_posencs_is_refused(train, my_folder):
+    """Hydra would take posenc's file and say nothing."""
     refused = train("--config-dir", "conf", "encoding=rope")
-    assert refused.code == 2 and "encoding/rope.yaml has the name" in refused.err, refused.err
-    mine.rename(mine.with_name("my_rope.yaml"))
-    (place / "conf" / "encoding" / "alibi.yaml").write_bytes((shipped.parent / "alibi.yaml").read_bytes())
+    assert refused.code == 2
+    assert "encoding/rope.yaml has the name" in refused.err, refused.err
+
+
+def test_a_name_of_ones_own_is_taken(train, my_folder, place):
+    (my_folder / "rope.yaml").rename(my_folder / "my_rope.yaml")
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
     assert "base: 77" in (only_run(place / "runs") / "config.yaml").read_text()
 
 
-def test_the_working_folder_may_be_the_run(trained_once, monkeypatch):
-    (config,) = trained_once.rglob("config.yaml")
-    monkeypatch.chdir(config.parent)
-    assert stored_run(".", []).directory == config.parent
-    monkeypatch.chdir(config.parent / "records")
-    assert stored_run("..", []).directory.name == config.parent.name
+def test_an_equal_copy_of_posencs_file_does_no_harm(train, my_folder):
+    (my_folder / "rope.yaml").write_bytes((conf_dir() / "encoding" / "rope.yaml").read_bytes())
+    assert train("--config-dir", "conf", "encoding=rope").code == 0
+
+
+# --- the working folder may be the run
+
+
+def test_a_run_is_the_working_folder(run, monkeypatch):
+    monkeypatch.chdir(run)
+    assert stored_run(".", []).directory == run
+
+
+def test_a_run_is_the_folder_above(run, monkeypatch):
+    monkeypatch.chdir(run / "records")
+    assert stored_run("..", []).directory.name == run.name

@@ -375,7 +375,7 @@ def tasks_of_line(place, corpus):
 
     def make(*words, retry=False):
         line = parse([*words, "-m", *tiny.TINY, f"data.paths={corpus}", "seed=0,1"])
-        return make_tasks("train", line, check_jobs("train", compose_jobs("train", line)), retry=retry)
+        return make_tasks("train", line, check_jobs(compose_jobs("train", line)), retry=retry)
 
     return make
 

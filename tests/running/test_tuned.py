@@ -1,14 +1,21 @@
 """`experiment=tuning` and `train.lr=tuned`: rates judged on validation documents by seeds of their own."""
 
 import re
+import shutil
 
 import pytest
 import tiny
 import yaml
+from conftest import exit_code_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
+from posenc.running.tuned_rate import validation_loss
 from posenc.tracking import curves_of, summary
+
+SEED = 100  # of experiment=tuning
+BEST = 3e-3
+RATES = ("1e-5", "3e-3", "3.0")  # the highest may diverge
 
 
 @pytest.fixture
@@ -20,55 +27,99 @@ def without(key, words):
     return [word for word in words if word.split("=")[0] != key]
 
 
-def test_the_best_rate_on_validation_documents_is_read(words, posenc):
-    tuning = without("eval.lengths", words)
-    for rate in ("1e-5", "3e-3", "3.0"):  # jobs of the preset's sweep; the highest may diverge
-        one = ("experiment=tuning", "encoding=rope", "seed=100", f"train.lr={rate}", "hydra.mode=RUN")
-        assert posenc("train", *one, *tuning).code in (0, 1)
+@pytest.fixture(scope="module")
+def tuned_runs(tmp_path_factory, corpus, shared_cache):
+    """The `runs` folder of rope at three rates and of rope at the best of them, trained once. Copy it."""
+    folder = tmp_path_factory.mktemp("tuned")
+    words = [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("POSENC_CACHE", str(shared_cache))
+        for rate in RATES:  # jobs of the preset's sweep
+            job = ("experiment=tuning", "encoding=rope", f"seed={SEED}", f"train.lr={rate}")
+            code = exit_code_of("train", *job, "hydra.mode=RUN", *without("eval.lengths", words))
+            assert code in (0, 1)
+        assert exit_code_of("train", "encoding=rope", "train.lr=tuned", *words) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def tuned(tuned_runs, place):
+    """A copy of those runs below the working folder."""
+    shutil.copytree(tuned_runs, place / "runs")
+
+
+def run_of_default():
+    (run,) = px.load_runs("runs/default")
+    return run
+
+
+def test_rates_are_judged_on_validation_documents_by_a_seed_of_their_own(tuned):
     losses = {}
     for run in px.load_runs("runs/tuning"):
-        assert run.seed == 100 and {record["split"] for record in run.records} <= {"validation"}
-        if run.records:
-            losses[run.config["train"]["lr"]] = run.records[0]["nats"]
-    assert min(losses, key=lambda rate: losses[rate]) == 3e-3
-    tuned = posenc("train", "encoding=rope", "train.lr=tuned", *words)
-    assert tuned.code == 0, tuned.err
-    (run,) = px.load_runs("runs/default")
-    assert "learning rate tuned" in " ".join(tuned.out.split())
-    assert run.config["train"]["lr"] == 3e-3
-    assert "on validation documents, seeds 100" in run.config["train"]["tuned"]
-    other = posenc("train", "encoding=alibi", "train.lr=1e-3", *words)
-    assert other.code == 0, other.err
-    full = " ".join(posenc("compare", "runs/default", "--full").out.split())
-    assert "learning rate of rope tuned" in full and "rope: train.lr=0.003 is tuned: best of" in full
-    again = posenc("train", "encoding=rope", "train.lr=3e-3", *words)  # the same run, however it was chosen
-    assert again.code == 0 and "already finished" in again.err
+        assert run.seed == SEED
+        assert {record["split"] for record in run.records} <= {"validation"}
+        loss = validation_loss(run)
+        if loss is not None:
+            losses[run.config["train"]["lr"]] = loss
+    assert min(losses, key=lambda rate: losses[rate]) == BEST
 
-    for change, says in (
+
+def test_the_best_rate_is_trained_with(tuned):
+    assert run_of_default().config["train"]["lr"] == BEST
+
+
+def test_the_run_says_how_its_rate_was_chosen(tuned):
+    assert "on validation documents, seeds 100" in run_of_default().config["train"]["tuned"]
+
+
+def test_its_table_says_that_the_rate_is_tuned(tuned, posenc):
+    assert "learning rate tuned" in " ".join(posenc("compare", "runs/default", "--full").out.split())
+
+
+def test_a_comparison_says_which_rows_are_tuned(tuned, words, posenc):
+    assert posenc("train", "encoding=alibi", "train.lr=1e-3", *words).code == 0
+    full = " ".join(posenc("compare", "runs/default", "--full").out.split())
+    assert "learning rate of rope tuned" in full
+    assert "rope: train.lr=0.003 is tuned: best of" in full
+
+
+def test_it_is_the_run_of_that_rate_however_it_was_chosen(tuned, words, posenc):
+    again = posenc("train", "encoding=rope", f"train.lr={BEST}", *words)
+    assert "already finished" in again.err
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
         ("seed=100", "the rate was chosen by this seed"),
         ("encoding=alibi", "0 rates were tried with these settings"),
         ("train.tokens=2048", "posenc train -m experiment=tuning"),
-        ("train.lr=fast", "a number above 0, or tuned"),
-    ):
-        given = without(change.split("=")[0], ["encoding=rope", "train.lr=tuned", *words])
-        refused = posenc("train", *given, change)
-        assert refused.code == 2 and says in refused.err, refused.err
+        ("train.lr=fast", "tuned or a number above 0"),
+    ],
+)
+def test_what_was_not_tuned_is_refused(tuned, words, posenc, change, problem):
+    overrides = without(change.split("=")[0], ["encoding=rope", "train.lr=tuned", *words])
+    refused = posenc("train", *overrides, change)
+    assert refused.code == 2
+    assert problem in refused.err
 
 
 def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     """What an agent of W&B makes of it, without W&B's server."""
     page = (tiny.ROOT / "docs/recipes.md").read_text(encoding="utf-8")
-    found = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
-    sweep = yaml.safe_load(found[1])
+    block = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    sweep = yaml.safe_load(block[1])
     values = {"train.lr": {"value": 0.00123}, "optim.weight_decay": {"value": 0.0}}
     assert values.keys() == sweep["parameters"].keys()
-    given = create_sweep_command_args({"args": values})["args_no_hyphens"]
-    command = " ".join(sweep["command"]).replace("${args_no_hyphens}", " ".join(given))
+    arguments_of_agent = create_sweep_command_args({"args": values})["args_no_hyphens"]
+    command = " ".join(sweep["command"]).replace("${args_no_hyphens}", " ".join(arguments_of_agent))
     program, *arguments = command.split()
+    assert program == "posenc"
     done = posenc(*arguments, *without("eval.lengths", words), "tracking.mode=offline")
-    assert program == "posenc" and done.code == 0, done.err
+    assert done.code == 0, done.err
     (run,) = px.load_runs("runs/tuning")
-    assert (run.config["train"]["lr"], run.config["optim"]["weight_decay"]) == (0.00123, 0.0)
+    assert run.config["train"]["lr"] == 0.00123
+    assert run.config["optim"]["weight_decay"] == 0.0
     logged = summary(curves_of(run.records, run.config))
-    (own,) = [r for r in run.records if r["protocol"] == "fixed-target"]
-    assert logged[sweep["metric"]["name"]] == own["nats"] and own["split"] == "validation"
+    assert logged[sweep["metric"]["name"]] == validation_loss(run)

@@ -8,12 +8,12 @@ import tiny
 import tiny_model
 import torch
 
-from posenc.config.checks import check_model
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.encodings.registry import own_encodings
-from posenc.running.build import build_model, resolve_parts
+from posenc.running.checks import check_model
+from posenc.running.model_parts import build_model, check_parts
 from posenc.training.device import compiled_blocks, resolve_compile
 from posenc.training.loop import NextTokenLoss, gradients
 
@@ -81,8 +81,8 @@ def test_compiled_blocks_give_the_same_gradients(name, shared_cache, monkeypatch
     """Every encoding, with the parameters of its YAML; four windows as training has them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared_cache / "compiled"))
     (job,) = compose_jobs("train", parse([f"encoding={name}", "model=nano", "context_length=32"])).jobs
-    settings = {**resolve_parts({**job.settings, "context_length": 32}), "seed": 0}
-    model = build_model(settings, check_model(job.settings["model"]), 64).train()
+    settings = check_parts(job.settings)
+    model = build_model(settings, check_model(settings.model), 64).train()
     ids = torch.randint(64, (4, 33), generator=torch.Generator().manual_seed(0))
     pos = model.positions(32, torch.Generator().manual_seed(0))
 

@@ -15,7 +15,7 @@ from posenc.core.paths import choice_file
 from posenc.encodings.modules import classes_with_a_name
 from posenc.encodings.registry import without_name
 from posenc.evaluation.extensions.base import Extension, Length, NotForThisEncodingError, Times, leaves
-from posenc.evaluation.foreign import Subject
+from posenc.evaluation.models import Subject
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_choice
 

@@ -18,8 +18,8 @@ from posenc.core.signature import between
 from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.composed import Composed
-from posenc.evaluation import resolve_length
-from posenc.evaluation.foreign import Subject
+from posenc.evaluation.lengths import resolve_length
+from posenc.evaluation.models import Subject
 
 Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
 

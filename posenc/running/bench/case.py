@@ -11,12 +11,13 @@ from posenc.config.compose import ComposedJob, own_overrides
 from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError
 from posenc.data import build_tokenizer, check_tokenizer
-from posenc.evaluation import resolve_length
-from posenc.evaluation.fixed_target import block_of
+from posenc.evaluation.lengths import resolve_length
+from posenc.evaluation.protocols.fixed_target import block_size
 from posenc.model.decoder import Decoder
 from posenc.results.load import spoken_name
-from posenc.running.build import StepPlan, build_model, check_step
-from posenc.settings.numbers import check_between, check_whole
+from posenc.running.model_parts import StepPlan, build_model, check_step
+from posenc.settings.numbers import check_between
+from posenc.settings.tree import RunSettings
 
 # Overrides that stand in the title of a table, or cost no time: they are not part of a row's name.
 NOT_IN_LABEL = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
@@ -38,16 +39,16 @@ class BenchCase:
         return {
             "model": asdict(self.step.shape),
             "vocab_size": self.vocab_size,
-            "context_length": self.step.parts["context_length"],
+            "context_length": self.step.settings.context_length,
             "batch_windows": self.step.batch_windows,
             "precision": self.step.precision,
-            "compile": self.step.compile,
+            "compile": self.step.settings.train.compile,
             "device": str(self.step.device),
         }
 
     def model(self) -> Decoder:
         """Return its model with the initial values, on its device."""
-        return build_model(self.step.parts, self.step.shape, self.vocab_size).to(self.step.device)
+        return build_model(self.step.settings, self.step.shape, self.vocab_size).to(self.step.device)
 
 
 def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
@@ -70,22 +71,22 @@ def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
 def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
     """Return the encoding's name, and the overrides that tell the job from others."""
     differing = [word for word in own_overrides(job, jobs) if group_of(key_of(word)) not in NOT_IN_LABEL]
-    return " ".join([spoken_name(job.settings["encoding"]) or "", *differing])
+    return " ".join([spoken_name(job.settings.encoding.plain()) or "", *differing])
 
 
-def _make_case(label: str, settings: dict[str, Any], lengths: str) -> BenchCase:
+def _make_case(label: str, settings: RunSettings, lengths: str) -> BenchCase:
     step = check_step(settings)
-    evaluation = settings["eval"]
-    context_length = step.parts["context_length"]
-    fraction = check_between("eval.target_fraction", evaluation["target_fraction"], 0, 1, above_low=True)
-    n_targets = block_of(fraction, context_length)
+    context_length = settings.context_length
+    target_fraction = settings.eval.protocol_parameters["target_fraction"]
+    fraction = check_between("eval.target_fraction", target_fraction, 0, 1, above_low=True)
+    n_targets = block_size(fraction, context_length)
     return BenchCase(
         label=label,
         step=step,
-        vocab_size=_vocab_size(settings["tokenizer"]),
+        vocab_size=_vocab_size(settings.tokenizer.plain()),
         windows=_windows(lengths, context_length, n_targets),
         n_targets=n_targets,
-        eval_batch_tokens=check_whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
+        eval_batch_tokens=settings.eval.batch_tokens,
     )
 
 

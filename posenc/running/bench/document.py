@@ -74,7 +74,8 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> RowDocument:
         make_work = partial(evaluation_work, case, model, window)
         make_base = partial(evaluation_work, base, base_model, window)
         evaluation.append({"window": window, **figures(make_work, make_base, repeats)})
-    compiled = case.step.compile  # the base is in the same table, so it has the same setting
+    settings = case.step.settings
+    compiled = bool(settings.train.compile)  # the base is in the same table, so it has the same setting
     with compiled_blocks(model, compiled), compiled_blocks(base_model, compiled):
         make_work = partial(training_work, case, model)
         make_base = partial(training_work, base, base_model)
@@ -82,7 +83,9 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> RowDocument:
     return {
         "label": case.label,
         "base": base.label,
-        **{key: case.step.parts[key] for key in ("encoding", "attention", "positions")},
+        "encoding": settings.encoding.plain(),
+        "attention": settings.attention.plain(),
+        "positions": settings.positions.plain(),
         **case.title(),
         "n_targets": case.n_targets,
         "parameters": count_parameters(model),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.evaluation.passes import DRAWS, EvalContext
 from posenc.model.decoder import Decoder
 from posenc.running.bench.case import BenchCase
 from posenc.training.device import LiveTensors
@@ -60,8 +60,8 @@ def bytes_of(model: nn.Module) -> int:
 
 def random_batch(case: BenchCase) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of a step, (B, T)."""
-    size = (case.step.batch_windows, case.step.parts["context_length"] + 1)
-    generator = torch.Generator().manual_seed(seed_for(case.step.parts["seed"], "bench"))
+    size = (case.step.batch_windows, case.step.settings.context_length + 1)
+    generator = torch.Generator().manual_seed(seed_for(case.step.settings.seed, "bench"))
     tokens = torch.randint(case.vocab_size, size, generator=generator).to(case.step.device)  # (B, T + 1)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -76,7 +76,7 @@ def training_work(case: BenchCase, model: Any, make_loss: Callable[[Any], nn.Mod
 
     def step() -> None:
         model.train()
-        generator = generator_for(plan.parts["seed"], "positions", 0)
+        generator = generator_for(plan.settings.seed, "positions", 0)
         pos = model.positions(inputs.shape[1], generator)
         gradients(loss, inputs, targets, pos, precision=plan.precision, grad_clip=optimization.grad_clip)
         update(optimizer, optimization.lr)
@@ -92,8 +92,8 @@ def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
     split = Split(["random"], np.array([0]), np.array([len(tokens)]))
     context = EvalContext(
         model=model,
-        train_length=case.step.parts["context_length"],
-        seed=case.step.parts["seed"],
+        context_length=case.step.settings.context_length,
+        seed=case.step.settings.seed,
         precision=case.step.precision,
         device=case.step.device,
         store=TokenStore(tokens, None, "", case.vocab_size, {"name": "random"}, {"test": split}),
@@ -109,6 +109,6 @@ def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
         return tokens[start : start + window + 1]
 
     def score() -> None:
-        window_losses(context, tokens_of, windows, window, case.n_targets)
+        context.window_losses(tokens_of, windows, window, case.n_targets)
 
     return Work(model, case.step.device, score, windows * window, bytes_of(model))

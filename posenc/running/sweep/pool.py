@@ -20,7 +20,8 @@ from posenc.core.console import PROGRESS, say
 from posenc.core.errors import visible
 from posenc.running.invocation import PARENT, SWEEP, WAIT
 from posenc.running.jobs import HELD
-from posenc.running.run_directory import FINISHED, holder_of, is_held
+from posenc.running.locks import holder_of, is_held
+from posenc.running.run_directory import FINISHED
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots

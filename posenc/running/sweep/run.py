@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from posenc.config.compose import frozen
 from posenc.config.overrides import CommandLine
 from posenc.core.console import say
 from posenc.core.machine import free_memory, say_load, usable_cores
 from posenc.report.writers import show_runs
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
 from posenc.running.jobs import CheckedJob, seed_by_seed
-from posenc.running.measure import targets_of
 from posenc.running.run_directory import FINISHED
 from posenc.running.sweep.lines import failure_lines, settled_line
 from posenc.running.sweep.pool import WorkerPool
@@ -37,9 +36,9 @@ Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
 def sweep_name(checked: Sequence[CheckedJob]) -> str:
     """Return the name of a sweep: the same jobs have the same name, so trackers group them."""
-    settings = [frozen(composed.settings) for composed, _ in checked]
+    settings = [entry.composed.frozen for entry in checked]
     digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:6]
-    name = checked[0][0].settings.get("experiment_name", "eval")
+    name = getattr(checked[0].composed.settings, "experiment_name", "eval")
     return f"{name}-{digest}"
 
 
@@ -64,7 +63,7 @@ def run_sweep(
             outcomes[task.name] = outcome
             say(settled_line(task, outcome, "already finished"))
     open_tasks = [task for task in tasks if task.name not in outcomes]
-    settings = SweepSettings.model_validate(ordered[0][0].settings["sweep"])
+    settings: SweepSettings = ordered[0].composed.settings.sweep
     result = SweepResult()
     if open_tasks and launch is not None:
         result = launch(open_tasks)
@@ -107,7 +106,7 @@ def _run_here(
 
 def _show_comparison(command: str, checked: Sequence[CheckedJob]) -> None:
     """Print the comparison of the runs on stdout; after `posenc eval` only what it measures."""
-    directories = dict.fromkeys(job.directory for _, job in checked)
+    directories = dict.fromkeys(entry.job.directory for entry in checked)
     runs = load_runs([directory for directory in directories if directory.is_dir()])
     if command == "eval":
         targets = _measured_targets(checked)
@@ -119,7 +118,8 @@ def _show_comparison(command: str, checked: Sequence[CheckedJob]) -> None:
 def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
     """Return what is measured of each run, together with the reference beside it."""
     targets: dict[Path, Targets] = {}
-    for _, job in checked:
+    for entry in checked:
+        job = entry.job
         measured = targets_of(job)
         reference = {(REFERENCE_PROTOCOL, targets_hash) for _, targets_hash in measured}
         targets.setdefault(job.directory, set()).update(measured | reference)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from posenc.config.compose import ComposedJob
 from posenc.config.overrides import CommandLine
@@ -16,6 +15,7 @@ from posenc.core.machine import threads_for, usable_cores
 from posenc.running.jobs import CheckedJob
 from posenc.running.run_directory import DIVERGED, FINISHED, read_status, run_state
 from posenc.running.signals import CODES
+from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"
 FAILED = "failed"
@@ -41,7 +41,7 @@ class SweepTask:
     directory: Path  # of its run
     overrides: Sequence[str] = ()
     device: str = "cpu"
-    evaluation: dict[str, Any] | None = None  # of a training; None for `posenc eval`
+    evaluation: EvalSettings | None = None  # of a training; None for `posenc eval`
     retry: bool = False  # train a run that diverged again
     threads: int = 1
     memory: float = 0.0  # bytes that it needs, about
@@ -51,7 +51,7 @@ class SweepTask:
         """Tell whether the run of a training is finished; of `posenc eval` only the exit code can tell."""
         if self.evaluation is None:
             return True
-        return run_state(self.directory, self.evaluation, self.retry) == FINISHED
+        return run_state(self.directory, self.evaluation, retry=self.retry) == FINISHED
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def outcome_on_disk(task: SweepTask) -> TaskOutcome | None:
     """Return how the run of a task ended before; None if it is to be run, or measured."""
     if task.evaluation is None:
         return None
-    state = run_state(task.directory, task.evaluation, task.retry)
+    state = run_state(task.directory, task.evaluation, retry=task.retry)
     if state == FINISHED:
         return TaskOutcome(FINISHED)
     if state == DIVERGED:
@@ -114,10 +114,11 @@ def make_tasks(
         program += ["--config-dir", line.config_dir]
     if retry:
         program.append("--retry")
-    names = _names([composed for composed, _ in checked])
+    names = _names([entry.composed for entry in checked])
     cores = usable_cores()
     tasks = []
-    for name, (composed, job) in zip(names, checked, strict=True):
+    for name, entry in zip(names, checked, strict=True):
+        composed, job = entry.composed, entry.job
         weights = job.shape.weights
         tasks.append(
             SweepTask(
@@ -127,7 +128,7 @@ def make_tasks(
                 directory=job.directory,
                 overrides=composed.overrides,
                 device=str(job.device),
-                evaluation=job.settings["eval"] if command == "train" else None,
+                evaluation=job.settings.eval if command == "train" else None,
                 retry=retry,
                 threads=threads_for(weights, cores),
                 memory=PROCESS_BYTES + BYTES_A_WEIGHT * weights,

@@ -1,0 +1,95 @@
+"""Score a text with a model token by token, and continue a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.passes import inputs_given
+from posenc.model.decoder import Decoder
+from posenc.settings.numbers import check_between, check_whole
+
+BATCH_TOKENS = 8192  # in one forward pass
+
+
+def window_of(model: Decoder, context: int | None, length: int) -> int:
+    """Return how many tokens the model is given at most, for a text of `length`. Raises UserError."""
+    asked = length if context is None else min(length, check_whole("context", context, least=1))
+    encoding = model.effective_encoding
+    try:
+        window = inputs_given(encoding, asked, 1)
+    except NotApplicableError as error:
+        allowed = f"up to {encoding.shape.positions} tokens"
+        raise UserError("context", asked, str(error), allowed=allowed) from error
+    limit = encoding.ends_at
+    if limit is not None and window > limit:
+        raise UserError("context", asked, f"no encoding of positions from {limit} on", allowed=f"to {limit}")
+    return window
+
+
+@torch.no_grad()
+def token_nats(model: Decoder, ids: Sequence[int], context: int | None = None) -> np.ndarray:
+    """Return the loss in nats of every token but the first: (len(ids) - 1,) float64.
+
+    Each has all tokens before it, or with `context` at most so many, in a window of its own.
+    """
+    count = len(ids) - 1
+    if count < 1:
+        raise UserError("text", None, "has no second token to score")
+    window = window_of(model.eval(), context, count)
+    windows = torch.tensor(ids).unfold(0, window + 1, 1)  # (count - window + 1, window + 1)
+    losses = [_losses(model, windows[:1], window)]
+    for batch in windows[1:].split(max(1, BATCH_TOKENS // window)):
+        if len(batch):
+            losses.append(_losses(model, batch, 1))
+    return torch.cat(losses).double().cpu().numpy()
+
+
+def _losses(model: Decoder, windows: Tensor, n_targets: int) -> Tensor:
+    """Return the losses of the last targets of windows (B, W + 1), one after the other: (B n_targets,)."""
+    windows = windows.to(model.embedding.weight.device)
+    logits = model(windows[:, :-1], n_targets=n_targets)  # (B, T, V)
+    targets = windows[:, -n_targets:].flatten()
+    return F.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
+
+
+@torch.no_grad()
+def continuation(
+    model: Decoder,
+    ids: Sequence[int],
+    vocab_size: int,
+    *,
+    context: int | None = None,
+    tokens: int = 200,
+    temperature: float = 0.8,
+    seed: int = 0,
+) -> list[int]:
+    """Return the tokens drawn after `ids`, each from at most `context` tokens before it (None: all).
+
+    The same seed draws with the same random numbers, whatever the context; temperature 0 takes the likeliest.
+    """
+    if not ids:
+        raise UserError("prompt", None, "is empty")
+    tokens = check_whole("tokens", tokens, least=1)
+    check_between("temperature", temperature, 0, 100)
+    generator = generator_for(check_whole("seed", seed, least=0), "sample")
+    text = list(ids)
+    for _ in range(tokens):
+        window = window_of(model.eval(), context, len(text))
+        inputs = torch.tensor([text[-window:]], device=model.embedding.weight.device)  # (1, W)
+        logits = model(inputs, n_targets=1)[0, 0, :vocab_size].float().cpu()  # (V,)
+        if not logits.isfinite().all():
+            raise UserError("context", window, "its logits are not finite there")
+        if temperature == 0:
+            text.append(int(logits.argmax()))
+        else:
+            shares = (logits / temperature).softmax(0)
+            text.append(int(torch.multinomial(shares, 1, generator=generator)))
+    return text[len(ids) :]

@@ -1,0 +1,71 @@
+"""The jobs of a sweep: every combination of the values on the command line."""
+
+from __future__ import annotations
+
+import glob
+
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+
+from posenc.config.hydra_adapter import combinations, override_parser
+from posenc.config.overrides import key_of, quoted
+from posenc.config.parsing import is_sweep
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
+from posenc.core.paths import expanded, is_folder
+from posenc.results.load import load_run, run_places
+from posenc.training.checkpoint import checkpoint_paths
+
+
+def grid(command: str, overrides: list[str]) -> list[list[str]]:
+    """Return the overrides of every job. Needs an initialized Hydra. Raises UserError."""
+    for override in overrides:
+        is_sweep(override)  # raises for one that cannot be read
+    if command == "eval":
+        overrides = [_with_runs_listed(text) if key_of(text) == "run" else text for text in overrides]
+    parsed = override_parser().parse_overrides(overrides)
+    by_key = {element.get_key_element(): element for element in parsed}  # the last one on the line wins
+    for key, element in by_key.items():
+        if element.is_sweep_override() and not element.is_discrete_sweep():
+            raise UserError(key, element.get_value_string(), "cannot be enumerated")
+    return combinations(list(by_key.values()))
+
+
+def _with_runs_listed(override: str) -> str:
+    """Put the runs below a folder or of a glob in its place. A run directory stays, for its job to judge."""
+    value = override_parser().parse_override(override).value()
+    names = value.list if isinstance(value, ChoiceSweep) else [value]
+    runs: dict[str, None] = {}  # a set that keeps the order
+    for name in names:
+        text = name.text if isinstance(name, QuotedString) else str(name)
+        for run in _runs_named(text):
+            runs[run] = None
+    return f"{override.partition('=')[0]}={','.join(quoted(run) for run in runs)}"
+
+
+def _runs_named(text: str) -> list[str]:
+    is_run = is_folder(text) and (expanded(text) / "config.yaml").is_file()
+    is_several = is_folder(text) or glob.has_magic(text)
+    return [text] if is_run or not is_several else _trained_runs(text)
+
+
+def _trained_runs(text: str) -> list[str]:
+    """Return the trained runs below a folder or of a glob; what is left out is named.
+
+    Raises UserError where nothing is left.
+    """
+    try:
+        places = run_places([expanded(text)])
+    except UserError as error:
+        raise UserError("run", text, "nothing is there by that name") from error
+    trained = []
+    for run, problem in places:
+        state = problem or load_run(run).state
+        if state == "finished" and not checkpoint_paths(run / "checkpoints"):
+            state = "no checkpoint"
+        if state == "finished":
+            trained.append(str(run))
+        else:
+            say(f"{visible(run)}: left out: {state}")
+    if not trained:
+        raise UserError("run", text, "there is no trained run below it")
+    return trained

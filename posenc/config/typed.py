@@ -1,0 +1,80 @@
+"""From a configuration that Hydra composed to the typed settings of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+
+from posenc.config.refusals import dotted_keys, needed, unknown_setting
+from posenc.core.errors import UserError, first_line
+from posenc.settings.base import is_filled_in
+from posenc.settings.errors import dotted, user_error
+from posenc.settings.tree import EvalCommandSettings, RunSettings
+
+SETTINGS: dict[str, type[RunSettings] | type[EvalCommandSettings]] = {
+    "train": RunSettings,
+    "eval": EvalCommandSettings,
+}
+
+
+def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalCommandSettings:
+    """Return the settings of a command, without Hydra's own part.
+
+    Raises UserError for keys that do not exist (`+foo=1`) or are missing (`~seed`), and for other types.
+    """
+    plain = _resolved(config)
+    model = SETTINGS[command]
+    forbidden = _first_filled_in(model, plain)
+    if forbidden is not None:
+        raise unknown_setting(command, forbidden, None, _keys_of(plain, without=forbidden))
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "extra_forbidden":
+            key = dotted(list(first["loc"]))
+            raise unknown_setting(command, key, None, _keys_of(plain, without=key)) from None
+        raise user_error(error, model) from None
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain data, every interpolation resolved. Raises UserError."""
+    if "experiment" in config:
+        hint = "begin it with the line\n# @package _global_      and choose others by a defaults list: "
+        hint += "- override /encoding: rope"
+        name = f"experiment/{config.hydra.runtime.choices.experiment}.yaml"
+        raise UserError(name, None, "its settings stand for those of a group `experiment`", hint=hint)
+    without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    try:
+        plain: Any = OmegaConf.to_container(without_hydra, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = str(getattr(error, "full_key", None) or "override")
+        if isinstance(error, MissingMandatoryValue):
+            raise needed(key) from error
+        raise UserError(key, None, first_line(error)) from error
+    settings: dict[str, Any] = plain
+    return settings
+
+
+def _first_filled_in(model: type[BaseModel], plain: Mapping[str, Any], prefix: str = "") -> str | None:
+    """Return the first key that only posenc may fill in, such as `train.began`."""
+    for name, field in model.model_fields.items():
+        if name not in plain:
+            continue
+        if is_filled_in(field.json_schema_extra):
+            return f"{prefix}{name}"
+        group, value = field.annotation, plain[name]
+        if isinstance(group, type) and issubclass(group, BaseModel) and isinstance(value, dict):
+            inside = _first_filled_in(group, value, f"{prefix}{name}.")
+            if inside is not None:
+                return inside
+    return None
+
+
+def _keys_of(plain: Mapping[str, Any], without: str) -> list[str]:
+    """Return the keys of the settings but for the wrong one, which Hydra has put among them."""
+    return [key for key in dotted_keys(plain) if key != without and not key.startswith(f"{without}.")]

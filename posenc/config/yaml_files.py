@@ -1,0 +1,121 @@
+"""The YAML tree as users read it: groups, their choices, and every setting with its value and its comment.
+
+Imports neither Hydra nor torch: it runs at every `--help` and at every TAB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from posenc.config.overrides import key_of
+from posenc.core.paths import choice_file, conf_dir
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import Node
+
+HYDRAS = ("defaults", "hydra")  # parts of a YAML file that hold no settings of posenc
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key, its default as the YAML writes it (empty before a list over several lines), and its comment."""
+
+    key: str
+    value: str
+    comment: str
+
+
+def command_tree(command: str) -> dict[str, Any]:
+    """Return `conf/COMMAND.yaml` as plain data."""
+    tree: dict[str, Any] = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    return tree
+
+
+def groups(command: str) -> dict[str, str | None]:
+    """Return the groups of a command, in order, with their default choices. None: nothing is chosen."""
+    choices: dict[str, str | None] = {}
+    for entry in command_tree(command)["defaults"]:
+        if isinstance(entry, dict):
+            for group, choice in entry.items():
+                if not str(group).startswith("override "):
+                    choices[str(group)] = choice
+    return choices
+
+
+def chosen_settings(
+    command: str, overrides: Iterable[str] = (), config_dir: str | None = None
+) -> list[Setting]:
+    """Return every setting of a command: its own, then those of the groups as the overrides choose them."""
+    chosen = {key_of(override): override.partition("=")[2] for override in overrides}
+    # conf/eval.yaml has nulls without comments; conf/eval/default.yaml says what they are
+    comments = {setting.key: setting.comment for setting in settings_in("eval/default.yaml", "eval.")}
+    settings: list[Setting] = []
+    for setting in settings_in(f"{command}.yaml"):
+        comment = setting.comment or comments.get(setting.key, "")
+        settings.append(replace(setting, comment=comment))
+    for group, default in groups(command).items():
+        path = choice_file(group, chosen.get(group, default), config_dir)
+        if path is not None and group != "experiment":
+            settings += settings_in(path, f"{group}.")
+    return settings
+
+
+def settings_in(path: str | Path, prefix: str = "") -> list[Setting]:
+    """Return the settings of a YAML file, in order, without a group's `name` and without Hydra's own part.
+
+    A path that is not absolute lies in `conf/`.
+    """
+    # Comments are read by ruamel.yaml, which keeps them. Values are taken as they are written: its YAML 1.2
+    # reads `off` as text, where Hydra's YAML 1.1 reads false.
+    from ruamel.yaml import YAML
+
+    text = (conf_dir() / path).read_text(encoding="utf-8")
+    tree = YAML(typ="rt").compose(text)
+    return [
+        setting
+        for setting in _leaves(tree, prefix, text)
+        if setting.key.split(".")[0] not in HYDRAS and not (prefix and setting.key == f"{prefix}name")
+    ]
+
+
+def _leaves(tree: Node, prefix: str, text: str) -> list[Setting]:
+    """Return the leaves below a mapping of the YAML `text`; what is written on one line is one leaf."""
+    settings: list[Setting] = []
+    for key, node in tree.value:
+        name = prefix + key.value
+        is_block = node.start_mark.line > key.start_mark.line
+        if isinstance(node.value, list) and is_block and _is_mapping(node):
+            settings += _leaves(node, f"{name}.", text)
+        elif is_block:
+            settings.append(Setting(name, "", _comment(key) or _comment(node)))
+        else:
+            written = text[node.start_mark.index : node.end_mark.index].strip()
+            settings.append(Setting(name, written, _comment(node)))
+    return settings
+
+
+def _is_mapping(node: Node) -> bool:
+    return str(node.tag).endswith(":map")
+
+
+def _comment(node: Node) -> str:
+    """Return the comment beside a node, with its continuation on the lines below, as one line."""
+    if not node.comment or node.comment[0] is None:
+        return ""
+    block, _, _ = node.comment[0].value.partition("\n\n")
+    return " ".join(line.strip().lstrip("# ") for line in block.splitlines()).strip()
+
+
+def config_dir_of(arguments: Iterable[str]) -> str | None:
+    """Return the folder after `--config-dir`, if the arguments name one."""
+    words = list(arguments)
+    for position, word in enumerate(words):
+        flag, _, value = word.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            return value or next(iter(words[position + 1 :]), None)
+    return None

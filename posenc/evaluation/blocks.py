@@ -1,0 +1,96 @@
+"""Choose blocks of text whose tokens are scored, by the lengths of the documents alone.
+
+A few long documents must not decide a number: the interval over documents would say little. So no document
+gives more blocks than the median document has, and the blocks of a document are spread evenly over it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.evaluation.request import Plan
+from posenc.evaluation.sums import LossSums, sums_by_document
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(Plan):
+    """Targets in blocks: block i is the last `block` tokens before token ends[i] of document documents[i]."""
+
+    documents: np.ndarray  # (N,) int64, index in the split
+    ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
+    block: int  # tokens
+
+    def tokens(self, window: int) -> int:
+        """Count a window for each block. A block that is longer than the window goes through whole."""
+        return len(self.documents) * max(window, self.block)
+
+    def targets_in(self, window: int) -> int:
+        return self.block
+
+    def stops(self, context: EvalContext) -> np.ndarray:
+        """Return the end of each block in the tokens of the store: (N,) int64, exclusive."""
+        return context.document_starts[self.documents] + self.ends
+
+    def sums(self, context: EvalContext, nats: np.ndarray) -> LossSums:
+        """Add up the losses of the blocks, nats (N,), by document."""
+        stops = self.stops(context)
+        byte_counts = context.store.bytes_between(stops - self.block, stops)
+        targets = np.full(len(stops), self.block)
+        return sums_by_document(self.documents, nats, targets, byte_counts)
+
+
+def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
+    """Sum the loss of every target, each block at the end of a window of `window` tokens."""
+    nats = context.text_losses(plan.stops(context), window, plan.block)  # (N, block)
+    return plan.sums(context, nats.sum(axis=1))
+
+
+def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose at most `most` of the candidates, candidates (documents,) of them in each document.
+
+    Returns the document of each chosen block, and its place among the candidates of that document, evenly
+    spread over them: (N,) int64 each.
+    """
+    counts = blocks_by_document(candidates, most)
+    places = [np.zeros(0, dtype=np.int64)]
+    for available, count in zip(candidates, counts, strict=True):
+        places.append(spread(available, count))
+    return np.repeat(np.arange(len(candidates)), counts), np.concatenate(places)
+
+
+def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
+    """Choose how many blocks of each document are scored: (documents,) int64, `most` in all.
+
+    A document gives at most as many as the median document that has any.
+    """
+    has_blocks = candidates > 0
+    if not has_blocks.any():
+        return np.zeros(len(candidates), dtype=np.int64)
+    median = max(1, int(np.median(candidates[has_blocks])))
+
+    def total_if_capped_at(cap: int) -> int:
+        return int(np.minimum(candidates, cap).sum())
+
+    cap = 1 + bisect_right(
+        range(2, median + 1), most, key=total_if_capped_at
+    )  # the largest that keeps to `most`
+    counts = np.minimum(candidates, cap).astype(np.int64)
+    if counts.sum() <= most:
+        return counts
+    # Even one block a document is too many: every n-th document gives one.
+    documents = np.flatnonzero(counts)
+    counts = np.zeros_like(counts)
+    counts[documents[spread(len(documents), most)]] = 1
+    return counts
+
+
+def spread(available: int, count: int) -> np.ndarray:
+    """Choose `count` of the indices 0..available-1, evenly spaced, both ends included: (count,) int64."""
+    return np.round(np.linspace(0, max(0, available - 1), count)).astype(np.int64)

@@ -1,0 +1,9 @@
+"""Reasons why a window has no number. The message of each becomes the note of the record."""
+
+
+class NotApplicableError(Exception):
+    """This window cannot be measured with this protocol, this text or this encoding."""
+
+
+class OutOfMemoryError(Exception):
+    """One window alone does not fit into memory. The message says what it would need."""

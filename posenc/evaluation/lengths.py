@@ -1,0 +1,82 @@
+"""Lengths as users write them: tokens, or multiples of the training length such as `4x`.
+
+`context_length` is the training length T of the model. `base_length` is the T whose multiples are measured
+and whose targets are scored. The two differ where models of several training lengths are measured on one
+text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+from posenc.core.errors import UserError
+
+ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
+WRITTEN_LENGTH = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<multiple>x?)")
+
+
+@dataclass(frozen=True)
+class EvalLengths:
+    """The windows that are measured and the training lengths behind them, all in tokens."""
+
+    windows: tuple[int, ...]  # ascending
+    context_length: int  # T of the model
+    base_length: int  # the T that targets are chosen for
+
+    @classmethod
+    def of(cls, windows: Iterable[int], context_length: int, base_length: int | None = None) -> Self:
+        """Make the lengths for windows in any order, with targets for the model's own T unless told."""
+        return cls(tuple(sorted({*windows})), context_length, base_length or context_length)
+
+    @property
+    def shortest(self) -> int:
+        return self.windows[0]
+
+    @property
+    def longest(self) -> int:
+        """The longest window, which decides what text can be scored."""
+        return self.windows[-1]
+
+    @property
+    def beyond_training(self) -> list[int]:
+        """The windows that are longer than T."""
+        return [window for window in self.windows if window > self.context_length]
+
+
+def resolve_lengths(lengths: Iterable[Any], base_length: int) -> list[int]:
+    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once. Raises UserError."""
+    windows = {resolve_length("eval.lengths", length, base_length) for length in lengths}
+    if not windows:
+        raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)
+    return sorted(windows)
+
+
+def resolve_length(key: str, length: Any, base_length: int) -> int:
+    """Resolve one length to tokens. Raises UserError that names `key`."""
+    tokens = _exact_tokens(key, length, base_length)
+    if tokens.denominator != 1 or tokens < 1:
+        problem = f"is {float(tokens):g} tokens at context_length={base_length}, not a positive whole number"
+        raise UserError(key, length, problem, allowed=ALLOWED)
+    return int(tokens)
+
+
+def nearest_length(key: str, length: Any, base_length: int) -> int:
+    """Resolve one length to tokens; a multiple that is no whole number is rounded. Raises UserError."""
+    tokens = _exact_tokens(key, length, base_length)
+    return round(float(tokens))
+
+
+def _exact_tokens(key: str, length: Any, base_length: int) -> Fraction:
+    if isinstance(length, float) and length.is_integer():  # YAML reads 1e6 as a float
+        return Fraction(int(length))
+    if isinstance(length, int) and not isinstance(length, bool):
+        return Fraction(length)
+    written = WRITTEN_LENGTH.fullmatch(length.strip()) if isinstance(length, str) else None
+    if written is None:
+        raise UserError(key, length, "not a length", allowed=ALLOWED)
+    number = Fraction(written["number"])
+    return number * base_length if written["multiple"] else number

@@ -1,0 +1,64 @@
+"""Any model as a subject: a function from tokens to logits, in the place of posenc's own decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.core.errors import UserError, first_line
+from posenc.encodings.base import Encoding, Shape
+from posenc.evaluation.errors import NotApplicableError
+
+# The number of its heads is unknown. Memory is estimated for so many before a pass is tried.
+ASSUMED_HEADS = 32
+
+
+class CallableModel(nn.Module):
+    """`function(tokens (B, W) int64) -> logits (B, W, V)`, or an object with `logits`.
+
+    The model has positions of its own: posenc tells it no more than W tokens. A function that is a module is
+    registered, so that it moves to the device too.
+    """
+
+    has_known_weights = False  # True: its directory is that of these weights, so stored cells are its own
+
+    def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
+        super().__init__()
+        self.function = function
+        self.vocab_size = vocab_size
+        self.encoding = Encoding(Shape(1, ASSUMED_HEADS, 1, 1, train_length))
+        self.effective_encoding = self.encoding
+        self.shape = self.encoding.shape
+
+    def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
+        """Return 0..n-1: only their number counts."""
+        return torch.arange(n)
+
+    def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
+        """Return the logits of the last targets, (B, targets, V), of tokens (B, W).
+
+        `encoding` is the model's own: no extension can act here. Raises NotApplicableError past the end of a
+        table of positions, UserError for what are no logits.
+        """
+        try:
+            output = self.function(tokens)
+        except IndexError as error:  # a table of positions that ends
+            raise NotApplicableError(f"n/a: {type(error).__name__}: {first_line(error)}") from error
+        logits = getattr(output, "logits", output)
+        return self.checked(logits, tuple(tokens.shape))[:, -n_targets:]
+
+    def checked(self, logits: object, text_shape: tuple[int, ...]) -> Tensor:
+        """Return the logits (B, S, V) of a text of shape (B, S). Raises UserError for any other shape."""
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            raise UserError("subject", type(logits).__name__, "gives no logits", allowed="a tensor (B, W, V)")
+        shape = tuple(logits.shape)
+        described = f"logits {shape}"
+        if len(shape) != 3 or shape[:2] != text_shape:
+            allowed = str((*text_shape, self.vocab_size))
+            raise UserError("subject", described, f"are none of tokens {text_shape}", allowed=allowed)
+        if shape[2] < self.vocab_size:
+            raise UserError("subject", described, f"the tokenizer has {self.vocab_size} tokens")
+        return logits

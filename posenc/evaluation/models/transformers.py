@@ -1,0 +1,302 @@
+"""A causal language model of transformers as a subject, and the extensions that can act in it.
+
+As trained it runs untouched, in float32: a half-precision ALiBi (BLOOM's, MPT's) cannot tell far positions
+apart. An extension that rescales frequencies sets the rotation's own table. An extension that masks keys or
+scales scores replaces the attention function. An extension that needs queries and keys before their
+rotation is refused: transformers does not show them. Each pass begins from the rotation as loaded, since
+some types (`dynamic`) keep the scale of the longest text that they have seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.core.errors import UserError, first_line
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.shared.rotary import Rotary
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
+from posenc.evaluation.models.callables import CallableModel
+
+ATTENTION_NAME = "posenc"  # under which the attention function is registered in transformers
+QUERY_BLOCK = 512  # queries that it handles at once
+# How configurations name T, and how models name their table of learned positions.
+LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")
+TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")
+USABLE_HOOKS = {"rotate", "scores", "visible"}  # of an extension, that transformers has a place for
+ATTENTION_HOOKS = {"scores", "visible"}  # those that need another attention function
+
+
+class KnownRotary(Rotary):
+    """A rotation with the frequencies of a checkpoint's configuration."""
+
+    def __init__(self, shape: Shape, name: str, theta: Tensor, base: float) -> None:
+        super().__init__(shape, base=base, layout="half", width=2 * len(theta))
+        self.name = name  # type: ignore[misc]
+        self.theta = theta.double().cpu()  # (pairs,)
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        return self.theta if device is None else self.theta.to(device)
+
+
+class TransformersModel(CallableModel):
+    """A model of transformers, loaded in float32. `bos` is the token in the place of a window's first."""
+
+    has_known_weights = True
+
+    def __init__(self, model: nn.Module, train_length: int, bos: int | None = None) -> None:
+        whole_config: Any = model.config
+        config = whole_config.get_text_config()
+        super().__init__(model, config.vocab_size, train_length)
+        self.bos = bos
+        self.config = config
+        self.shape = shape_of(config, train_length)
+        modules = dict(model.named_modules())
+        self.rotations = {name: module for name, module in modules.items() if hasattr(module, "rope_type")}
+        self.fixed_rotation_reason = self._why_frequencies_are_fixed()
+        self.encoding = self._described_encoding()
+        self.effective_encoding = self.encoding
+        self.can_limit_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
+
+    @property
+    def model(self) -> Any:
+        """The model of transformers."""
+        return self.function
+
+    @property
+    def rotates(self) -> bool:
+        """Tell whether the model uses its rotations. Falcon may have some and use a bias instead."""
+        return bool(self.rotations) and not has_bias_instead(self.config)
+
+    def _why_frequencies_are_fixed(self) -> str | None:
+        """Return why no extension can change the frequencies of the rotation; None if one can."""
+        if not self.rotates:
+            return None
+        rotation: Any = next(iter(self.rotations.values()))
+        if len(self.rotations) > 1 or not hasattr(rotation, "inv_freq"):
+            return "its layers have rotations of their own"
+        if rotation.rope_type != "default":
+            return f"its rotation is scaled already ({rotation.rope_type})"
+        return None
+
+    def _described_encoding(self) -> Encoding:
+        """Describe the encoding as far as extensions can change it, under the name of the architecture."""
+        name = self.config.model_type
+        if self.rotates and self.fixed_rotation_reason is None:
+            rotation: Any = next(iter(self.rotations.values()))
+            base = float(rope_settings(self.config)[0]["rope_theta"])
+            return KnownRotary(self.shape, name, rotation.inv_freq, base)
+        encoding = Encoding(self.shape)
+        encoding.name = name  # type: ignore[misc]
+        encoding.ends_at = table_size(self.model)
+        return encoding
+
+    def check(self, settings: Mapping[str, Any], window: int, tune: bool) -> None:
+        """Raise NotForThisEncodingError for an extension that cannot act in this model."""
+        architecture = self.config.model_type
+        try:
+            extension = build_extension(settings, self, tune=tune)
+        except NotForThisEncodingError as error:
+            if self.fixed_rotation_reason is None:
+                raise
+            kind = extensions()[str(settings["name"])]
+            raise NotForThisEncodingError(kind, architecture, self.fixed_rotation_reason) from error
+        if extension is None:
+            return
+        reason = self._why_it_cannot_act(leaves(extension.effective_encoding(window)))
+        if reason is not None:
+            raise NotForThisEncodingError(type(extension), architecture, reason)
+
+    def _why_it_cannot_act(self, parts: Sequence[Encoding]) -> str | None:
+        if any(part.hooks - USABLE_HOOKS or "prepare" in part.hooks for part in parts):
+            return "it needs queries and keys before their rotation, which transformers does not show"
+        if not attention_parts(parts):
+            return None
+        if not getattr(self.model, "_supports_attention_backend", False):
+            return "transformers lets nothing into the attention of this architecture"
+        if any(hasattr(module, "sinks") for module in self.modules()):
+            return "its attention has learned sinks, which would be lost"
+        return None
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
+        """Return the logits of the last targets, (B, targets, V), of tokens (B, W).
+
+        Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
+        """
+        highest = int(tokens.max())
+        if highest >= self.vocab_size:
+            problem = f"the text has token {highest}, the model {self.vocab_size}"
+            raise UserError("subject.tokenizer", None, problem, hint="the one that it was trained with")
+        if self.bos is not None:
+            tokens = tokens.clone()
+            tokens[:, 0] = self.bos
+        if self.config.model_type == "mpt":
+            self.config.max_seq_len = tokens.shape[
+                1
+            ]  # its bias is made for so many tokens; longer texts fail
+        acting = self.effective_encoding if encoding is None else encoding
+        options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
+        with self._rotated(acting), self._attending(acting):
+            try:
+                output = self.model(tokens, use_cache=False, **options)
+            except (IndexError, RuntimeError) as error:
+                message = str(error)
+                if "out of bounds" not in message and "out of range" not in message:
+                    raise
+                raise NotApplicableError(f"n/a: {first_line(error)}") from error  # GPT-J's table of angles
+        return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
+
+    @contextmanager
+    def _rotated(self, acting: Encoding) -> Iterator[None]:
+        """Replace each rotation by a copy, with the frequencies of an extension; put it back at the end."""
+        is_extended = acting is not self.effective_encoding and isinstance(
+            self.effective_encoding, KnownRotary
+        )
+        for name, original in self.rotations.items():
+            rotation: Any = copy.deepcopy(original)
+            if is_extended:
+                set_rotation(rotation, acting)
+            self.model.set_submodule(name, rotation)
+        try:
+            yield
+        finally:
+            for name, original in self.rotations.items():
+                self.model.set_submodule(name, original)
+
+    @contextmanager
+    def _attending(self, acting: Encoding) -> Iterator[None]:
+        """Replace the model's attention function by posenc's where an extension acts there."""
+        parts = attention_parts(leaves(acting))
+        if not parts:
+            yield
+            return
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import eager_mask
+
+        def attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+            return attention(parts, module, *args, **kwargs), None
+
+        AttentionInterface.register(ATTENTION_NAME, attend)
+        AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
+        before = self.model.config._attn_implementation
+        self.model.set_attn_implementation(ATTENTION_NAME)
+        try:
+            yield
+        finally:
+            self.model.set_attn_implementation(before)
+
+
+def set_rotation(rotation: Any, acting: Encoding) -> None:
+    """Give a rotation of transformers the frequencies and the attention scale of the acting encoding."""
+    rotary = next((part for part in leaves(acting) if isinstance(part, Rotary)), None)
+    if rotary is None:  # the extension `drop`: nothing turns
+        rotation.inv_freq = torch.zeros_like(rotation.inv_freq)
+        return
+    cosines, _ = rotary.angles(torch.zeros(1, dtype=torch.int64))
+    rotation.attention_scaling = float(cosines[0, 0])  # the cosine of 0, times YaRN's factor
+    rotation.inv_freq = rotary.frequencies(torch.device("cpu")).to(rotation.inv_freq)
+
+
+def attention_parts(parts: Sequence[Encoding]) -> list[Encoding]:
+    """Return the parts that act on scores or masks."""
+    return [part for part in parts if part.hooks & ATTENTION_HOOKS]
+
+
+def attention(  # noqa: PLR0913 (transformers calls it so)
+    parts: list[Encoding],
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_unused: Any,
+) -> Tensor:
+    """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
+
+    q (B, H, S, D); k and v (B, KV, S, D), KV heads shared by H/KV queries each; mask (B, 1, S, S).
+    """
+    length = q.shape[2]
+    queries_a_head = q.shape[1] // k.shape[1]
+    k = k.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
+    v = v.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = getattr(module, "layer_idx", None) or 0
+    pos = torch.arange(length, device=q.device)
+    blocks = []
+    for start in range(0, length, QUERY_BLOCK):
+        end = min(start + QUERY_BLOCK, length)
+        q_pos = pos[start:end]
+        k_pos = pos[:end]
+        s = (q[:, :, start:end] @ k[:, :, :end].mT).float() * scale  # (B, H, queries, keys)
+        if softcap is not None:
+            s = torch.tanh(s / softcap) * softcap
+        allowed = q_pos[:, None] >= k_pos  # (queries, keys)
+        for part in parts:
+            if "scores" in part.hooks:
+                s = part.scores(s, q, k, q_pos, k_pos, None, layer)
+            if "visible" in part.hooks:
+                allowed = allowed & part.visible(q_pos, k_pos, layer)
+        if mask is not None:
+            s = s + mask[:, :, start:end, :end]
+        p = s.masked_fill(~allowed, float("-inf")).softmax(-1).to(v.dtype)
+        blocks.append(p @ v[:, :, :end])  # (B, H, queries, D)
+    return torch.cat(blocks, dim=2).transpose(1, 2)
+
+
+# --- what a configuration says
+
+
+def shape_of(config: Any, train_length: int) -> Shape:
+    """Return the sizes of a model, by its configuration."""
+    heads = getattr(config, "num_attention_heads", 1)  # Mamba has none
+    width = config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    return Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
+
+
+def has_bias_instead(config: Any) -> bool:
+    """Tell whether slope times distance replaces the model's rotation (Falcon's setting `alibi`)."""
+    with suppress(AttributeError):
+        return bool(config.alibi)
+    return False
+
+
+def table_size(model: nn.Module) -> int | None:
+    """Return how many positions a table of learned positions has; None without one."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLE_NAMES:
+            return module.num_embeddings - int(getattr(module, "offset", 0))
+    return None
+
+
+def rope_settings(config: Any) -> list[dict[str, Any]]:
+    """Return the settings of the rotation: of all layers together, or of each kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
+    if by_kind_of_layer:
+        return by_kind_of_layer
+    return [parameters] if parameters else []
+
+
+def trained_length(config: Any) -> int:
+    """Return T of a configuration: of its training before its rotation was scaled. Raises UserError."""
+    config = config.get_text_config()
+    candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
+    candidates.append(getattr(config, "original_max_position_embeddings", None))
+    if not has_bias_instead(config):  # Falcon's is a default that says nothing
+        candidates += [getattr(config, name, None) for name in LENGTH_NAMES]
+    lengths = [int(length) for length in candidates if length]
+    if not lengths:
+        hint = "context_length=2048, or what the model was trained at"
+        raise UserError("context_length", "auto", "this model's configuration does not say it", hint=hint)
+    return lengths[0]

@@ -1,0 +1,255 @@
+"""Forward passes over windows of text: they give the losses that every protocol sums.
+
+A pass that several protocols ask for is made once in an evaluation and gives the same numbers bit for bit:
+`positions` asks for the longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole
+window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenc.core.errors import first_line
+from posenc.core.machine import free_memory
+from posenc.core.seeds import generator_for
+from posenc.data import TokenStore
+from posenc.encodings.base import Encoding
+from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
+from posenc.evaluation.extensions import Extension
+from posenc.evaluation.models import Subject
+from posenc.evaluation.models.callables import CallableModel
+from posenc.model.fused import token_losses
+from posenc.training.device import LiveTensors, autocast, is_out_of_memory
+
+# Where positions are drawn, the windows of one length share so many draws: window i has number i % DRAWS.
+DRAWS = 16
+# float32 numbers for each pair of tokens and each head. While even these fit, memory is not measured.
+MOST_FLOATS_A_SCORE = 32
+# The memory of a window is measured at a sixteenth and at an eighth of it, which takes 1/50 of its time.
+TRIAL_FRACTION = 16
+
+WindowReader = Callable[[int], np.ndarray]  # i -> (window + 1,) tokens: the inputs and the last target
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the model makes of the last targets of some windows."""
+
+    nats: np.ndarray  # (windows, targets) float64
+    is_best: np.ndarray  # (windows, targets) bool: no token has a higher logit than the target
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalContext:
+    """A trained model and the documents it is measured on."""
+
+    model: Subject
+    context_length: int  # T, tokens
+    seed: int  # for positions that are drawn
+    precision: str
+    device: torch.device
+    store: TokenStore
+    split: str
+    batch_tokens: int  # tokens in one forward pass
+    extension: Extension | None = None  # what is done to the trained model beyond T
+    recorded_precision: str | None = None  # None: that of the training
+    cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # passes of one evaluation
+    check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
+
+    @property
+    def document_starts(self) -> np.ndarray:
+        """Where each document of the split begins, in the tokens of the store: (N,) int64."""
+        return self.store.splits[self.split].starts
+
+    def effective_encoding(self, window: int) -> Encoding:
+        """Return what the attention sees when the model is given `window` tokens at once."""
+        if self.extension is None:
+            return self.model.effective_encoding
+        return self.extension.effective_encoding(window)
+
+    def text_losses(self, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
+        """Return the losses in nats of the last targets of windows of text: (count, n_targets) float64.
+
+        Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store.
+        Raises NotApplicableError, OutOfMemoryError.
+        """
+        is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
+        key = (None if is_as_trained else self.extension, window, n_targets, stops.tobytes())
+        if key not in self.cache:
+
+            def read(i: int) -> np.ndarray:
+                return self.store.tokens[stops[i] - window - 1 : stops[i]]
+
+            losses = self.window_losses(read, len(stops), window, n_targets)
+            losses.setflags(write=False)
+            self.cache[key] = losses
+        return self.cache[key]
+
+    def window_losses(self, read: WindowReader, count: int, window: int, n_targets: int) -> np.ndarray:
+        """Return the loss in nats of the last targets of `count` windows: (count, n_targets) float64.
+
+        Raises NotApplicableError, OutOfMemoryError.
+        """
+        return score_windows(self, read, count, window, n_targets, with_best=False).nats
+
+    def window_scores(self, read: WindowReader, count: int, window: int, n_targets: int) -> Scores:
+        """Return the same losses and whether each target is the model's first choice."""
+        return score_windows(self, read, count, window, n_targets, with_best=True)
+
+
+@torch.no_grad()
+def score_windows(
+    context: EvalContext, read: WindowReader, count: int, window: int, n_targets: int, *, with_best: bool
+) -> Scores:
+    """Score the last `n_targets` of `count` windows. Raises NotApplicableError, OutOfMemoryError.
+
+    Drawn positions depend on the seed, the window's length and its number, never on the batch. Batches hold
+    about `batch_tokens` tokens, and halve when memory runs out.
+    """
+    context.model.to(context.device).eval()
+    encoding = context.effective_encoding(window)
+    inputs = inputs_given(encoding, window, n_targets)
+    draws = positions_of_windows(context, encoding, window, inputs)
+    check_memory(context, draws[0], encoding, n_targets)
+    nats = np.empty((count, n_targets))
+    is_best = np.zeros((count, n_targets), dtype=bool)
+    batch_size = max(1, context.batch_tokens // inputs)
+    for draw, pos in enumerate(draws):
+        left = np.arange(draw, count, len(draws))  # windows with these positions
+        while len(left):
+            context.check_stop()
+            batch = left[:batch_size]
+            tokens = np.stack([read(i)[-inputs - 1 :] for i in batch]).astype(np.int64)  # (B, inputs + 1)
+            try:
+                losses, best = forward(context, torch.from_numpy(tokens), pos, encoding, n_targets, with_best)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                batch_size = smaller_batch(error, batch_size, inputs)
+                continue
+            nats[batch] = losses.cpu().double().numpy()
+            if best is not None:
+                is_best[batch] = best.cpu().numpy()
+            left = left[batch_size:]
+    return Scores(nats, is_best)
+
+
+def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
+    """Return how many tokens of a window the model is given: fewer than all if the encoding truncates.
+
+    Raises NotApplicableError if the encoding refuses the window, or cuts off targets.
+    """
+    trained = encoding.shape.positions  # more than T where training positions are drawn
+    if window <= trained or encoding.beyond not in ("truncate", "refuse"):
+        return window
+    if encoding.beyond == "refuse":
+        raise NotApplicableError(f"refused: beyond='refuse' past {trained} tokens")
+    if n_targets > trained:
+        problem = f"beyond=truncate keeps {trained} tokens, {n_targets} were to be scored"
+        raise NotApplicableError(f"n/a: {problem}")
+    return trained
+
+
+def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, inputs: int) -> list[Tensor]:
+    """Return the positions of the windows, (inputs,) each: one for all, or DRAWS where they are drawn.
+
+    Raises NotApplicableError if the encoding has none so far out.
+    """
+    n_draws = DRAWS if "positions" in encoding.hooks else 1
+    draws = []
+    for draw in range(n_draws):
+        generator = generator_for(context.seed, "evaluation", window, draw)
+        draws.append(context.model.positions(inputs, generator, encoding))
+    limit = encoding.ends_at
+    if limit is not None and any(int(pos[-1]) >= limit for pos in draws):
+        raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
+    return draws
+
+
+def smaller_batch(error: BaseException, batch_size: int, inputs: int) -> int:
+    """Return half the batch after memory ran out.
+
+    Raises the error if it says something else, OutOfMemoryError if a single window does not fit.
+    """
+    if not is_out_of_memory(error):
+        raise error
+    if batch_size == 1:
+        raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {first_line(error)}") from error
+    return max(1, batch_size // 2)
+
+
+def forward(
+    context: EvalContext,
+    tokens: Tensor,
+    pos: Tensor,
+    encoding: Encoding,
+    n_targets: int,
+    with_best: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Score the last targets of tokens (B, inputs + 1) at positions pos (inputs,).
+
+    Returns nats (B, targets), and with `with_best` whether each target is the model's first choice.
+    """
+    tokens = tokens.to(context.device)
+    inputs = tokens[:, :-1]  # (B, inputs)
+    targets = tokens[:, -n_targets:]  # (B, targets)
+    if isinstance(context.model, CallableModel):
+        assert not with_best, "only `recall` asks for it, which is for runs that posenc trains"
+        with autocast(context.precision, context.device):
+            logits = context.model(inputs, n_targets, encoding).float()  # (B, targets, V)
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        return losses.view_as(targets), None
+    with autocast(context.precision, context.device):
+        hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
+    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
+    if not with_best:
+        return losses, None
+    best = F.linear(hidden, weight).argmax(-1)  # (B, targets)
+    return losses, best == targets
+
+
+# --- memory
+
+
+def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
+    """Raise OutOfMemoryError if one window at positions pos (inputs,) does not fit into the machine's memory.
+
+    The kernel would end the process without an error. A GPU raises an error in time, so it is not asked.
+    """
+    if context.device.type != "cpu":
+        return
+    window = len(pos)
+    free = free_memory()
+    if 4 * MOST_FLOATS_A_SCORE * context.model.shape.n_heads * window**2 <= free:
+        return
+
+    def make_pass(length: int) -> None:
+        tokens = torch.zeros((1, length + 1), dtype=torch.int64)
+        scored = length if n_targets == window else min(n_targets, length)
+        forward(context, tokens, pos[:length], encoding, scored)
+
+    needed = memory_needed(make_pass, window)
+    if needed > free:
+        need = f"needs about {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
+        raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {need}")
+
+
+def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
+    """Return the peak bytes of a pass over W tokens, a W + b W^2, fitted to two shorter windows."""
+    short = max(1, window // TRIAL_FRACTION)
+    short_peak = peak_bytes(make_pass, short)
+    double_peak = peak_bytes(make_pass, 2 * short)
+    quadratic = max(0.0, (double_peak - 2 * short_peak) / (2 * short**2))
+    linear = double_peak / (2 * short) - quadratic * 2 * short
+    return linear * window + quadratic * window**2
+
+
+def peak_bytes(make_pass: Callable[[int], object], length: int) -> int:
+    with LiveTensors() as meter:
+        make_pass(length)
+    return meter.peak

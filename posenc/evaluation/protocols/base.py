@@ -1,0 +1,82 @@
+"""The base class of a protocol: what is scored, how, by which settings, and what a table says about it.
+
+A protocol is one file of this folder with one subclass of `Protocol`; commands, tables and settings find it
+by walking the folder. `compare` and `report` read the class attributes, so the file of a protocol imports
+no torch: forward passes are methods of the `EvalContext` that `measure` is given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.request import EvalRequest, Plan
+from posenc.evaluation.sums import LossSums
+from posenc.results.schema import UNIT
+from posenc.settings.base import Settings
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+    from posenc.settings.tree import PlantSettings
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+class ProtocolSettings(Settings):
+    """The keys of the `eval` group that a protocol reads. Their values stand in conf/eval/default.yaml."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFacts:
+    """What is known of a text, and of what will be scored on it, before it is tokenised."""
+
+    fingerprint: str
+    tokenizer: str  # its name
+    split: str
+    plant: PlantSettings | None
+    lengths: EvalLengths
+    max_targets: int
+
+
+class Protocol(ABC, Generic[PlanT]):
+    """One way to measure a model. An instance holds the settings of one evaluation."""
+
+    name: ClassVar[str]  # as in `eval.protocols` and in records: the name of the file, with dashes
+    title: ClassVar[str]  # what the numbers are, in a few words
+    explain: ClassVar[str]  # a line of `compare --explain`
+    note: ClassVar[str | None] = None  # a line below the table of `compare --full`
+    unit: ClassVar[str] = UNIT
+    sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
+    # Why a model that posenc did not train is refused, any such model or one of transformers.
+    refuses_given: ClassVar[str | None] = None
+    refuses_transformers: ClassVar[str | None] = None
+
+    Settings: ClassVar[type[ProtocolSettings]] = ProtocolSettings
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings  # of the class's own `Settings`
+
+    def check(self, lengths: EvalLengths) -> None:
+        """Raise UserError if the settings do not fit these windows."""
+
+    def check_text(self, text: TextFacts) -> None:
+        """Raise UserError if this text cannot be measured by these settings."""
+
+    def windows(self, lengths: EvalLengths) -> Sequence[int]:
+        """Return the windows to measure at: all, unless a protocol says otherwise."""
+        return lengths.windows
+
+    @abstractmethod
+    def plan(self, request: EvalRequest) -> PlanT:
+        """Choose the tokens to score, by documents and lengths alone."""
+
+    @abstractmethod
+    def measure(self, context: EvalContext, plan: PlanT, window: int) -> LossSums:
+        """Score the plan's tokens in windows of `window` tokens. Raises NotApplicableError."""
+
+    def unit_of(self, plan: PlanT) -> str:
+        """Return the unit of the record's `nats`."""
+        return self.unit

@@ -1,0 +1,64 @@
+"""fixed-target: the same target tokens at every window length, so that only the text before them changes.
+
+A target block is the last b tokens of a window. Every block has at least longest + 1 tokens up to its end
+in its own document (the extra one is the first input), whatever window is being measured, and the windows
+of all lengths end where the block ends. At W = T no position lies beyond the training length. That record
+is the crop line: the loss of somebody who cuts the text to T tokens.
+
+`posenc.evaluation.trigram` gives a reference on the same targets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.evaluation.blocks import Blocks, choose, measure_blocks
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.sums import LossSums
+from posenc.settings.numbers import Share, check_whole
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+
+class FixedTarget(Protocol[Blocks]):
+    name = "fixed-target"
+    title = "loss on the same targets at every length"
+    explain = "the headline: the same last tokens at every length"
+
+    class Settings(ProtocolSettings):
+        target_fraction: Share  # targets of a window, as a share of base_length
+
+    settings: Settings
+
+    def block(self, lengths: EvalLengths) -> int:
+        """Return b, the number of targets of a block."""
+        return block_size(self.settings.target_fraction, lengths.base_length)
+
+    def check(self, lengths: EvalLengths) -> None:
+        """Raise UserError if the shortest window does not hold a block."""
+        block = self.block(lengths)
+        too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
+        check_whole("eval.lengths", lengths.shortest, least=block, too_small=too_small)
+
+    def plan(self, request: EvalRequest) -> Blocks:
+        """Choose blocks by the documents' lengths alone, `max_targets` targets in all."""
+        block = self.block(request.lengths)
+        earliest_end = request.lengths.longest + 1
+        candidates = np.maximum(0, (request.document_lengths - earliest_end) // block + 1)  # (documents,)
+        documents, places = choose(candidates, max(1, request.max_targets // block))
+        ends = earliest_end + block * places
+        digest = request.digest(self.name, block, documents, ends)
+        return Blocks(hash=digest, documents=documents, ends=ends, block=block)
+
+    def measure(self, context: EvalContext, plan: Blocks, window: int) -> LossSums:
+        return measure_blocks(context, plan, window)
+
+
+def block_size(target_fraction: float, base_length: int) -> int:
+    """Return how many targets a block of fixed-target has."""
+    return max(1, round(target_fraction * base_length))

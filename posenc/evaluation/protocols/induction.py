@@ -1,0 +1,106 @@
+"""induction: a random token sequence comes twice in a window; the loss on the second copy, by window.
+
+A window of W inputs and its last target is a sequence of m = T/4 tokens (at least 2), random filler, and the
+sequence again, scored but for its first token. The copies are the same at every W, and a shorter window's
+filler is the end of a longer one's.
+
+Symbols are the tokens that make up at least 1 in 1000 of the training split (63 bytes of SymPy's source).
+Every other symbol is for sequences, which have none twice (so m is at most their number), and the rest for
+filler. The token before a target therefore came once before it, so a head that looks up one token copies
+without error. The record's unit names chance, ln(number of symbols for sequences). A model above chance
+takes random tokens for text and does not copy at any length: then the change with W says nothing about the
+encoding.
+
+Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning and Induction Heads), arXiv
+2209.11895; without filler and at one length there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.core.seeds import permutations, raw_draws
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.protocols.base import Protocol
+from posenc.evaluation.request import EvalRequest, Plan
+from posenc.evaluation.sums import LossSums
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+COUNT = 128  # sequences: at T = 64 one window for every 24 of fixed-target
+RAREST = 1 / 1000  # share of the training text that a symbol has at least
+REVISION = 2  # of the targets. Revision 1 had one set of symbols for sequences and filler.
+SEED = 2022  # of the tokens, never the training seed: all runs see the same sequences
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences(Plan):
+    """Sequences to copy, each with the filler before its second copy."""
+
+    copies: np.ndarray  # (N, m) int64 tokens
+    filler: np.ndarray  # (N, longest + 1 - 2m) int64 tokens
+    symbols: int  # that sequences are drawn from
+
+    def tokens(self, window: int) -> int:
+        return len(self.copies) * window
+
+    def targets_in(self, window: int) -> int:
+        return self.copies.shape[1] - 1
+
+
+class Induction(Protocol[Sequences]):
+    name = "induction"
+    title = "loss on the second copy of a random sequence"
+    explain = "loss on the second copy of a random sequence"
+    note = "loss on the second copy of a random sequence"
+    unit = "nats per token of the second copy"
+    sample_noun = "sequence"
+
+    def plan(self, request: EvalRequest) -> Sequences:
+        """Draw the sequences from the training split's tokens and T, whatever the windows are."""
+        symbols = frequent_tokens(request.store.train_counts())
+        sequence_symbols = symbols[::2]
+        filler_symbols = symbols[1::2]
+        size = min(max(2, request.lengths.context_length // 4), len(sequence_symbols))  # m
+        filler_length = max(2 * size, request.lengths.longest + 1) - 2 * size
+        draws_a_row = len(sequence_symbols) + filler_length
+        raw = np.stack([raw_draws(draws_a_row, SEED, row) for row in range(COUNT)])
+        order = permutations(raw[:, : len(sequence_symbols)])
+        copies = sequence_symbols[order[:, :size]]  # (N, m)
+        drawn = (raw[:, len(sequence_symbols) :] % np.uint64(len(filler_symbols))).astype(np.int64)
+        filler = filler_symbols[drawn[:, ::-1]]  # drawn from its end backwards: a longer one begins earlier
+        digest = request.digest(self.name, REVISION, symbols, copies)
+        return Sequences(hash=digest, copies=copies, filler=filler, symbols=len(sequence_symbols))
+
+    def measure(self, context: EvalContext, plan: Sequences, window: int) -> LossSums:
+        """Sum the loss of the second copies by sequence. They stand for no text, so they have no bytes."""
+        count, size = plan.copies.shape
+        gap = window + 1 - 2 * size
+        if gap < 0:
+            raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
+        between = plan.filler[:, plan.filler.shape[1] - gap :]
+        windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
+        nats = context.window_losses(windows.__getitem__, count, window, size - 1)  # (N, m - 1)
+        return LossSums(
+            documents=np.arange(count),
+            nats=nats.sum(axis=1),
+            targets=np.full(count, size - 1),
+            bytes=np.zeros(count, dtype=np.int64),
+            of_text=False,
+        )
+
+    def unit_of(self, plan: Sequences) -> str:
+        return f"{self.unit} (chance {math.log(plan.symbols):.2f})"
+
+
+def frequent_tokens(counts: np.ndarray) -> np.ndarray:
+    """Return the tokens that are frequent enough to be symbols, of counts (V,); all if those are too few."""
+    symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
+    if len(symbols) < 4:
+        return np.arange(len(counts))
+    return symbols

@@ -1,0 +1,32 @@
+"""nonoverlapping: text cut into windows that do not overlap, every token scored. For comparison with papers.
+
+Longer windows are rewarded for having fewer tokens with little context (the early-token curse), so this
+curve can even have the wrong sign. The same tokens are scored at every length: spans of the longest window,
+which the windows of every length cut from the left. `sliding` scores the same spans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc.evaluation.protocols.base import Protocol
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.spans import Spans, measure_steps, plan_spans
+from posenc.evaluation.sums import LossSums
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+
+class NonOverlapping(Protocol[Spans]):
+    name = "nonoverlapping"
+    title = "loss in windows that do not overlap"
+    explain = "as in papers; rewards longer windows"
+    note = "rewards longer windows: use it only to compare with papers"
+
+    def plan(self, request: EvalRequest) -> Spans:
+        return plan_spans(request)
+
+    def measure(self, context: EvalContext, plan: Spans, window: int) -> LossSums:
+        """Sum the loss of every target of every span, in windows of W tokens (the last may be shorter)."""
+        return measure_steps(context, plan, window, None)

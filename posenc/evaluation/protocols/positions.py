@@ -1,0 +1,154 @@
+"""positions: the loss at each position of one long context, in logarithmic bins. Where does it break?
+
+One forward pass over each span of `spans.py`, at the longest window alone. Position p is a target with p
+tokens before it, so p = T is the last position that training shows. The level at T is the mean over T/2 < p
+<= T (with an extension: of the model as trained, given the first T tokens of the span). The rise of a bin
+is its difference to that level on the same spans, with an interval over documents. The curve breaks at the
+first bin past T whose rise is above 0.1 nats with its whole interval.
+
+Where scores depend on the total length (law `prefix` of `posenc check`), the first positions of a long pass
+are not what a short pass would give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.base import Protocol
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.spans import Spans, plan_spans
+from posenc.evaluation.sums import LossSums
+from posenc.results.schema import BREAK, Curve
+from posenc.results.statistics import MIN_GROUPS, ratio_interval
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+BINS_AN_OCTAVE = 4
+
+
+class Positions(Protocol[Spans]):
+    name = "positions"
+    title = "loss at each position of one long context"
+    explain = "loss by position in one long context"
+    note = "one pass over the longest context; a column is the last bin before it"
+
+    def windows(self, lengths: EvalLengths) -> Sequence[int]:
+        """Return the longest window alone."""
+        return [lengths.longest]
+
+    def plan(self, request: EvalRequest) -> Spans:
+        return plan_spans(request)
+
+    def measure(self, context: EvalContext, plan: Spans, window: int) -> LossSums:
+        """Sum the loss of every target, each span one pass, and make its curve.
+
+        Raises NotApplicableError for windows below T. A loss that is not finite makes no curve.
+        """
+        length = context.context_length
+        if window < length:
+            problem = f"positions need a window of T = {length} tokens or more"
+            raise NotApplicableError(f"n/a: {problem}")
+        stops = plan.stops(context)
+        nats = context.text_losses(stops, window, window)  # (N, W)
+        level_nats = nats[:, length // 2 : length]  # (N, T/2)
+        if context.extension is not None:  # an extension may change what comes before T as well
+            as_trained = dataclasses.replace(context, extension=None)
+            first_tokens = as_trained.text_losses(stops - window + length, length, length)  # (N, T)
+            level_nats = first_tokens[:, length // 2 :]
+        sums = plan.sums(context, nats.sum(axis=1))
+        if not (np.isfinite(nats).all() and np.isfinite(level_nats).all()):
+            return sums
+        curve = curve_of(nats, level_nats, independent_units(context, plan), length)
+        return dataclasses.replace(sums, extra={"curve": curve})
+
+
+def independent_units(context: EvalContext, plan: Spans) -> np.ndarray:
+    """Return what the interval is made over, for each span: its document, or its group: (N,) int64.
+
+    Groups (folders, books) count where the text has enough of them for an interval.
+    """
+    groups = context.store.splits[context.split].groups
+    if groups is None:
+        return plan.documents
+    group_of_span: np.ndarray = groups[plan.documents]
+    has_enough = len(np.unique(group_of_span)) >= MIN_GROUPS
+    return group_of_span if has_enough else plan.documents
+
+
+def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, context_length: int) -> Curve:
+    """Return the curve of losses nats (N, W) of spans, over the level of level_nats (N, T/2).
+
+    Span i belongs to the document or group units[i] (N,).
+    """
+    edges = bin_edges(context_length, nats.shape[1])
+    bins = list(itertools.pairwise(edges))  # positions start .. stop - 1
+    level = level_nats.mean(axis=1)  # (N,)
+    bin_means = [nats[:, start - 1 : stop - 1].mean(axis=1) for start, stop in bins]  # (N,) each
+    rises = [mean - level for mean in bin_means]  # (N,) each
+    intervals = [_interval(rise, np.ones(len(nats)), units) for rise in rises]
+    slope, slope_interval = slope_past(nats, units, context_length)
+    return Curve(
+        edges=edges,
+        nats=[float(mean.mean()) for mean in bin_means],
+        targets=[len(nats) * (stop - start) for start, stop in bins],
+        level=float(level.mean()),
+        rise=[float(rise.mean()) for rise in rises],
+        rise_ci95=intervals,
+        slope=slope,
+        slope_ci95=slope_interval,
+        breaks_at=first_break(edges, intervals, context_length),
+    )
+
+
+def slope_past(
+    nats: np.ndarray, units: np.ndarray, context_length: int
+) -> tuple[float | None, list[float] | None]:
+    """Return the slope past T in nats per token, by least squares, and its interval; None with one position.
+
+    A slope is the ratio of two sums over spans, of products and of squares, so its interval is that of a
+    ratio.
+    """
+    positions = np.arange(context_length + 1, nats.shape[1] + 1)
+    if len(positions) < 2:
+        return None, None
+    centred = positions - positions.mean()
+    squares = np.full(len(nats), float(np.sum(centred**2)))  # (N,)
+    products = nats[:, context_length:] @ centred  # (N,)
+    return float(products.sum() / squares.sum()), _interval(products, squares, units)
+
+
+def first_break(
+    edges: Sequence[int], intervals: Sequence[list[float] | None], context_length: int
+) -> int | None:
+    """Return the start of the first bin past T whose rise is above BREAK with its whole interval."""
+    for start, interval in zip(edges[:-1], intervals, strict=True):
+        if start > context_length and interval is not None and interval[0] > BREAK:
+            return start
+    return None
+
+
+def bin_edges(context_length: int, window: int) -> list[int]:
+    """Return the edges of up to four bins an octave, edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins."""
+    octaves = math.ceil(math.log2(max(context_length, window)) + 1)
+    steps = range(-BINS_AN_OCTAVE * octaves, BINS_AN_OCTAVE * octaves + 1)
+    last_positions = {round(context_length * 2 ** (step / BINS_AN_OCTAVE)) for step in steps}
+    inside = [position for position in sorted(last_positions) if 1 <= position < window]
+    return [1, *(position + 1 for position in inside), window + 1]
+
+
+def _interval(sums: np.ndarray, counts: np.ndarray, units: np.ndarray) -> list[float] | None:
+    """Return the 95% interval of sum(sums) / sum(counts) over the units; all arguments are (N,)."""
+    _, unit_of_row = np.unique(units, return_inverse=True)
+    sums_by_unit = np.bincount(unit_of_row, weights=sums).tolist()
+    counts_by_unit = np.bincount(unit_of_row, weights=counts).tolist()
+    interval = ratio_interval(sums_by_unit, counts_by_unit)
+    return None if interval is None else list(interval)

@@ -1,0 +1,63 @@
+"""The request to a protocol, and the plan that it answers with: which tokens are scored.
+
+A plan depends on documents and lengths alone, never on a model, so that every model, seed and window is
+scored on the same tokens. Its hash identifies them: records are compared only where their hashes are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.evaluation.lengths import EvalLengths
+from posenc.settings.tree import PlantSettings
+
+if TYPE_CHECKING:
+    from posenc.data import TokenStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRequest:
+    """The text, the windows, and how many tokens may be scored: what every protocol makes its plan from."""
+
+    store: TokenStore
+    split: str
+    lengths: EvalLengths
+    max_targets: int  # for each window, about
+    plant: PlantSettings | None = None  # key-value pairs in the text that the model was trained on
+
+    @property
+    def document_lengths(self) -> np.ndarray:
+        """Lengths of the split's documents in tokens: (N,) int64."""
+        return self.store.splits[self.split].lengths
+
+    def digest(self, *parts: object) -> str:
+        """Hash the text, its tokenizer and what was chosen of it: 16 hex digits."""
+        tokenizer = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer}".encode())
+        for part in parts:
+            if isinstance(part, np.ndarray):
+                digest.update(part.astype("<i8").tobytes())
+            else:
+                digest.update(f" {part}".encode())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """The tokens that a protocol scores. Each protocol's file adds what it needs to find them again."""
+
+    hash: str  # of the text and of the scored tokens
+    stride: int | None = None  # tokens between neighbouring windows, where the windows of a protocol overlap
+
+    @abstractmethod
+    def tokens(self, window: int) -> int:
+        """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
+
+    @abstractmethod
+    def targets_in(self, window: int) -> int:
+        """Return how many tokens of one window are scored."""

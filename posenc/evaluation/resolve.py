@@ -1,0 +1,172 @@
+"""Resolve the `eval` group: which protocols, windows and documents an evaluation measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from posenc.core.errors import UserError
+from posenc.data import TokenStore
+from posenc.evaluation.extensions import NONE, resolve_extend
+from posenc.evaluation.lengths import EvalLengths, resolve_lengths
+from posenc.evaluation.protocols import find_protocol, protocol_names
+from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
+from posenc.settings.errors import unknown_key, user_error
+from posenc.settings.tree import LONGEST_CONTEXT, EvalSettings, ExtendRequest, PlantSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured: every protocol at every window, on the documents of one split."""
+
+    settings: EvalSettings  # as config.yaml stores them
+    lengths: EvalLengths
+    protocols: tuple[Protocol[Any], ...]
+    headline: FixedTarget  # measured or not, it chooses the knobs of an extension
+    extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
+    tries: int  # candidates for its knobs that are tried on validation documents; 0: its knobs are as given
+
+    @property
+    def split(self) -> str:
+        return self.settings.split
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose documents are read."""
+        return ("validation", self.split) if self.tries else (self.split,)
+
+    @property
+    def protocol_names(self) -> list[str]:
+        return [protocol.name for protocol in self.protocols]
+
+    @property
+    def measures_headline(self) -> bool:
+        return FixedTarget.name in self.protocol_names
+
+    def request(self, store: TokenStore, plant: PlantSettings | None) -> EvalRequest:
+        """Return what the protocols plan for; `plant` is what was planted in the training text."""
+        return EvalRequest(
+            store=store,
+            split=self.split,
+            lengths=self.lengths,
+            max_targets=self.settings.max_targets,
+            plant=plant,
+        )
+
+    def check_text(self, *, fingerprint: str, tokenizer: str, plant: PlantSettings | None) -> None:
+        """Raise UserError if a protocol cannot measure this text. `tokenizer` is a name."""
+        text = TextFacts(
+            fingerprint=fingerprint,
+            tokenizer=tokenizer,
+            split=self.split,
+            plant=plant,
+            lengths=self.lengths,
+            max_targets=self.settings.max_targets,
+        )
+        for protocol in self.protocols:
+            protocol.check_text(text)
+
+    def check_given_model(self) -> None:
+        """Raise UserError if a protocol needs a model that posenc trained."""
+        for protocol in self.protocols:
+            if protocol.refuses_given is not None:
+                raise UserError("eval.protocols", protocol.name, protocol.refuses_given)
+
+    def check_transformers_model(self) -> None:
+        """Raise UserError if a protocol cannot measure a model of transformers."""
+        for protocol in self.protocols:
+            if protocol.refuses_transformers is not None:
+                raise UserError("eval.protocols", protocol.name, protocol.refuses_transformers)
+
+
+def resolve_evaluation(
+    settings: EvalSettings, context_length: int, extend: ExtendRequest | None = None
+) -> Evaluation:
+    """Return what the `eval` group and the `extend` group of `posenc eval` ask for. Raises UserError."""
+    names = check_protocols(settings.protocols)
+    parameters = check_parameters(settings.protocol_parameters)
+    lengths = eval_lengths(settings, context_length)
+    protocols = tuple(with_settings(name, parameters) for name in names)
+    headline = with_settings(FixedTarget.name, parameters)
+    assert isinstance(headline, FixedTarget)
+    tries = extend.tries if extend is not None and extend.tune else 0
+    if tries:
+        headline.check(lengths)
+        if settings.split == "validation":
+            hint = "report test documents: eval.split=test"
+            problem = "would choose on the documents that it reports"
+            raise UserError("extend.tune", True, problem, hint=hint)
+    for protocol in protocols:
+        protocol.check(lengths)
+    extension = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
+    return Evaluation(
+        settings=EvalSettings(**{**settings.plain(), **parameters, "protocols": names}),
+        lengths=lengths,
+        protocols=protocols,
+        headline=headline,
+        extend=resolve_extend(extension),
+        tries=tries,
+    )
+
+
+def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
+    """Return the windows to measure, in tokens. Raises UserError.
+
+    T itself is always among them: it is the crop line that every change is held against.
+    """
+    base_length = context_length if settings.base_length is None else settings.base_length
+    windows = [*resolve_lengths(settings.lengths, base_length), context_length]
+    lengths = EvalLengths.of(windows, context_length, base_length)
+    if lengths.longest > LONGEST_CONTEXT:
+        allowed = f"up to {LONGEST_CONTEXT} tokens"
+        raise UserError("eval.lengths", lengths.longest, "too large", allowed=allowed)
+    return lengths
+
+
+def check_protocols(names: Iterable[str]) -> list[str]:
+    """Return the names of protocols, each once. Raises UserError."""
+    distinct = list(dict.fromkeys(names))
+    for name in distinct:
+        if name not in protocol_names():
+            raise UserError("eval.protocols", name, "there is no such choice", allowed=protocol_names())
+    if not distinct:
+        raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=protocol_names())
+    return distinct
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that belong to protocols, checked by the types of all protocols. Raises UserError."""
+    kinds = [find_protocol(name).Settings for name in protocol_names()]
+    keys = {key for kind in kinds for key in kind.model_fields}
+    for key, value in parameters.items():
+        if key not in keys:
+            raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))
+    checked: dict[str, Any] = {}
+    for kind in kinds:
+        checked |= typed(kind, parameters).plain()
+    return checked
+
+
+def with_settings(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
+    """Return a protocol with its part of the parameters."""
+    protocol = find_protocol(name)
+    return protocol(typed(protocol.Settings, parameters))
+
+
+def typed(kind: type[ProtocolSettings], parameters: Mapping[str, Any]) -> ProtocolSettings:
+    """Return a protocol's settings, picked out of the parameters of all protocols. Raises UserError."""
+    picked = {key: value for key, value in parameters.items() if key in kind.model_fields}
+    try:
+        return kind.model_validate(picked)
+    except ValidationError as error:
+        raise user_error(error, kind, "eval") from error
+
+
+def keys_read(names: Iterable[str]) -> set[str]:
+    """Return the keys of protocols that these protocols read: others do not change what is measured."""
+    return {key for name in names for key in find_protocol(name).Settings.model_fields}

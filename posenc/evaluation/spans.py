@@ -1,0 +1,73 @@
+"""Spans: text that is scored in one piece, as long as the longest window.
+
+`nonoverlapping`, `sliding` and `positions` score the same spans, so that they differ by their windows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posenc.evaluation.blocks import Blocks, choose
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.sums import LossSums
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans(Blocks):
+    """Blocks that are scored whole, in as many windows as that takes."""
+
+    def targets_in(self, window: int) -> int:
+        return min(window, self.block)
+
+
+def plan_spans(request: EvalRequest) -> Spans:
+    """Choose spans of the longest window's size, about `max_targets` targets in all.
+
+    A span has a longest window of text before it wherever its document is long enough.
+    """
+    span = request.lengths.longest
+    pieces = np.maximum(0, (request.document_lengths - 1) // span)  # (documents,)
+    has_room_before = pieces > 1
+    candidates = np.where(has_room_before, pieces - 1, pieces)  # the first piece has no text before it
+    documents, places = choose(candidates, max(1, request.max_targets // span))
+    starts = span * (places + has_room_before[documents])  # (N,) of the first input, in the document
+    digest = request.digest("spans", span, documents, starts)
+    return Spans(hash=digest, documents=documents, ends=starts + 1 + span, block=span)
+
+
+def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | None) -> LossSums:
+    """Sum the loss of every target, `step` targets at a time; the window of a step ends at its last target.
+
+    The window has `window` inputs, fewer where the document begins. None: as many as the step has targets, so
+    that nothing before the step is seen.
+    """
+    first_targets = np.arange(0, plan.block, step)  # (steps,) counted from the start of the span
+    targets = np.minimum(step, plan.block - first_targets)  # (steps,), fewer in the last step
+    ends = (
+        plan.ends[:, None] - plan.block + first_targets + targets
+    )  # (spans, steps), exclusive, in the document
+    inputs = np.minimum(targets if window is None else window, ends - 1)  # (spans, steps)
+    stops = context.document_starts[plan.documents][:, None] + ends  # (spans, steps), in the store
+    nats = np.zeros(ends.size)
+    for (n_inputs, n_targets), steps in _of_one_shape(inputs, targets):
+        nats[steps] = context.text_losses(stops.ravel()[steps], n_inputs, n_targets).sum(axis=1)
+    return plan.sums(context, nats.reshape(ends.shape).sum(axis=1))
+
+
+def _of_one_shape(inputs: np.ndarray, targets: np.ndarray) -> list[tuple[tuple[int, int], np.ndarray]]:
+    """Group the steps by their numbers of inputs (spans, steps) and of targets (steps,).
+
+    Returns ((inputs, targets), indices into the flattened steps) for each pair. Without this a batch would
+    hold the steps of one column only, so no more windows than there are spans.
+    """
+    shapes = np.stack(np.broadcast_arrays(inputs, targets), axis=-1).reshape(-1, 2)
+    distinct, which, counts = np.unique(shapes, axis=0, return_inverse=True, return_counts=True)
+    by_shape = np.argsort(which.ravel(), kind="stable")
+    indices = np.split(by_shape, np.cumsum(counts)[:-1])
+    return [((int(a), int(b)), steps) for (a, b), steps in zip(distinct, indices, strict=True)]

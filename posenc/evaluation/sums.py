@@ -1,0 +1,59 @@
+"""Losses summed by document: what every protocol measures. The record divides once, at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from posenc.data import Split
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Nats, targets and bytes summed by document, and what the protocol measures beyond them."""
+
+    documents: np.ndarray  # (N,) int64, index in the split, each once
+    nats: np.ndarray  # (N,) float64
+    targets: np.ndarray  # (N,) int64
+    bytes: np.ndarray  # (N,) int64
+    of_text: bool = True  # False: `documents` are sequences that a probe made up
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields that the protocol adds to the record
+
+    def columns(self, split: Split) -> dict[str, Any]:
+        """Return the arguments of `make_record` that come from the sums.
+
+        Documents of one folder or book are alike, so a record keeps the group of each document where the
+        corpus names groups: its interval is made over groups.
+        """
+        groups = None
+        if self.of_text and split.groups is not None:
+            groups = split.groups[self.documents]
+        return {
+            "documents": self.documents,
+            "nats": self.nats,
+            "targets": self.targets,
+            "bytes": self.bytes,
+            "groups": groups,
+            **self.extra,
+        }
+
+
+def sums_by_document(
+    documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
+) -> LossSums:
+    """Add up windows by their document. All arguments are (N,), a value for each window."""
+    distinct, inverse = np.unique(documents, return_inverse=True)
+
+    def added_up(values: np.ndarray) -> np.ndarray:
+        return np.bincount(inverse, values, len(distinct))
+
+    return LossSums(
+        documents=distinct.astype(np.int64),
+        nats=added_up(nats),
+        targets=added_up(targets).astype(np.int64),
+        bytes=added_up(byte_counts).astype(np.int64),
+    )

@@ -1,0 +1,108 @@
+"""Choose the knobs of a test-time extension on validation documents, never on those that are reported."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from posenc.core.errors import UserError
+from posenc.evaluation.evaluate import EvalCell, plan_cells
+from posenc.evaluation.extensions import Extension, build_extension
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
+from posenc.results.schema import Record
+
+MOST_TARGETS = 8000  # for each candidate and length
+SPLIT = "validation"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An extension with knobs that were tried, and its loss."""
+
+    extension: Extension
+    loss: float  # nats, summed over the windows beyond T; infinite if one of them has no number
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The chosen extension and a sentence that says how it was chosen."""
+
+    extension: Extension
+    summary: str
+
+
+def tune(
+    context: EvalContext,
+    request: EvalRequest,
+    protocol: FixedTarget,
+    extension: Extension,
+    *,
+    tries: int,
+    evaluate_cells: Callable[[Sequence[EvalCell]], list[Record]],
+) -> Tuned:
+    """Return the candidate with the lowest fixed-target loss beyond T on validation documents.
+
+    At most `tries` candidates are measured. A candidate without a number somewhere is never chosen. Where no
+    candidate has numbers, or there is no knob to choose, the extension is returned as it is.
+    """
+    validation = dataclasses.replace(request, split=SPLIT, max_targets=min(MOST_TARGETS, request.max_targets))
+
+    def loss_of(candidate: Extension) -> float:
+        on_validation = dataclasses.replace(context, extension=candidate, split=SPLIT)
+        cells = plan_cells(on_validation, validation, [protocol])
+        beyond = [cell for cell in cells if cell.context.extension is not None]
+        beyond = [cell for cell in beyond if cell.window in request.lengths.beyond_training]
+        losses = [record["nats"] for record in evaluate_cells(beyond)]
+        return sum(loss if loss is not None else math.inf for loss in losses)
+
+    candidates = try_candidates(context, request, extension, tries, loss_of)
+    if not candidates:
+        return Tuned(extension, "no knob to choose, measured as it is")
+    best = min(candidates, key=lambda candidate: candidate.loss)
+    if not math.isfinite(best.loss):
+        return Tuned(extension, f"none of {len(candidates)} candidates has a number, knobs as given")
+    return with_provenance(best, candidates)
+
+
+def try_candidates(
+    context: EvalContext,
+    request: EvalRequest,
+    extension: Extension,
+    tries: int,
+    loss_of: Callable[[Extension], float],
+) -> list[Candidate]:
+    """Measure up to `tries` candidates; the extension's search proposes each by the losses before it."""
+    search = extension.search(request.lengths.longest)
+    candidates: list[Candidate] = []
+    loss: float | None = None
+    while len(candidates) < tries:
+        try:
+            knobs = next(search) if loss is None else search.send(loss)
+        except StopIteration:
+            break
+        loss = math.inf
+        with contextlib.suppress(UserError):  # a value that this model does not take
+            candidate = build_extension({**extension.settings, **knobs}, context.model)
+            assert candidate is not None
+            loss = loss_of(candidate)
+            candidates.append(Candidate(candidate, loss))
+    return candidates
+
+
+def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
+    """Return the best candidate; its settings say on what it was tuned, and which knobs were."""
+    first = candidates[0].extension.settings
+    tuned_knobs = []
+    for knob in sorted(first):
+        if any(candidate.extension.settings[knob] != first[knob] for candidate in candidates):
+            tuned_knobs.append(knob)
+    extension = copy.copy(best.extension)
+    extension.settings = {**best.extension.settings, "tuned_on": SPLIT, "tuned": tuned_knobs}
+    values = ", ".join(f"{knob}={extension.settings[knob]}" for knob in tuned_knobs)
+    return Tuned(extension, f"{values}, the best of {len(candidates)} on validation documents")

@@ -1,0 +1,121 @@
+"""Check settings that depend on each other or on the file system. All raise UserError."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from posenc.core.errors import UserError
+from posenc.core.paths import choice_file
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.settings import own_yaml
+from posenc.settings.tree import ModelSettings
+
+FOLDER_NAME = re.compile(r"[A-Za-z0-9._+-]+")
+LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
+
+
+def check_model(model: ModelSettings) -> ModelShape:
+    """Return the decoder's sizes, which fit each other."""
+    if model.d_model % model.n_heads:
+        divisors = [heads for heads in range(1, min(model.d_model, 64) + 1) if model.d_model % heads == 0]
+        problem = f"does not divide the width model.d_model={model.d_model}"
+        raise UserError("model.n_heads", model.n_heads, problem, allowed=", ".join(map(str, divisors)))
+    return ModelShape(
+        name=_model_name(model),
+        d_model=model.d_model,
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        mlp_ratio=model.mlp_ratio,
+        short_conv=model.short_conv,
+    )
+
+
+def _model_name(model: ModelSettings) -> str:
+    """Return the name of the model's YAML while the sizes are its own, else the sizes themselves."""
+    path = choice_file("model", model.name)
+    sizes_of_name = {} if path is None else own_yaml(path)
+    sizes = model.plain()
+    changed = [
+        key
+        for key, value in sizes.items()
+        if key not in ("name", "short_conv") and sizes_of_name.get(key, value) != value
+    ]
+    name = model.name
+    if changed:
+        name = f"d{model.d_model}L{model.n_layers}H{model.n_heads}M{model.mlp_ratio}"
+    return name if model.short_conv is None else f"{name}+conv{model.short_conv}"
+
+
+def check_name(key: str, value: str) -> str:
+    """Return a name that may become part of a path."""
+    is_hidden = value.startswith((".", "-"))
+    if not FOLDER_NAME.fullmatch(value) or is_hidden or len(value) > LONGEST_NAME:
+        allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
+        raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
+    return value
+
+
+def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
+    """Check that a folder below `runs_dir` exists or can be made; with `writing`, by this user."""
+    if not runs_dir:
+        raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():  # a link to nothing is no folder either
+        raise UserError("runs_dir", runs_dir, f"{existing} is not a folder")
+    if writing and not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"the folder {existing.absolute()} cannot be written"
+        raise UserError("runs_dir", runs_dir, problem, hint="runs_dir=FOLDER that you can write to")
+
+
+def check_positions_reach(model: Decoder, longest: int) -> None:
+    """Check that positions of the longest window can be drawn."""
+    try:
+        model.eval().positions(longest, torch.Generator())
+    except ValueError as error:
+        raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error
+
+
+def check_length_schedule(
+    schedule: Sequence[tuple[float, int]] | None, context_length: int, batch_windows: int, steps: int
+) -> list[tuple[int, int]]:
+    """Return the stages of training windows: the update that each ends with, and its length in tokens.
+
+    `schedule` has the share of the tokens and the length of each; None is one stage.
+    """
+    if schedule is None:
+        return [(steps, context_length)]
+    key = "train.length_schedule"
+    half = context_length // 2
+    allowed = "stages [share of the tokens, length], up to context_length: "
+    allowed += f"[[0.5,{half}],[0.5,{context_length}]]"
+    batch_tokens = batch_windows * context_length
+    share_so_far = 0.0
+    stages: list[tuple[int, int]] = []
+    for number, (share, length) in enumerate(schedule):
+        if length > context_length:
+            in_range = f"a whole number from 2 to {context_length}"
+            raise UserError(f"{key}[{number}][1]", length, "too large", allowed=in_range)
+        if batch_tokens % length:
+            problem = f"does not divide the {batch_tokens} tokens of a batch"
+            raise UserError(key, length, problem, allowed=allowed)
+        share_so_far += share
+        stages.append((round(share_so_far * steps), length))
+    lengths = [length for _, length in stages]
+    grows = lengths == sorted(set(lengths)) and lengths[-1] == context_length
+    if not grows or abs(share_so_far - 1) > 1e-6:
+        problem = "lengths must grow up to context_length, and the shares add up to 1"
+        raise UserError(key, _as_lists(schedule), problem, allowed=allowed)
+    ends = [0, *(end for end, _ in stages)]
+    if len(set(ends)) < len(ends):
+        raise UserError(key, _as_lists(schedule), f"a stage has none of the {steps} steps", allowed=allowed)
+    return stages
+
+
+def _as_lists(schedule: Sequence[tuple[float, int]]) -> list[list[float]]:
+    """Return a schedule as a user writes it."""
+    return [list(stage) for stage in schedule]

@@ -1,0 +1,180 @@
+"""Estimate what a job takes without running it: parameters, seconds, memory.
+
+Time is counted and not tried: the operations of the run, by a table of what a model does to a token, times
+the rates of three operations, which are measured in a third of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.benchmark import Timer
+
+from posenc.core.machine import wait_for
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabulary
+from posenc.data.documents import SPLITS
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.evaluate import plan_cells
+from posenc.evaluation.passes import inputs_given
+from posenc.model.decoder import Decoder, count_parameters, forward_flops
+from posenc.running.evaluate import eval_context, request_of
+from posenc.running.job import Job
+from posenc.running.model_parts import build_outline
+from posenc.settings.base import Mark
+from posenc.settings.tree import RunSettings, TokenizerSettings
+from posenc.training.device import fit_threads, keep_freed_memory
+
+# What a forward pass does beside matrix products, in multiplications of as many numbers: for each number of a
+# layer's width, and for each pair of tokens and each head. Fitted on one core: nano at T = 64 and 512, tiny.
+TIMES_A_WIDTH = 135
+TIMES_A_SCORE = 10
+CALLS_A_LAYER = 900  # of the smallest operation, as long as Python takes
+UPDATE_TIMES = 16  # for a parameter: clipping and the optimizer
+PASSES_A_STEP = 3  # a step is a forward pass and a backward pass twice as long
+# Numbers that a step keeps for each of a layer's width, and for each pair of tokens and each head.
+KEPT_A_WIDTH = 19.0
+KEPT_A_SCORE = 0.6
+BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
+BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
+BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
+CALIBRATION_SECONDS = 0.1  # for each of the three rates
+NUMBERS = 1 << 20  # in the multiplication that is timed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one run takes, in seconds and bytes."""
+
+    parameters: int
+    training_seconds: float
+    evaluation_seconds: float
+    memory: float
+    problems: list[str]  # protocols and windows that cannot be measured
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds of one FLOP in matrix products, of multiplying two numbers, and of calling an operation."""
+
+    flop: float
+    times: float
+    call: float
+
+
+def cost_key(settings: RunSettings) -> str:
+    """Return what decides how long a job takes, as text: jobs that share it share one estimate."""
+    defining = settings.marked(Mark.DEFINES, Mark.SIZE)
+    defining["train"].pop("lr")
+    shared = {
+        **defining,
+        "data": settings.data.plain(),
+        "eval": settings.eval.plain(),
+        "device": settings.device,
+        "compile": settings.train.compile,
+    }
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def estimate(job: Job) -> Estimate:
+    """Count what the run does; nothing of the model's size is allocated."""
+    training = job.training
+    assert training is not None
+    settings, shape = job.run_settings, job.shape
+    store = store_of_lengths(job.facts, settings.tokenizer)
+    plant = None if settings.data.plant is None else settings.data.plant.plain()
+    model = build_outline(settings, shape, vocabulary(plant, store))
+    parameters = count_parameters(model)["total"]
+    length = settings.context_length
+    batch_tokens = training.batch_windows * length
+    rates = measure_rates(job.device, training.precision, shape.d_model, min(batch_tokens, 4096))
+    pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
+    step_seconds = PASSES_A_STEP * pass_seconds + UPDATE_TIMES * parameters * rates.times
+    evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
+    kept_a_token = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
+    kept = BYTES_A_NUMBER[training.precision] * batch_tokens * shape.n_layers * kept_a_token
+    return Estimate(
+        parameters=parameters,
+        training_seconds=training.steps * step_seconds,
+        evaluation_seconds=evaluation_seconds,
+        memory=BYTES_A_PARAMETER * parameters + kept,
+        problems=problems,
+    )
+
+
+def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
+    """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
+    evaluation = job.evaluation
+    context, request = eval_context(job, model, store), request_of(job, store)
+    passes: dict[tuple[int, str], float] = {}  # several protocols share a pass
+    problems = []
+    for cell in plan_cells(context, request, evaluation.protocols):
+        try:
+            inputs = inputs_given(model.effective_encoding, cell.window, cell.plan.targets_in(cell.window))
+        except NotApplicableError as reason:
+            problems.append(f"{cell.protocol.name} at {cell.window}: {reason}")
+            continue
+        tokens = cell.plan.tokens(cell.window) * inputs / cell.window
+        key = inputs, cell.plan.hash
+        passes[key] = forward_seconds(model, rates, inputs, tokens, evaluation.settings.batch_tokens)
+    return sum(passes.values()), problems
+
+
+def forward_seconds(model: Decoder, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
+    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`."""
+    shape = model.shape
+    times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
+    seconds_a_token = forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times
+    calls = n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER
+    seconds = n_tokens * seconds_a_token + calls * rates.call
+    # an encoding's cost was measured at 64 and at 512 tokens, which are three doublings apart
+    cost_at_64, cost_at_512 = model.effective_encoding.cost
+    doublings = max(0.0, math.log2(window / 64))
+    return seconds * (cost_at_64 + (cost_at_512 - cost_at_64) * doublings / 3)
+
+
+@functools.cache
+def measure_rates(device: torch.device, precision: str, width: int, rows: int) -> Rates:
+    """Time the three operations on a device, in a precision, at the sizes of a model."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    x = torch.ones(rows, width, device=device, dtype=dtype)
+    weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
+    many = torch.ones(NUMBERS, device=device)
+    single = torch.ones(1, device=device)
+    keep_freed_memory()
+    fit_threads(device)  # threads that share a core wait for each other, up to 100 times as long
+
+    def fastest(run: Callable[[], object]) -> float:
+        """Return the seconds of one call, the least of many: what other processes take does not count."""
+        names = {"run": run, "wait": functools.partial(wait_for, device)}
+        timer = Timer("run(); wait()", globals=names, num_threads=torch.get_num_threads())
+        return min(timer.blocked_autorange(min_run_time=CALIBRATION_SECONDS).times)
+
+    return Rates(
+        flop=fastest(lambda: x @ weight) / (2 * x.numel() * 4 * width),
+        times=fastest(lambda: many * many) / NUMBERS,
+        call=fastest(lambda: [single.add_(single) for _ in range(100)]) / 100,
+    )
+
+
+def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenStore:
+    """Return a store whose documents have the corpus's lengths, in one and the same token."""
+    if tokenizer.name == "bpe":  # building it would train it, and keep it
+        vocab_size = int(tokenizer.parameters["vocab_size"])
+    else:
+        vocab_size = build_tokenizer(tokenizer.plain(), facts).vocab_size
+    bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
+    splits: dict[str, Split] = {}
+    start = 0
+    for name in SPLITS:
+        lengths = (np.array(facts.sizes[name], dtype=np.int64) / bytes_a_token).astype(np.int64)
+        starts = start + np.cumsum(lengths) - lengths
+        splits[name] = Split([str(index) for index in range(len(lengths))], starts, lengths)
+        start += int(lengths.sum())
+    tokens = np.broadcast_to(np.uint8(0), max(1, start))  # of one byte, whatever the corpus's size
+    return TokenStore(tokens, None, facts.fingerprint, vocab_size, tokenizer.plain(), splits)

@@ -1,0 +1,246 @@
+"""Measure what is not measured yet, cell by cell: after a training, of a stored run, or of a given model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from posenc.core.console import say, shown
+from posenc.core.errors import RunError
+from posenc.data import TokenStore, check_lengths, prepare, vocabulary
+from posenc.evaluation.evaluate import EvalCell, evaluate, plan_cells
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.models import Subject
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.trigram import measure_reference
+from posenc.evaluation.tune import tune
+from posenc.results.load import spoken_name
+from posenc.results.schema import Record, RunFacts
+from posenc.running import run_directory as folder
+from posenc.running.facts import run_facts, subject_facts
+from posenc.running.invocation import Invocation
+from posenc.running.job import Job
+from posenc.running.locks import is_held, locked
+from posenc.running.run_directory import put_together
+from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.stored_run import load_model
+from posenc.settings.tree import NONE, RunSettings
+from posenc.tracking import TrackedRun, Tracker, build_tracker
+from posenc.training.checkpoint import newest_checkpoint
+from posenc.training.distributed import current
+
+BYTES = {"name": "bytes"}  # the tokenizer that a reference needs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its exit code, and the records to show (None: all that are stored)."""
+
+    exit_code: int
+    records: list[Record] | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus as tokens, and as bytes where the reference needs them."""
+
+    store: TokenStore
+    byte_store: TokenStore | None
+
+
+def run_eval(job: Job, invocation: Invocation) -> Outcome:
+    """Measure what is not measured yet and write results.json.
+
+    Every cell of a given model is measured anew, unless something identifies its weights.
+    """
+    with StopFlag() as stop:
+        try:
+            if job.subject is None:
+                return Outcome(0, _measure_run(job, invocation, stop))
+            return Outcome(0, _measure_subject(job, invocation, stop))
+        except InterruptedRunError:
+            if job.subject is None or job.subject.has_known_weights:
+                say(f"{stop.name}: finished cells are stored; the same command continues")
+            return Outcome(stop.exit_code)
+
+
+def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
+    """Measure a stored run, and tell its tracker."""
+    trained = job.run_settings
+    corpus = tokenised(job)
+    with locked(job.directory, "evaluation", waits=invocation.waits), folder.log_file(job.directory):
+        stop.guard()
+        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+        if checkpoint is None:
+            raise RunError(f"the checkpoints of {job.directory} are gone")
+        plant = None if trained.data.plant is None else trained.data.plant.plain()
+        model = load_model(trained, job.shape, checkpoint, vocabulary(plant, corpus.store))
+        # this process did not train it, so its peak is unknown
+        facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
+        records = measure(job, model, corpus, facts, stop, newer=False)
+    if job.tracking.name != NONE and is_held(job.directory, "run"):  # which sends all at its end
+        say("this run is being trained: its own process tells the tracker of these numbers")
+    else:
+        with tracked(job, trained.experiment_name) as tracker:
+            tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
+    return records
+
+
+def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
+    """Measure a model that posenc did not train."""
+    corpus, directory, subject = tokenised(job), job.directory, job.subject
+    assert subject is not None
+    with locked(directory, waits=invocation.waits):
+        folder.refuse_links(directory)
+        with folder.status_kept(directory, stop):
+            folder.write_config(directory, job.settings)
+            model = subject.to(job.device).eval()
+            records = measure(job, model, corpus, subject_facts(job, subject), stop, newer=True)
+        folder.write_status(directory, "finished", step=0)
+    return records
+
+
+@contextmanager
+def tracked(job: Job, group: str) -> Iterator[Tracker]:
+    """Yield the tracker in the first process, a no-op in the others; end it with the run's status."""
+    tracker = Tracker()
+    if current().is_first:
+        encoding = spoken_name(job.settings.encoding.plain())
+        tags = [str(encoding), job.settings.experiment_name]
+        run = TrackedRun(job.directory.name, group, tags, job.settings.plain(), job.directory)
+        tracker = build_tracker(job.tracking.plain(), run)
+    status = "finished"
+    try:
+        yield tracker
+    except BaseException as error:
+        status = getattr(error, "status", "failed")
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def tokenised(job: Job, context_length: int | None = None) -> Corpus:
+    """Return the corpus to measure on, and to train on at `context_length`; UserError if it is too short.
+
+    The bytes that a reference needs come now: hours later the text may be out of reach, or changed.
+    """
+    processes = current()
+    data, evaluation = job.data.plain(), job.evaluation
+    store = processes.in_turn(lambda: prepare(data, job.tokenizer.plain(), facts=job.facts))
+    needed = evaluation.lengths.longest + 1
+    check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
+    if not evaluation.measures_headline or not job.is_own_text:
+        return Corpus(store, None)
+    if store.tokenizer["name"] == "bytes":
+        return Corpus(store, store)
+    return Corpus(store, processes.in_turn(lambda: prepare(data, BYTES, facts=job.facts)))
+
+
+def measure(
+    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
+) -> list[Record]:
+    """Return the records of every cell of the plan, and put results.json together.
+
+    With the bytes that it was trained on, fixed-target comes with its reference, the loss of a byte trigram.
+    `newer`: these facts win over stored ones of the same step. Raises InterruptedRunError once a stop was
+    requested; finished cells are stored.
+    """
+    with stop.at_once():
+        records = current().first(lambda: _cells(job, model, corpus, facts["steps"], stop))
+    put_together(job.directory, facts, newer=newer)
+    return records
+
+
+def _cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
+    """Measure every cell, after the knobs of an extension were chosen where that is asked for."""
+    evaluation = job.evaluation
+    request = request_of(job, corpus.store)
+    extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
+    as_trained = eval_context(job, model, corpus.store)
+    context = dataclasses.replace(as_trained, extension=extension, check_stop=stop.check)
+    tries = evaluation.tries if extension is not None else 0
+    cells = plan_cells(context, request, evaluation.protocols)
+    done = itertools.count(1)
+    with shown("evaluating", len(cells) + tries * len(request.lengths.beyond_training)) as bar:
+
+        def on_cell(record: Record, was_stored: bool) -> None:
+            text = _cell_text(record, evaluation.split)
+            bar.update(next(done), f"{text} (stored)" if was_stored else text)
+
+        def evaluate_cells(cells: Sequence[EvalCell]) -> list[Record]:
+            corpus_name = job.data.name
+            return evaluate(cells, job.directory, corpus=corpus_name, checkpoint_step=step, on_cell=on_cell)
+
+        if extension is not None and tries:
+            tuned = tune(
+                context,
+                request,
+                evaluation.headline,
+                extension,
+                tries=tries,
+                evaluate_cells=evaluate_cells,
+            )
+            say(f"extend={evaluation.extend['name']}: {tuned.summary}")
+            context = dataclasses.replace(context, extension=tuned.extension)
+            cells = plan_cells(context, request, evaluation.protocols)
+        records = evaluate_cells(cells)
+        if corpus.byte_store is not None:
+            targets = evaluation.headline.plan(request)
+            reference = measure_reference(
+                request,
+                targets,
+                corpus.byte_store,
+                job.directory,
+                corpus=job.data.name,
+                checkpoint_step=step,
+            )
+            records.append(reference)
+    return records
+
+
+def _cell_text(record: Record, split: str) -> str:
+    """Return what was measured, for the progress line: `+yarn fixed-target at 512`."""
+    extension = "" if record["extend"] is None else f"+{record['extend']['name']} "
+    documents = "" if record["split"] == split else f" on {record['split']} documents"
+    return f"{extension}{record['protocol']} at {record['window']}{documents}"
+
+
+def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:
+    """Return the model as it was trained, with the text that it is measured on."""
+    evaluation = job.evaluation
+    trained = _training_precision(job)
+    asked = evaluation.settings.precision
+    precision = trained if asked == "auto" else asked
+    return EvalContext(
+        model=model,
+        context_length=job.settings.context_length,
+        seed=job.settings.seed,
+        precision=precision,
+        recorded_precision=None if precision == trained else precision,
+        device=job.device,
+        store=store,
+        split=evaluation.split,
+        batch_tokens=evaluation.settings.batch_tokens,
+    )
+
+
+def _training_precision(job: Job) -> str:
+    settings = job.settings
+    return settings.train.precision if isinstance(settings, RunSettings) else settings.precision
+
+
+def request_of(job: Job, store: TokenStore) -> EvalRequest:
+    """Return what the protocols plan for."""
+    # of another corpus nothing is planted: a model knows the keys of its own
+    return job.evaluation.request(store, job.data.plant)
+
+
+def targets_of(job: Job) -> set[tuple[str, str]]:
+    """Return the (protocol, hash of its targets) of everything that the job measures."""
+    store = prepare(job.data.plain(), job.tokenizer.plain(), facts=job.facts)
+    request = request_of(job, store)
+    return {(protocol.name, protocol.plan(request).hash) for protocol in job.evaluation.protocols}

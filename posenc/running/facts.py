@@ -1,0 +1,125 @@
+"""The facts of a run, for results.json. What is null in its settings has its number here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.registry import part_parameters
+from posenc.evaluation.models.callables import CallableModel
+from posenc.model.decoder import Decoder, count_parameters
+from posenc.results.schema import RunFacts
+from posenc.running.job import Job
+from posenc.running.model_parts import code_of
+from posenc.running.run_directory import versions
+from posenc.settings.tree import RunSettings, SubjectSettings
+
+PRECISION_OF = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; all else is fp32
+
+
+def run_facts(
+    job: Job, model: Decoder, history: Mapping[str, Any], steps: int, peak_memory_bytes: int | None
+) -> RunFacts:
+    """Return the facts of a run that posenc trained.
+
+    `history` holds fingerprint, tokens, seconds and final_loss of the training, `peak_memory_bytes` its peak.
+    """
+    settings = job.run_settings
+    attention: Any = model.blocks[0].attention
+    tokens, seconds = int(history["tokens"]), float(history["seconds"])
+    return RunFacts(
+        name=job.directory.name,
+        encoding={**_written_out(settings.encoding.plain(), model.encoding), "beyond": model.encoding.beyond},
+        attention={**settings.attention.plain(), **attention.derived},
+        positions={**settings.positions.plain(), **_derived_by_options(model)},
+        model=settings.model.plain(),
+        parameters=count_parameters(model),
+        corpus=_corpus(settings, str(history["fingerprint"])),
+        tokenizer=settings.tokenizer.plain(),
+        context_length=settings.context_length,
+        tokens=tokens,
+        steps=steps,
+        seed=settings.seed,
+        precision=settings.train.precision,
+        device=str(job.device),
+        wall_seconds=round(seconds, 2),
+        tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
+        peak_memory_bytes=peak_memory_bytes,
+        final_loss=history["final_loss"],
+        settings_hash=job.hash,
+        code=_code_hash(settings, model),
+        versions=versions(),
+    )
+
+
+def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
+    """Return the facts of a model that posenc did not train: of its training nothing is known."""
+    settings = job.settings
+    assert isinstance(settings, SubjectSettings)
+    weights = list(subject.parameters())
+    count = sum(weight.numel() for weight in weights)
+    dtype = weights[0].dtype if weights else torch.float32
+    return RunFacts(
+        name=job.directory.name,
+        encoding=settings.encoding.plain(),
+        model={"name": _architecture(settings)},
+        parameters={"total": count} if count else {},
+        tokenizer=_tokenizer(job),
+        context_length=settings.context_length,
+        seed=settings.seed,
+        steps=0,
+        precision=PRECISION_OF.get(dtype, "fp32"),
+        device=str(job.device),
+        settings_hash=job.hash,
+        versions=versions(),
+    )
+
+
+def _written_out(settings: Mapping[str, Any], part: Encoding) -> dict[str, Any]:
+    """Return an encoding's settings with derived numbers for nulls, also in the parts of a sum."""
+    written = {**settings, **part.derived}
+    parts: tuple[Encoding, ...] = getattr(part, "parts", ())
+    for key in part_parameters(type(part)):
+        if len(written[key]) == len(parts):
+            pairs = zip(written[key], parts, strict=True)
+            written[key] = [_written_out(inner_settings, inner) for inner_settings, inner in pairs]
+    return written
+
+
+def _derived_by_options(model: Decoder) -> dict[str, Any]:
+    derived: dict[str, Any] = {}
+    options: Any = model.options
+    for option in options:
+        derived |= option.derived
+    return derived
+
+
+def _corpus(settings: RunSettings, fingerprint: str) -> dict[str, Any]:
+    corpus: dict[str, Any] = {"name": settings.data.name, "fingerprint": fingerprint}
+    if settings.data.plant is not None:
+        corpus["plant"] = settings.data.plant.plain()
+    return corpus
+
+
+def _code_hash(settings: RunSettings, model: Decoder) -> str:
+    text = json.dumps(code_of(settings, model), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _architecture(settings: SubjectSettings) -> str:
+    if settings.subject is None:
+        return "given"
+    return str(settings.subject.parameters.get("architecture", "given"))
+
+
+def _tokenizer(job: Job) -> dict[str, Any]:
+    """Return the tokenizer's settings; of one that lies in posenc's cache the name alone, not its place."""
+    tokenizer = job.tokenizer.plain()
+    name = Path(tokenizer.get("path", "")).stem
+    return {"name": name} if name.startswith("given-") else tokenizer

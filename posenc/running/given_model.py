@@ -1,0 +1,144 @@
+"""Validate the measurement of a model that posenc did not train."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.errors import UserError
+from posenc.core.paths import cache_dir, expanded
+from posenc.core.seeds import generator_for
+from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
+from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.resolve import Evaluation
+from posenc.model.decoder import ModelShape
+from posenc.running.checks import check_name, check_runs_dir
+from posenc.running.job import Job
+from posenc.settings.tree import (
+    NONE,
+    Choice,
+    DataSettings,
+    EncodingSettings,
+    SubjectSettings,
+    TokenizerSettings,
+    TrackingSettings,
+)
+from posenc.training.device import is_out_of_memory
+
+PROBED = 4096  # tokens: the longest text whose logits identify a model
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenModel:
+    """A model to measure, and where its records go."""
+
+    model: CallableModel
+    name: str
+    data: DataSettings
+    tokenizer: TokenizerSettings
+    evaluation: Evaluation
+    device: torch.device
+    runs_dir: str
+    experiment_name: str
+    seed: int = 0
+    digest: str | None = None  # identifies the weights; None: the logits for one text do
+    subject: Choice | None = None  # how it was found, which config.yaml keeps
+
+
+def plan_given_model(given: GivenModel) -> Job:
+    """Return the validated job of a given model. Raises UserError."""
+    evaluation, model = given.evaluation, given.model
+    evaluation.check_given_model()
+    check_name("name", given.name)
+    folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
+    check_runs_dir(given.runs_dir, folder, writing=True)
+    data = DataSettings.model_validate(absolute_data(given.data.plain()))
+    tokenizer = TokenizerSettings.model_validate(absolute_tokenizer(given.tokenizer.plain()))
+    facts = inspect(
+        data.plain(),
+        tokenizer.plain(),
+        splits=evaluation.splits,
+        needed_tokens=evaluation.lengths.longest + 1,
+        context_length=None,
+    )
+    encoder = build_tokenizer(tokenizer.plain(), facts)
+    length = model.shape.train_length
+    if not model.has_known_weights:
+        model.vocab_size = encoder.vocab_size
+    digest = _digest(model, f"{given.name} {length} {encoder.identity()}", given.digest, given.device)
+    settings = SubjectSettings(
+        encoding=EncodingSettings(name=given.name),
+        data=data,
+        tokenizer=tokenizer,
+        context_length=length,
+        eval=evaluation.settings,
+        seed=given.seed,
+        experiment_name=given.experiment_name,
+        subject=given.subject,
+    )
+    return Job(
+        directory=folder / f"{given.name}-T{length}-{digest}",
+        settings=settings,
+        hash=digest,
+        data=data,
+        tokenizer=tokenizer,
+        tracking=TrackingSettings(name=NONE),
+        facts=facts,
+        shape=ModelShape("given", 1, 1, 1, 1),
+        device=given.device,
+        evaluation=evaluation,
+        is_own_text=False,
+        subject=model,
+    )
+
+
+def kept_tokenizer(given: Any) -> dict[str, Any]:
+    """Return the settings that read a tokenizer of `tokenizers`, `transformers` or a run, kept in the cache.
+
+    Raises UserError for anything else.
+    """
+    if isinstance(given, Tokenizer):
+        if given.definition is None:
+            return {"name": given.name}
+        return _in_cache(given.definition)
+    library = getattr(given, "backend_tokenizer", given)  # of transformers
+    if not hasattr(library, "to_str"):
+        allowed = "bytes, a tokenizer.json, or an object of tokenizers or transformers that has one"
+        raise UserError("tokenizer", type(given).__name__, "is no tokenizer", allowed=allowed)
+    return _in_cache(library.to_str())
+
+
+def _in_cache(definition: str) -> dict[str, Any]:
+    """Write a tokenizer.json into the cache; return the settings that read it."""
+    digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
+    path = cache_dir() / "tokenizers" / f"given-{digest}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, definition)
+    return stored_tokenizer(Path(path))
+
+
+@torch.no_grad()
+def _digest(model: CallableModel, text: str, digest: str | None, device: torch.device) -> str:
+    """Return eight hex digits of its name and `digest`; without one, of its logits for texts of T and 8T."""
+    if digest is not None:
+        return hashlib.sha256(f"{text} {digest}".encode()).hexdigest()[:8]
+    sha = hashlib.sha256(text.encode())
+    length = model.shape.train_length
+    model.to(device).eval()
+    for window in (length, max(length, min(8 * length, PROBED))):
+        ids = torch.randint(model.vocab_size, (1, window), generator=generator_for(0, "probe", window))
+        try:
+            sha.update(model(ids.to(device), 1).float().cpu().numpy().tobytes())
+        except NotApplicableError:
+            sha.update(b"n/a")
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+    return sha.hexdigest()[:8]

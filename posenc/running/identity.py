@@ -1,0 +1,67 @@
+"""The identity of a run: the hash of what defines it, its name, and the directory that holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from posenc.core.errors import safe_name
+from posenc.core.paths import expanded
+from posenc.data import CorpusFacts, build_tokenizer
+from posenc.results.rows import as_trained
+from posenc.settings.tree import RunSettings
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run by its settings, its corpus and the code of its encoding."""
+
+    settings: RunSettings
+    facts: CorpusFacts
+    code: dict[str, Any]
+
+    def in_precision(self, precision: str) -> Identity:
+        """Return the same run trained in fp32 or bf16."""
+        train = self.settings.train.with_changes(precision=precision)
+        return replace(self, settings=self.settings.with_changes(train=train))
+
+    @property
+    def hash(self) -> str:
+        """Eight hex digits of what defines the run; not device, compile, tracking, evaluation or names."""
+        return run_hash(self.settings, self.facts, self.code)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the run, wherever it was moved to below its experiment's folder.
+
+        A run is found by its hash, whatever its name. Of several copies the one with this name counts.
+        """
+        folder = expanded(self.settings.runs_dir) / self.settings.experiment_name
+        named = folder / f"{readable_name(self.settings)}-{self.hash}"
+        existing = sorted(path for path in folder.glob(f"*-{self.hash}") if path.is_dir())
+        return named if named in existing or not existing else existing[0]
+
+
+def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) -> str:
+    """Return eight hex digits of what defines a run: marked settings, text, tokenizer, code."""
+    identity = settings.identity()
+    if (
+        settings.tokenizer.name == "hf"
+    ):  # its file may change under the same name; bpe follows from the corpus
+        identity["tokenizer"] = build_tokenizer(settings.tokenizer.plain(), facts).identity()
+    identity["corpus"] = facts.identity
+    identity["code"] = code
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def readable_name(settings: RunSettings) -> str:
+    """Return the part of a run's name that is for people: the user's own, or encoding, model, T and seed."""
+    if settings.name is not None:
+        return settings.name
+    encoding = safe_name(as_trained(settings.plain()).replace(" -> ", "-to-"))
+    model = safe_name(settings.model.name)
+    return f"{encoding}-{model}-T{settings.context_length}-s{settings.seed}"

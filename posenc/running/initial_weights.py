@@ -1,0 +1,126 @@
+"""`train.init=RUN`: begin with the weights of a finished run, in a model that may differ in its encoding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded
+from posenc.model.decoder import Decoder
+from posenc.results.load import load_run
+from posenc.results.rows import as_trained
+from posenc.running.stored_run import StoredRun, stored_run
+from posenc.settings.tree import InitialWeights, TokenizerSettings
+from posenc.training.checkpoint import (
+    Checkpoint,
+    checkpoint_paths,
+    newest_checkpoint,
+    problem_of,
+    step_of,
+    stored_shapes,
+)
+
+MAY_DIFFER = ("encoding.", "options.")  # parameters that may be new (initial values) or left behind
+NAMES_SHOWN = 3  # of parameters in an error
+
+
+@dataclass(frozen=True)
+class InitialCheckpoint:
+    """A checkpoint that a run begins with."""
+
+    directory: Path  # of the run, or of the checkpoint that was named
+    checkpoint: Checkpoint
+    about: InitialWeights  # as config.yaml and the hash have it
+
+
+def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str]) -> InitialCheckpoint:
+    """Return the newest checkpoint of a finished run; RUN/checkpoints/step-N names another one.
+
+    Raises UserError, also where the run has another tokenizer.
+    """
+    path = expanded(run)
+    names_a_step = path.parent.name == "checkpoints" and path.name.startswith("step-")
+    stored = _finished_run(run, str(path.parent.parent) if names_a_step else run, plugins)
+    if stored.settings.tokenizer.name != tokenizer.name:
+        problem = f"has tokenizer={stored.settings.tokenizer.name}, this run {tokenizer.name}"
+        raise UserError("train.init", run, problem)
+    checkpoint = stored.checkpoint
+    if names_a_step and path.name != checkpoint.path.name:
+        checkpoint = _checkpoint_at(run, path)
+    state = checkpoint.state
+    about = InitialWeights(
+        encoding=as_trained(stored.settings.plain()),
+        context_length=stored.settings.context_length,
+        tokens=state["tokens"],
+        run=state["run"]["settings_hash"],
+        step=checkpoint.step,
+    )
+    return InitialCheckpoint(path if names_a_step else stored.directory, checkpoint, about)
+
+
+def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
+    """Return a run that is finished. Raises UserError."""
+    try:
+        stored = stored_run(directory, plugins)
+    except UserError as error:
+        raise UserError("train.init", run, error.problem, hint=error.hint) from error
+    status = load_run(stored.directory).state
+    if status != "finished":
+        hint = "the same command continues it"
+        raise UserError("train.init", run, f"is not finished ({status})", hint=hint)
+    return stored
+
+
+def _checkpoint_at(run: str, path: Path) -> Checkpoint:
+    """Return the checkpoint of a step. Raises UserError where there is none or it is damaged."""
+    paths = checkpoint_paths(path.parent)
+    if path not in paths:
+        names = [other.name for other in paths]
+        raise UserError("train.init", run, "there is no such checkpoint", allowed=names)
+    damage = problem_of(path)
+    if damage:
+        raise UserError("train.init", run, f"is damaged: {damage}")
+    return Checkpoint(path, step_of(path), json.loads((path / "state.json").read_bytes()))
+
+
+def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
+    """Raise UserError, with names and shapes, if the weights do not fit a model on the meta device.
+
+    Parameters of the encoding and of options may be missing or left over. Where both have one, its shapes
+    must agree.
+    """
+    stored = stored_shapes(initial.checkpoint.path)
+    ours = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+    rows = stored["embedding.weight"][0]  # one a token; the outline has none to speak of
+    ours["embedding.weight"] = (rows, *ours["embedding.weight"][1:])
+    misfits = []
+    for name in sorted(stored.keys() | ours.keys()):
+        is_in_both = name in stored and name in ours
+        may_be_missing = name.startswith(MAY_DIFFER) and not is_in_both
+        if stored.get(name) != ours.get(name) and not may_be_missing:
+            misfits.append(f"{name} {stored.get(name, 'missing')} there, {ours.get(name, 'missing')} here")
+    if misfits:
+        hidden = len(misfits) - NAMES_SHOWN
+        more = f" and {hidden} more" if hidden > 0 else ""
+        problem = f"its weights do not fit: {'; '.join(misfits[:NAMES_SHOWN])}{more}"
+        raise UserError("train.init", str(initial.directory), problem)
+
+
+def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) -> None:
+    """Copy the weights into the model, unless the run has a checkpoint of its own. Raises UserError."""
+    if newest_checkpoint(checkpoints) is not None:
+        return
+    stored = load_file(initial.checkpoint.path / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name not in stored:
+                continue
+            if stored[name].shape != parameter.shape:
+                shapes = f"{tuple(stored[name].shape)} there, {tuple(parameter.shape)} here"
+                raise UserError("train.init", str(initial.directory), f"its {name} does not fit: {shapes}")
+            parameter.copy_(stored[name])

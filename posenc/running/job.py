@@ -1,0 +1,71 @@
+"""A job: one validated unit of work, the training and evaluation of a run or an evaluation alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.data import CorpusFacts
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.resolve import Evaluation
+from posenc.model.decoder import ModelShape
+from posenc.running.initial_weights import InitialCheckpoint
+from posenc.settings.tree import (
+    DataSettings,
+    RunSettings,
+    SubjectSettings,
+    TokenizerSettings,
+    TrackingSettings,
+)
+from posenc.training.optimizer import Optimization
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the training, with windows of one length."""
+
+    last_step: int  # the stage ends with this update
+    length: int  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a job trains, beside its settings."""
+
+    optimization: Optimization
+    precision: str  # fp32 or bf16
+    compile: bool
+    steps: int
+    batch_windows: int  # of context_length tokens, in one update
+    stages: tuple[Stage, ...]
+    code: dict[str, Any]  # which code of the encoding and its options is trained; checkpoints keep it
+    initial: InitialCheckpoint | None  # the weights that it begins with; None: drawn from the seed
+    auto_precision: str | None  # what `auto` is on this machine, if the run was begun in the other precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One validated unit of work."""
+
+    directory: Path
+    settings: RunSettings | SubjectSettings  # of the run: what config.yaml says
+    hash: str
+    data: DataSettings  # the corpus to measure on
+    tokenizer: TokenizerSettings  # the one that the model is trained with
+    tracking: TrackingSettings
+    facts: CorpusFacts
+    shape: ModelShape
+    device: torch.device
+    evaluation: Evaluation
+    is_own_text: bool = True  # the corpus to measure on is the one that the model is trained on
+    training: Training | None = None  # None: nothing is trained
+    subject: CallableModel | None = None  # a model that posenc did not train
+
+    @property
+    def run_settings(self) -> RunSettings:
+        """The settings of a run that posenc trains or trained."""
+        assert isinstance(self.settings, RunSettings)
+        return self.settings

@@ -1,0 +1,82 @@
+"""One writer for a run directory: locks that the kernel releases when their holder dies.
+
+They are not reliable on some network file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import Timeout
+
+from posenc.core.atomic_files import cannot_write, file_lock, write_text_atomic
+from posenc.core.console import say
+from posenc.core.errors import RunError, visible
+from posenc.results.load import read_file
+from posenc.running.invocation import WAIT
+from posenc.training.distributed import current
+
+SECONDS_TO_ACQUIRE = 0.5  # a lock is free at once, or another process works on the run
+
+
+class HeldRunError(RunError):
+    """Another process holds the run directory."""
+
+
+@contextmanager
+def locked(
+    directory: Path, name: str = "run", *, seconds: float = SECONDS_TO_ACQUIRE, waits: bool = False
+) -> Iterator[None]:
+    """Hold the run directory, which is made if need be; of several processes of a run the first holds it.
+
+    Raises HeldRunError with the holder's pid and host after `seconds`, unless it `waits`.
+    """
+    if not current().is_first:
+        yield
+        return
+    lock = file_lock(directory / f".{name}.lock")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            holder = holder_of(directory, name)
+            if not waits:
+                problem = f"{visible(directory)} is being written by another process ({holder})"
+                raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
+            say(f"waiting for another process to finish {visible(directory)} ({holder})")
+            lock.acquire()
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    try:
+        # not in the lock file, which whoever tries to take it may empty
+        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        lock.release()
+
+
+def holder_of(directory: Path, name: str) -> str:
+    """Return `pid N on HOST` of the last holder, safe to print."""
+    with contextlib.suppress(OSError, ValueError):
+        text = read_file(directory, f".{name}.holder", 1000)
+        if text:
+            return visible(text.decode("utf-8", "replace"))
+    return "pid unknown"
+
+
+def is_held(directory: Path, name: str) -> bool:
+    """Tell whether a process holds the run directory now."""
+    path = directory / f".{name}.lock"
+    try:
+        with file_lock(path, timeout=0) if path.exists() else contextlib.nullcontext():
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False  # whoever takes it will say why

@@ -1,0 +1,195 @@
+"""Build a run's model from its settings, and check what one training step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from posenc.core.errors import UserError
+from posenc.encodings import list_encodings
+from posenc.encodings.base import Shape
+from posenc.encodings.options import build_options
+from posenc.encodings.positions import check_positions, position_limits
+from posenc.encodings.registry import build_of_shape, encoding_class, resolve_encoding, sources_of
+from posenc.evaluation.extensions import build_extension, resolve_extend
+from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
+from posenc.running.checks import check_model
+from posenc.settings.tree import (
+    NONE,
+    AttentionSettings,
+    EncodingSettings,
+    ExtendSettings,
+    OptimSettings,
+    PositionsSettings,
+    RunSettings,
+)
+from posenc.training.device import resolve_compile, resolve_device, resolve_precision
+from posenc.training.optimizer import Optimization
+
+LARGEST_MODEL = 10**11  # parameters; beyond it a typo is likelier than a wish
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What one training step computes, checked without reading a corpus."""
+
+    settings: RunSettings  # with the parameters of every choice checked, and nothing left to `auto`
+    shape: ModelShape
+    outline: Decoder  # on the meta device
+    optimization: Optimization
+    batch_windows: int  # of context_length tokens
+    device: torch.device
+
+    @property
+    def precision(self) -> str:
+        """fp32 or bf16."""
+        return self.settings.train.precision
+
+
+def check_step(settings: RunSettings) -> StepPlan:
+    """Return what a step of a training computes. Raises UserError."""
+    train = settings.train
+    device = resolve_device(settings.device)
+    _check_tokens(settings)
+    settings = check_parts(settings)
+    shape = check_model(settings.model)
+    outline = build_outline(settings, shape)  # values out of range show when it is built
+    parameters = count_parameters(outline)["total"]
+    if parameters > LARGEST_MODEL:
+        problem = f"its model would have {parameters:.1e} parameters"
+        raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
+    flops = training_flops(outline, settings.context_length) * train.tokens
+    resolved = train.with_changes(
+        precision=resolve_precision(train.precision, device),
+        compile=resolve_compile(train.compile, device, flops=flops),
+    )
+    return StepPlan(
+        settings=settings.with_changes(train=resolved, model=settings.model.with_changes(name=shape.name)),
+        shape=shape,
+        outline=outline,
+        optimization=optimization_of(settings.optim, resolved.lr),
+        batch_windows=train.batch_tokens // settings.context_length,
+        device=device,
+    )
+
+
+def _check_tokens(settings: RunSettings) -> None:
+    """Check that an update holds a window, and the training an update. Raises UserError."""
+    train, length = settings.train, settings.context_length
+    if train.batch_tokens < length:
+        problem = f"holds no window of context_length={length}"
+        allowed = f"a whole number from {length}"
+        raise UserError("train.batch_tokens", train.batch_tokens, problem, allowed=allowed)
+    if train.tokens < train.batch_tokens:
+        problem = f"is less than one update, train.batch_tokens={train.batch_tokens}"
+        allowed = f"a whole number from {train.batch_tokens}"
+        raise UserError("train.tokens", train.tokens, problem, allowed=allowed)
+
+
+def optimization_of(optim: OptimSettings, lr: float | str) -> Optimization:
+    """Return the optimizer's settings with the peak learning rate, which is a number by now."""
+    assert isinstance(lr, float)
+    return Optimization(
+        name=optim.name,
+        lr=lr,
+        betas=(optim.beta1, optim.beta2),
+        eps=optim.eps,
+        weight_decay=optim.weight_decay,
+        grad_clip=optim.grad_clip,
+        warmup_fraction=optim.warmup_fraction,
+        final_lr_fraction=optim.final_lr_fraction,
+    )
+
+
+def check_parts(settings: RunSettings) -> RunSettings:
+    """Return the settings with the parameters of encoding, attention, positions and extension checked.
+
+    Each choice has every parameter then, those of its YAML or of its class included. Raises UserError.
+    """
+    encoding = resolve_encoding(settings.encoding.plain(), settings.plugins)
+    return settings.with_changes(
+        encoding=EncodingSettings.model_validate(encoding),
+        attention=AttentionSettings.model_validate(resolve_attention(settings.attention.plain())),
+        positions=PositionsSettings.model_validate(check_positions(settings.positions.plain())),
+        extend=ExtendSettings.model_validate(resolve_extend(settings.extend.plain())),
+    )
+
+
+def build_outline(settings: RunSettings, shape: ModelShape, vocab_size: int = 2) -> Decoder:
+    """Return the decoder on the meta device: nothing is allocated. Raises UserError."""
+    with torch.device("meta"):
+        return build_decoder(settings, shape, vocab_size)
+
+
+def build_model(settings: RunSettings, shape: ModelShape, vocab_size: int) -> Decoder:
+    """Return the decoder of checked settings with its initial values."""
+    model = build_decoder(settings, shape, vocab_size)
+    initialize(model, settings.seed)
+    return model
+
+
+def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> Decoder:
+    """Return the decoder, its parameters not yet filled.
+
+    Raises UserError for values out of range and for parts that make no sense together.
+    """
+    chosen = settings.attention
+    attention = ATTENTIONS[chosen.name]
+    parameters = own_parameters(chosen.plain())
+    positions = settings.positions.plain()
+    position_limit, distance_limit = position_limits(positions, settings.context_length)
+    try:
+        sizes = Shape(
+            d_model=shape.d_model,
+            n_heads=shape.n_heads,
+            head_dim=attention.encoded_width(shape.head_dim, **parameters),
+            n_layers=shape.n_layers,
+            train_length=_length_of_weights(settings),
+            position_limit=position_limit,
+            distance_limit=distance_limit,
+        )
+        encoding = build_of_shape(sizes, settings.encoding.plain(), settings.plugins)
+        if attention.decoupled and not encoding.decouples:
+            raise _not_decoupled(settings)
+        options = build_options(sizes, encoding, positions=positions, attention=chosen.plain())
+        model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))
+    except ValueError as error:
+        raise UserError("attention", chosen.name, str(error)) from error
+    if settings.extend.name != NONE:
+        _train_extended(model, settings)
+    return model
+
+
+def _length_of_weights(settings: RunSettings) -> int:
+    """Return T of the weights: of those that an extension stretches, the length that they were trained at."""
+    began = settings.train.began
+    if settings.extend.name != NONE and began is not None:
+        return began.context_length
+    return settings.context_length
+
+
+def _not_decoupled(settings: RunSettings) -> UserError:
+    """Return the error for an encoding that cannot do with the rotary part of the heads alone."""
+    able = [name for name in list_encodings() if encoding_class(name).decouples]
+    problem = f"has no place for encoding={settings.encoding.name}: it turns a part of the head of its own, "
+    problem += "so it takes encodings that can do with that part alone"
+    return UserError("attention", settings.attention.name, problem, allowed=able)
+
+
+def _train_extended(model: Decoder, settings: RunSettings) -> None:
+    """Let the model train with an extension acting, as it acts at windows of the training length."""
+    with torch.device("cpu"):  # an extension looks at positions, also of a model on the meta device
+        extension = build_extension(settings.extend.plain(), model)
+        assert extension is not None
+        model.train_with(extension.effective_encoding(settings.context_length))
+
+
+def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
+    """Return which code the numbers depend on: part of a run's hash, and kept beside its weights."""
+    code = sources_of(settings.encoding.plain(), settings.plugins)
+    options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
+    return {**code, "options": options} if options else code

@@ -1,0 +1,107 @@
+"""From composed settings of `posenc eval` to the validated job of a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.data import absolute_data, check_plant, check_tokenizer, inspect, stored_tokenizer
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.running.checks import check_name, check_positions_reach
+from posenc.running.job import Job
+from posenc.running.stored_run import StoredRun, stored_run
+from posenc.settings.tree import (
+    NONE,
+    DataSettings,
+    EvalCommandSettings,
+    EvalOverrides,
+    EvalSettings,
+    TokenizerSettings,
+)
+from posenc.tracking import check_tracking
+from posenc.training.device import resolve_device
+
+
+def plan_evaluation(settings: EvalCommandSettings) -> Job:
+    """Return the validated job of composed settings. Raises UserError, and RunError for damaged files."""
+    if settings.run is None:
+        raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
+    if settings.context_length is not None:
+        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        raise UserError("context_length", settings.context_length, "is the run's own", hint=hint)
+    stored = stored_run(settings.run, settings.plugins)
+    trained = stored.settings
+    check_name("experiment_name", trained.experiment_name)
+    as_asked = filled_in(settings.eval, trained.eval)
+    evaluation = resolve_evaluation(as_asked, trained.context_length, settings.extend)
+    if trained.data.plant is not None:
+        check_plant(trained.data.plant.plain(), trained.context_length)
+    check_tokenizer(trained.tokenizer.plain())
+    check_positions_reach(stored.outline, evaluation.lengths.longest)
+    _check_extension(stored, evaluation)
+    check_tracking(settings.tracking.plain())
+    data = DataSettings.model_validate(absolute_data((settings.data or trained.data).plain()))
+    tokenizer = tokenizer_of(stored)
+    facts = inspect(
+        data.plain(),
+        tokenizer.plain(),
+        splits=evaluation.splits,
+        needed_tokens=evaluation.lengths.longest + 1,
+        context_length=None,
+    )
+    evaluation.check_text(fingerprint=facts.fingerprint, tokenizer=tokenizer.name, plant=data.plant)
+    is_own_text = facts.fingerprint == stored.checkpoint.state.get("fingerprint")
+    if settings.data is None and not is_own_text:
+        problem = "its text is not what this run was trained on any more (another fingerprint)"
+        hint = f"to measure on it all the same say data={facts.name}"
+        raise UserError("data", facts.name, problem, hint=hint)
+    return Job(
+        directory=stored.directory,
+        settings=trained,
+        hash=stored.directory.name.rpartition("-")[2],
+        data=data,
+        tokenizer=tokenizer,
+        tracking=settings.tracking,
+        facts=facts,
+        shape=stored.shape,
+        device=resolve_device(settings.device),
+        evaluation=evaluation,
+        is_own_text=is_own_text,
+    )
+
+
+def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
+    """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
+    definition = stored.checkpoint.path / "tokenizer.json"
+    if definition.is_file():
+        return TokenizerSettings.model_validate(stored_tokenizer(definition))
+    return stored.settings.tokenizer
+
+
+def filled_in(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
+    """Return the settings that were asked for, with the stored value of each that is null."""
+    return EvalSettings.model_validate(_merged(asked.plain(), stored.plain()))
+
+
+def _merged(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with every null of `asked` replaced by what is stored."""
+    merged = dict(stored)
+    for key, value in asked.items():
+        if isinstance(value, Mapping) and isinstance(stored.get(key), Mapping):
+            merged[key] = _merged(value, stored[key])
+        elif value is not None:
+            merged[key] = value
+    return merged
+
+
+def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
+    """Refuse an extension that does not apply to the run, now and not once it is measured."""
+    extend = evaluation.extend
+    trained_with = stored.settings.extend.name
+    if extend["name"] != NONE and trained_with != NONE:
+        raise UserError("extend", extend["name"], f"it was trained with {trained_with}")
+    build_extension(extend, stored.outline, tune=evaluation.tries > 0)
+    if evaluation.tries and evaluation.lengths.longest <= stored.settings.context_length:
+        raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")

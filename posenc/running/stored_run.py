@@ -1,0 +1,127 @@
+"""Read a run on disk: its settings checked, its newest checkpoint, its model.
+
+Nothing that the run's config.yaml names is imported: its encoding must be one of posenc's, an installed one,
+or in a plug-in named on this command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.load import load_run
+from posenc.running.checks import check_model
+from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
+from posenc.running.run_directory import refuse_links
+from posenc.settings.stored import StoredSettingsError, checked_settings
+from posenc.settings.tree import RunSettings
+from posenc.training.checkpoint import (
+    Checkpoint,
+    check_run,
+    check_weights,
+    load_weights,
+    newest_checkpoint,
+    stored_shapes,
+)
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*")
+RUN_HASH = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run read from disk, its settings checked; `outline` is its model on the meta device."""
+
+    directory: Path
+    settings: RunSettings
+    shape: ModelShape
+    outline: Decoder
+    checkpoint: Checkpoint
+
+
+def stored_run(run: str, plugins: list[str]) -> StoredRun:
+    """Return the run in the directory `run`. Raises UserError, and RunError for damaged files."""
+    directory = directory_of(run)
+    refuse_links(directory)
+    settings = _checked_settings(run, directory, plugins)
+    shape = check_model(settings.model)
+    outline = build_outline(settings, shape)
+    checkpoint = newest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise UserError("run", run, "has no checkpoint yet; train it first")
+    check_run(checkpoint, {"encoding": settings.encoding.plain()})
+    if checkpoint.state.get("encoding") != code_of(settings, outline):
+        problem = f"was trained by other code of its encoding {settings.encoding.name}"
+        hint = "its weights mean nothing to the changed one; train it again"
+        raise UserError("run", run, problem, hint=hint)
+    return StoredRun(directory, settings, shape, outline, checkpoint)
+
+
+def _checked_settings(run: str, directory: Path, plugins: list[str]) -> RunSettings:
+    """Return the settings of a run that was trained. Raises UserError."""
+    loaded = load_run(directory)
+    if loaded.config is None:
+        raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
+    try:
+        stored = checked_settings(loaded.config)
+    except StoredSettingsError as error:
+        raise UserError("run", run, str(error)) from error
+    if not isinstance(stored, RunSettings):
+        hint = "posenc eval subject=hf subject.path=..., or posenc.evaluate"
+        raise UserError("run", run, "is a model that was measured, not a run that was trained", hint=hint)
+    if stored.train.precision == "auto":
+        raise UserError("run", run, "its precision 'auto' is not one of posenc's")
+    try:
+        return check_parts(stored.with_changes(plugins=plugins))
+    except UserError as error:
+        # plug-ins that a run names are shown, never imported
+        if error.key == "encoding" and not plugins and stored.plugins:
+            named = f"[{','.join(stored.plugins)}]"
+            error.hint = f"it was trained with plugins={named}: if you trust that code, say so here too"
+        raise
+
+
+def load_model(
+    settings: RunSettings, shape: ModelShape, checkpoint: Checkpoint, vocab_size: int | None = None
+) -> Decoder:
+    """Return the model with the verified weights of a checkpoint. Raises RunError for damaged files.
+
+    `vocab_size` is that of the weights unless it is given.
+    """
+    size = vocab_size or stored_shapes(checkpoint.path).get("embedding.weight", (1,))[0]
+    # before anything of a size that a stranger wrote is allocated
+    check_weights(checkpoint.path, build_outline(settings, shape, size))
+    model = build_model(settings, shape, size)
+    load_weights(checkpoint.path, model)
+    return model
+
+
+def directory_of(run: str) -> Path:
+    """Return the run directory that a user names by its path, or by name or hash for one below runs/."""
+    directory = expanded(run)
+    if RUN_NAME.fullmatch(run) and not directory.exists():
+        directory = _below_runs(run) or directory
+    if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
+        directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
+    if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
+        problem = "there is no such folder"
+        if os.path.exists(directory):  # noqa: PTH110 (exists() raises for names too long)
+            problem = "not a run directory: there is no config.yaml"
+        hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
+        hint += "every run below a folder, or of a glob: posenc eval -m run=..."
+        raise UserError("run", run, problem, hint=hint)
+    return directory
+
+
+def _below_runs(run: str) -> Path | None:
+    """Return the run below runs/ with this name or hash, if there is one. Raises UserError for several."""
+    pattern = f"*-{run}" if RUN_HASH.fullmatch(run) else run
+    directories = [path.parent for path in Path("runs").glob(f"*/{pattern}/config.yaml")]
+    if len(directories) > 1:
+        raise UserError("run", run, "names several runs", allowed=sorted(map(str, directories)))
+    return directories[0] if directories else None

@@ -1,0 +1,219 @@
+"""`posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+
+from posenc.config.yaml_files import groups
+from posenc.core.atomic_files import sha256_of_file
+from posenc.core.errors import UserError, first_line, safe_name
+from posenc.core.paths import conf_dir, expanded
+from posenc.data.hub import not_loaded, reachable
+from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
+from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.results.settings import own_yaml
+from posenc.running.checks import check_name
+from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
+from posenc.running.job import Job
+from posenc.running.plan_evaluation import filled_in
+from posenc.settings.signature import check_choice
+from posenc.settings.tree import (
+    NONE,
+    Choice,
+    DataSettings,
+    EvalCommandSettings,
+    EvalSettings,
+    TokenizerSettings,
+)
+from posenc.training.device import resolve_device
+
+LARGEST_LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller for large vocabularies
+# Models whose biases, slope times position, bf16 would round. Falcon's too, with `alibi`.
+BIASED = ("bloom", "mpt")
+WEIGHT_FILES = ("*.safetensors", "*.bin")
+
+
+def _parameters(
+    *,
+    path: str,
+    revision: str,
+    tokenizer: str | None,
+    bos: Literal["auto"] | bool,
+    trust_remote_code: bool,
+    runs_dir: str,
+) -> None:
+    """Declare the parameters of `subject=hf`; only the signature is used."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What transformers loads: configuration, model in float32, and tokenizer if there is one."""
+
+    config: Any
+    model: Any
+    tokenizer: Any | None
+
+
+def plan_hf(settings: EvalCommandSettings) -> Job:
+    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError."""
+    assert settings.subject is not None
+    if settings.run is not None:
+        raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
+    if settings.tracking.name != NONE:
+        raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
+    chosen = check_choice("subject", settings.subject, {"hf": _parameters}, "there is no such subject")
+    loaded = load(chosen["path"], chosen["revision"], chosen["trust_remote_code"])
+    text_config = loaded.config.get_text_config()
+    is_auto = settings.context_length in (None, "auto")
+    length = trained_length(loaded.config) if is_auto else settings.context_length
+    assert isinstance(length, int)
+    evaluation = _evaluation(settings, length, text_config)
+    bos = bos_of(chosen, loaded.tokenizer)
+    subject = TransformersModel(loaded.model, length, bos)
+    subject.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
+    about = {**chosen, "bos": bos, "architecture": text_config.model_type}
+    return plan_given_model(
+        GivenModel(
+            model=subject,
+            name=check_name("subject.path", safe_name(Path(chosen["path"]).name)),
+            data=settings.data or _default_data(),
+            tokenizer=_tokenizer(chosen["tokenizer"], loaded.tokenizer, chosen["path"]),
+            evaluation=evaluation,
+            device=resolve_device(settings.device),
+            runs_dir=chosen["runs_dir"],
+            experiment_name="subjects",
+            digest=f"{_identity(chosen['path'], loaded.config)} bos={bos}",
+            subject=Choice.model_validate({"name": "hf", **about}),
+        )
+    )
+
+
+def _evaluation(settings: EvalCommandSettings, length: int, text_config: Any) -> Evaluation:
+    """Return what is measured, in batches that fit the vocabulary. Raises UserError."""
+    default = EvalSettings.model_validate(own_yaml(conf_dir() / "eval" / "default.yaml"))
+    evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
+    evaluation.check_transformers_model()
+    is_biased = text_config.model_type in BIASED or has_bias_instead(text_config)
+    if evaluation.settings.precision == "bf16" and is_biased:
+        problem = "its bias is slope times position, which bf16 rounds: 256 and 257 are one"
+        raise UserError("eval.precision", "bf16", problem, allowed="fp32")
+    most = max(1, LARGEST_LOGITS // text_config.vocab_size)
+    batch_tokens = min(evaluation.settings.batch_tokens, most)
+    return dataclasses.replace(
+        evaluation, settings=evaluation.settings.with_changes(batch_tokens=batch_tokens)
+    )
+
+
+def _default_data() -> DataSettings:
+    """Return the corpus that `posenc train` takes without being told."""
+    name = groups("train")["data"]
+    return DataSettings.model_validate(own_yaml(conf_dir() / "data" / f"{name}.yaml"))
+
+
+def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
+    """Load a model of transformers. Raises UserError."""
+    transformers = library_of("subject")
+    folder = expanded(path)
+    _check_path(path, folder)
+    is_local = folder.is_dir()
+    source = str(folder) if is_local else path
+    is_online = not is_local and reachable()
+    options: dict[str, Any] = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": not is_online,
+    }
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True, **options
+        )
+    except Exception as error:  # of many packages; all are final here
+        raise _not_loaded(path, is_local, is_online, error) from error
+    if report["missing_keys"]:
+        names = ", ".join(sorted(report["missing_keys"])[:3])
+        raise UserError("subject.path", path, f"weights are missing, which would be random: {names}")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    except Exception:  # it has none, or none that can be read: said where one is needed
+        tokenizer = None
+    return LoadedModel(model.config, model.eval(), tokenizer)
+
+
+def _check_path(path: str, folder: Path) -> None:
+    """Raise UserError for what can be no model: a file, a folder that does not exist, a run of posenc."""
+    if folder.is_file():
+        raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if not folder.is_dir() and looks_local:
+        raise UserError("subject.path", path, "there is no such folder")
+    if (folder / "status.json").is_file():
+        raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
+
+
+def library_of(key: str) -> Any:
+    """Return transformers, quiet. Raises UserError where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(key, "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _not_loaded(path: str, is_local: bool, is_online: bool, error: Exception) -> Exception:
+    message = first_line(error)
+    if "trust_remote_code" in str(error):
+        hint = "subject.trust_remote_code=true runs the code in it; say so if you trust it"
+        return UserError("subject.path", path, "needs code of its own", hint=hint)
+    if isinstance(error, SafetensorError):
+        return UserError("subject.path", path, f"its weights cannot be read: {message}")
+    if is_local:
+        return UserError("subject.path", path, f"is no causal language model of transformers: {message}")
+    ways_out = "subject.path=FOLDER, saved by save_pretrained"
+    return not_loaded(f"the model {path}", error if is_online else None, ways_out)
+
+
+def bos_of(chosen: dict[str, Any], tokenizer: Any | None) -> int | None:
+    """Return the token that replaces the first of each window, by its tokenizer or as asked; None: none."""
+    wish = chosen["bos"]
+    bos = getattr(tokenizer, "bos_token_id", None)
+    if wish is False:
+        return None
+    if wish == "auto" and (bos is None or chosen["tokenizer"] is not None):
+        return None
+    if bos is None or tokenizer is None:
+        raise UserError("subject.bos", True, "its tokenizer has none")
+    begins_with_it = tokenizer("a")["input_ids"][:1] == [bos]
+    return int(bos) if wish is True or begins_with_it else None
+
+
+def _tokenizer(asked: str | None, tokenizer: Any | None, path: str) -> TokenizerSettings:
+    """Return the settings of its own tokenizer, or of another one: bytes, or a tokenizer.json."""
+    if asked == "bytes":
+        return TokenizerSettings.model_validate({"name": "bytes"})
+    if asked is not None:
+        return TokenizerSettings.model_validate({"name": "hf", "path": asked, "revision": "main"})
+    if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
+        problem, hint = "has no tokenizer that can be read", "subject.tokenizer=bytes, or a tokenizer.json"
+        raise UserError("subject.path", path, problem, hint=hint)
+    return TokenizerSettings.model_validate(kept_tokenizer(tokenizer))
+
+
+def _identity(path: str, config: Any) -> str:
+    """Return what identifies the weights: the commit on the hub, or a digest of the files."""
+    folder = expanded(path)
+    if not folder.is_dir():
+        return f"{path} {getattr(config, '_commit_hash', None)}"
+    sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
+    files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
+    for file in sorted(files):
+        sha.update(bytes.fromhex(sha256_of_file(file)))
+    return sha.hexdigest()

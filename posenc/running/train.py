@@ -1,0 +1,233 @@
+"""Run a job of `posenc train`: train, evaluate, write what was measured; or continue what was stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+
+import torch
+
+from posenc.core.console import say, shown
+from posenc.core.errors import RunError
+from posenc.core.machine import compiler_works, peak_memory, say_load
+from posenc.data import (
+    PlantedSampler,
+    ScheduledSampler,
+    TokenStore,
+    WindowSampler,
+    WindowStage,
+    build_tokenizer,
+    corpus_notes,
+    plant_of,
+    vocabulary,
+)
+from posenc.model.decoder import Decoder, count_parameters
+from posenc.results.load import spoken_name
+from posenc.running import run_directory as folder
+from posenc.running.evaluate import Corpus, Outcome, measure, tokenised, tracked
+from posenc.running.facts import run_facts
+from posenc.running.initial_weights import begin_with
+from posenc.running.invocation import Invocation
+from posenc.running.job import Job, Training
+from posenc.running.locks import locked
+from posenc.running.model_parts import build_model
+from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.settings.tree import RunSettings
+from posenc.tracking import Tracker
+from posenc.training.checkpoint import CheckpointPlan, Provenance
+from posenc.training.device import compiled_blocks
+from posenc.training.distributed import current
+from posenc.training.loop import Callbacks, LoggedStep, Trained, TrainingPlan, train
+
+log = logging.getLogger(__name__)
+
+
+class DivergedRunError(RunError):
+    """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
+
+    status = "diverged"
+
+
+def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome:
+    """Train and evaluate, or continue, or find that all is there.
+
+    Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
+    """
+    evaluation = job.settings.eval
+    if current().first(lambda: folder.is_done(job.directory, evaluation, retry=invocation.retry)):
+        say(f"already finished: {job.directory}")
+        return Outcome(0)
+    training = job.training
+    assert training is not None
+    if training.auto_precision is not None:
+        precision = training.precision
+        say(
+            f"train.precision=auto is {training.auto_precision} here; begun in {precision}, this run stays so"
+        )
+    with StopFlag() as stop:
+        try:
+            return _in_its_directory(job, training, overrides, invocation, stop)
+        except InterruptedRunError:
+            saved = "everything finished so far is saved; the same command continues"
+            fresh = "stopped before the first step; the same command begins again"
+            say(f"{stop.name}: {saved if stop.guarded else fresh}")
+            return Outcome(stop.exit_code)
+
+
+def _in_its_directory(
+    job: Job, training: Training, overrides: list[str], invocation: Invocation, stop: StopFlag
+) -> Outcome:
+    """Tokenise, lock the directory, run, and write how it ended to status.json."""
+    settings = job.run_settings
+    directory = job.directory
+    processes = current()
+    corpus = tokenised(job, settings.context_length)
+    folder.refuse_links(directory)
+    with locked(directory, waits=invocation.waits), folder.log_file(directory):
+        # another process may have finished it meanwhile
+        if processes.first(lambda: folder.is_done(directory, settings.eval, retry=invocation.retry)):
+            return Outcome(0)
+        # what was finished and is to be measured further stays so, with its settings, until that is done
+        is_trained = processes.first(lambda: folder.was_finished(directory))
+        stop.guard()
+        folder.forget_diverged(directory)
+        status = nullcontext() if is_trained else folder.status_kept(directory, stop, overrides=overrides)
+        with status, processes.watched():
+            if not is_trained:
+                folder.write_config(directory, settings)
+            return _train_and_measure(job, training, corpus, invocation, stop)
+
+
+def _train_and_measure(
+    job: Job, training: Training, corpus: Corpus, invocation: Invocation, stop: StopFlag
+) -> Outcome:
+    settings, directory, store = job.run_settings, job.directory, corpus.store
+    plant = None if settings.data.plant is None else settings.data.plant.plain()
+    model = build_model(settings, job.shape, vocabulary(plant, store))
+    if training.initial is not None:
+        begin_with(training.initial, directory / "checkpoints", model)
+    _log_notes(job, model, store)
+    with tracked(job, invocation.sweep or settings.experiment_name) as tracker:
+        with compiled_blocks(model, training.compile and compiler_works(job.device)):
+            trained = _train(job, training, model, store, tracker, invocation, stop)
+        if trained.status == "diverged":
+            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+            hint = "nothing was averaged in; try a smaller train.lr"
+            raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
+        if trained.status == "interrupted":
+            raise InterruptedRunError
+        peak = peak_memory(job.device) if trained.advanced else None
+        history = {**asdict(trained), "fingerprint": store.fingerprint}
+        facts = run_facts(job, model, history, trained.step, peak)
+        records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
+        tracker.evaluation(folder.records_at(directory, trained.step))
+        folder.write_config(directory, settings)
+        folder.write_status(directory, "finished", step=trained.step)
+        return Outcome(0, records)
+
+
+def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
+    """Log what a reader of the run's numbers must know of its corpus and its encoding."""
+    evaluation = job.evaluation
+    longest = evaluation.lengths.longest
+    notes = corpus_notes(job.facts, evaluation.split, longest, job.settings.context_length, store)
+    for note in [*notes, *model.effective_encoding.warnings()]:
+        level = logging.INFO if note in job.facts.notes else logging.WARNING
+        log.log(level, "%s", note)
+
+
+def _train(
+    job: Job,
+    training: Training,
+    model: Decoder,
+    store: TokenStore,
+    tracker: Tracker,
+    invocation: Invocation,
+    stop: StopFlag,
+) -> Trained:
+    """Train the model in place; log each step to metrics.jsonl, to the tracker and to the progress line."""
+    settings = job.run_settings
+    _say_what_is_trained(job, training, model)
+    # a sweep says it once for all of its jobs
+    if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
+        say_load(torch.get_num_threads())
+    with shown("training", training.steps) as bar:
+
+        def on_resume(step: int) -> None:
+            folder.drop_after(job.directory, step)
+            bar.begin(step)
+            if step:
+                say(f"continuing at step {step} of {training.steps}")
+
+        def on_log(logged: LoggedStep) -> None:
+            folder.append_metrics(job.directory, logged.metrics())
+            tracker.log(logged.metrics(), logged.step)
+            bar.update(logged.step, _progress_text(logged))
+
+        plan = TrainingPlan(
+            steps=training.steps,
+            batch_windows=training.batch_windows,
+            context_length=settings.context_length,
+            seed=settings.seed,
+            precision=training.precision,
+            device=job.device,
+            log_every=settings.train.log_every,
+            checkpoints=_checkpoint_plan(job, training, store),
+        )
+        sampler = _sampler(settings, training, store)
+        return train(model, sampler, training.optimization, plan, Callbacks(on_resume, on_log), stop)
+
+
+def _progress_text(logged: LoggedStep) -> str:
+    """Return loss and rate of a logged step; of planted windows the losses on text and on values."""
+    rate = f"{logged.tokens_per_second:,.0f} tokens/s"
+    if logged.recall_loss is None:
+        return f"loss {logged.loss:.3f}  {rate}"
+    loss = logged.loss if logged.natural_loss is None else logged.natural_loss
+    return f"loss {loss:.3f}  recall {logged.recall_loss:.3f}  {rate}"
+
+
+def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
+    settings = job.run_settings
+    parameters = count_parameters(model)["total"]
+    batch_tokens = training.batch_windows * settings.context_length
+    processes = f"{current().size} processes, " if current().size > 1 else ""
+    say(
+        f"{spoken_name(settings.encoding.plain())}: {parameters:,} parameters, T={settings.context_length}, "
+        f"{training.steps} steps of {batch_tokens} tokens, {training.precision} on {job.device}, "
+        f"{processes}{settings.data.name} as {settings.tokenizer.name} -> {job.directory}"
+    )
+
+
+def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
+    """Return where checkpoints go, how often, and what each says of where its weights come from."""
+    settings = job.run_settings
+    tokenizer = build_tokenizer(settings.tokenizer.plain(), job.facts)
+    files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
+    provenance = Provenance(
+        fingerprint=store.fingerprint,
+        tokenizer=store.tokenizer,
+        encoding=training.code,
+        run={"encoding": settings.encoding.plain(), "settings_hash": job.hash},
+    )
+    seconds = settings.train.checkpoint_seconds
+    return CheckpointPlan(job.directory / "checkpoints", seconds, provenance, files)
+
+
+def _sampler(settings: RunSettings, training: Training, store: TokenStore) -> ScheduledSampler:
+    """Return the windows of every stage; with `data.plant` pairs are planted in them."""
+    of_length = _sampler_of_length(settings, store)
+    stages = [
+        WindowStage(stage.last_step, stage.length, of_length(stage.length)) for stage in training.stages
+    ]
+    return ScheduledSampler(settings.context_length, stages)
+
+
+def _sampler_of_length(settings: RunSettings, store: TokenStore) -> Callable[[int], WindowSampler]:
+    plant = settings.data.plant
+    if plant is None:
+        return lambda length: WindowSampler(store, length, settings.seed)
+    planted = plant_of(plant.plain(), store)
+    return lambda length: PlantedSampler(store, length, settings.seed, planted)

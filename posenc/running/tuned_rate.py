@@ -1,0 +1,107 @@
+"""`train.lr=tuned`: the learning rate that did best on validation documents in `experiment=tuning`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from posenc.core.console import say
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded
+from posenc.results.load import Run, load_runs
+from posenc.results.schema import HEADLINE
+from posenc.running.identity import Identity, run_hash
+from posenc.settings.stored import StoredSettingsError, checked_settings
+from posenc.settings.tree import RunSettings
+
+TUNED = "tuned"
+TUNING = "tuning"  # the experiment whose runs are looked at, below runs_dir
+FEWEST_RATES = 2  # to choose from
+ANY_RATE = 1.0  # stands for the rate while runs are looked for that differ in it alone
+
+
+@dataclass
+class Trials:
+    """The rates that were tried, each with the losses of its seeds."""
+
+    losses: dict[float, list[float]] = field(default_factory=lambda: defaultdict(list))  # nats per token
+    seeds: set[int] = field(default_factory=set)
+
+    def add(self, rate: float, seed: int, loss: float) -> None:
+        self.losses[rate].append(loss)
+        self.seeds.add(seed)
+
+    @property
+    def best(self) -> float:
+        """The rate of the lowest mean loss."""
+        means = {rate: sum(losses) / len(losses) for rate, losses in self.losses.items()}
+        return min(means, key=lambda rate: means[rate])
+
+
+def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Identity]) -> RunSettings:
+    """Return the settings with the best rate, and in words how it was chosen.
+
+    `identify` gives the identity of validated settings. Raises UserError where fewer than two rates were
+    tried, and for a seed that the rates were chosen by.
+    """
+    train = settings.train.with_changes(lr=ANY_RATE)
+    identity = identify(settings.with_changes(train=train))
+    folder = expanded(settings.runs_dir) / TUNING
+    runs = load_runs([str(folder)]) if folder.is_dir() else []
+    trials = _trials_of(runs, identity)
+    if len(trials.losses) < FEWEST_RATES:
+        problem = f"{len(trials.losses)} rates were tried with these settings below {folder}"
+        hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
+        raise UserError("train.lr", TUNED, problem, hint=hint)
+    if settings.seed in trials.seeds:
+        problem = "the rate was chosen by this seed, so its loss would flatter it"
+        seeds = ", ".join(map(str, sorted(trials.seeds)))
+        raise UserError("seed", settings.seed, problem, allowed=f"not {seeds}")
+    rates = _listed(trials.losses)
+    best = trials.best
+    if best in (min(trials.losses), max(trials.losses)):
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({rates}); try further ones")
+    words = f"best of {rates} on validation documents, seeds {_listed(trials.seeds)}"
+    return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=words))
+
+
+def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
+    """Return what finished runs measured that differ from `identity` in rate and seed alone."""
+    trials = Trials()
+    for run, tried in _trained(runs):
+        loss = validation_loss(run)
+        rate = tried.train.lr
+        if loss is None or not isinstance(rate, float):
+            continue
+        ours = identity.settings
+        same = ours.with_changes(seed=tried.seed, train=ours.train.with_changes(lr=rate))
+        if run.name.endswith(run_hash(same, identity.facts, identity.code)):
+            trials.add(rate, tried.seed, loss)
+    return trials
+
+
+def _trained(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
+    """Yield the finished runs with their settings."""
+    for run in runs:
+        if run.state != "finished" or run.config is None:
+            continue
+        try:
+            settings = checked_settings(run.config)
+        except StoredSettingsError:  # a stranger's, or damaged: it says nothing of this run
+            continue
+        if isinstance(settings, RunSettings):
+            yield run, settings
+
+
+def validation_loss(run: Run) -> float | None:
+    """Return the loss at T on validation documents, in nats per token; None if it was not measured."""
+    for record in run.records:
+        is_headline = record["protocol"] == HEADLINE and record["split"] == "validation"
+        if is_headline and record["multiple"] == 1 and record["nats"] is not None:
+            return record["nats"]
+    return None
+
+
+def _listed(numbers: Mapping[float, object] | set[int]) -> str:
+    return " ".join(f"{number:g}" for number in sorted(numbers))

@@ -1,0 +1,183 @@
+"""Recall: a model that copies finds every value, one whose values are shuffled finds none."""
+
+import numpy as np
+import pytest
+from measuring import protocol_of
+from oracle import oracle_context
+from tiny_model import T
+from token_stores import ask
+
+from posenc.core.errors import UserError
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols import recall
+from posenc.evaluation.protocols.base import TextFacts
+from posenc.settings.tree import PlantSettings
+
+GRID = {"distances": [3, 8, 14, 28, 100], "pairs": [1, 5], "windows": 24}
+WINDOWS = [T // 2, T, 2 * T, 8 * T]
+EACH_CUE = pytest.mark.parametrize("cue", [1, 2])
+EACH_WINDOW = pytest.mark.parametrize("window", WINDOWS)
+
+
+def plant_of(cue, pairs=2):
+    return PlantSettings(share=0.5, pairs=pairs, cue=cue, alphabet=64, weight=1.0)
+
+
+def planned(context, cue, grid=GRID, **changes):
+    request = ask(context.store, WINDOWS, **{"plant": plant_of(cue), **changes})
+    return protocol_of("recall", recall=grid).plan(request)
+
+
+def measure(context, plan, window):
+    return protocol_of("recall", recall=GRID).measure(context, plan, window).extra["recall"]
+
+
+@EACH_WINDOW
+@EACH_CUE
+def test_a_copy_head_finds_every_value(cue, window):
+    context = oracle_context(cue)
+    plan = planned(context, cue)
+    found = measure(context, plan, window)
+    assert found["correct"] == found["windows"] == [len(plan.ends)] * len(found["distance"])
+    assert max(found["nats"]) < 1e-6
+
+
+@EACH_WINDOW
+@EACH_CUE
+def test_every_distance_that_fits_is_asked_with_the_pairs_of_the_training(cue, window):
+    context = oracle_context(cue)
+    found = measure(context, planned(context, cue), window)
+    questions = zip(found["distance"], found["pairs"], strict=True)
+    asked = [distance for distance, pairs in questions if pairs == 2]
+    assert asked == [distance for distance in GRID["distances"] if cue < distance <= window - cue]
+
+
+@EACH_CUE
+def test_other_numbers_of_pairs_are_asked_at_the_farthest_distance_within_half_of_t(cue):
+    context = oracle_context(cue)
+    found = measure(context, planned(context, cue), 8 * T)
+    questions = zip(found["distance"], found["pairs"], strict=True)
+    assert [question for question in questions if question[1] != 2] == [(8, 1), (8, 5)]
+
+
+@EACH_CUE
+def test_shuffled_values_are_found_by_chance_alone(cue, monkeypatch):
+    context = oracle_context(cue)
+    plan = planned(context, cue)
+    windows_of = recall.windows_of
+
+    def shuffled(*which):
+        windows = windows_of(*which)
+        windows[:, -1] = np.roll(windows[:, -1], 1)
+        return windows
+
+    monkeypatch.setattr(recall, "windows_of", shuffled)
+    found = measure(context, plan, 8 * T)
+    assert sum(found["correct"]) < 0.15 * sum(found["windows"])
+
+
+def questions_with_windows(cue, window):
+    """Each question that fits, with the text and the planted window of every row."""
+    context = oracle_context(cue)
+    plan = planned(context, cue)
+    tokens = context.store.tokens
+    for question in plan.fitting(window):
+        windows = recall.windows_of(context, plan, window, question)
+        for row, stop in zip(windows, plan.ends + context.document_starts[plan.documents], strict=True):
+            yield question, tokens[stop - window - 1 : stop], row
+
+
+@EACH_WINDOW
+@EACH_CUE
+def test_windows_are_text_but_for_their_pairs(cue, window):
+    """The tokens of pairs are not in the text, so every planted token differs from it."""
+    for question, text, row in questions_with_windows(cue, window):
+        assert np.count_nonzero(row != text) == (question.pairs + 1) * (cue + 1)
+
+
+@EACH_WINDOW
+@EACH_CUE
+def test_the_asked_cue_came_once_before_at_its_distance(cue, window):
+    """By a walk through each window."""
+    for question, _, row in questions_with_windows(cue, window):
+        asked = row[window - cue : window]
+        places = [p for p in range(window - cue) if np.array_equal(row[p : p + cue], asked)]
+        assert places == [window - cue - question.distance]
+        assert row[places[0] + cue] == row[window]
+
+
+@EACH_CUE
+def test_the_same_pair_is_asked_for_in_every_cell(cue):
+    context = oracle_context(cue)
+    plan = planned(context, cue)
+    asked = set()
+    for window in WINDOWS:
+        for question in plan.fitting(window):
+            windows = recall.windows_of(context, plan, window, question)
+            asked.add(windows[:, window - cue :].tobytes())
+    assert len(asked) == 1
+
+
+def test_the_number_of_targets_does_not_change_the_plan():
+    context = oracle_context(1)
+    assert planned(context, 1, max_targets=7).hash == planned(context, 1).hash
+
+
+CHANGES = {
+    "windows": {"grid": {**GRID, "windows": 23}},
+    "distances": {"grid": {**GRID, "distances": [3, 8]}},
+    "pairs": {"grid": {**GRID, "pairs": [1]}},
+    "cue": {"plant": plant_of(2)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_says_what_is_asked(change):
+    context = oracle_context(1)
+    assert planned(context, 1, **CHANGES[change]).hash != planned(context, 1).hash
+
+
+def test_a_model_that_saw_no_pairs_is_a_note():
+    context = oracle_context(1)
+    with pytest.raises(NotApplicableError, match=r"trained with data\.plant"):
+        measure(context, planned(context, 1, plant=None), T)
+
+
+def test_a_window_without_room_is_a_note():
+    context = oracle_context(1)
+    with pytest.raises(NotApplicableError, match="fits into 3"):
+        measure(context, planned(context, 1), 3)
+
+
+def test_where_the_pairs_of_the_training_do_not_fit_fewer_are_not_asked_either():
+    plan = planned(oracle_context(1), 1, plant=plant_of(1, pairs=5))
+    assert plan.fitting(T // 2) == []
+
+
+def test_more_pairs_than_cues_are_refused():
+    text = TextFacts(
+        fingerprint="corpus",
+        tokenizer="bytes",
+        split="test",
+        plant=PlantSettings(share=0.5, pairs=2, cue=1, alphabet=4, weight=1.0),
+        lengths=EvalLengths.of(WINDOWS, T),
+        max_targets=100,
+    )
+    with pytest.raises(UserError, match="more than there are cues") as caught:
+        protocol_of("recall", recall=GRID).check_text(text)
+    assert caught.value.key == "eval.recall.pairs"
+
+
+@pytest.mark.parametrize(
+    ("distances", "tokens"), [(["0.3x", "1x"], [5, 16]), (["0.01x"], [2]), ([40, 7, 40], [7, 40])]
+)
+def test_distances_are_tokens_or_rounded_multiples_of_t(distances, tokens):
+    protocol = protocol_of("recall", recall={**GRID, "distances": distances})
+    assert protocol.distances(EvalLengths.of(WINDOWS, T)) == tokens
+
+
+def test_a_distance_of_one_token_is_refused():
+    with pytest.raises(UserError) as caught:
+        protocol_of("recall", recall={**GRID, "distances": [1]}).check(EvalLengths.of(WINDOWS, T))
+    assert caught.value.key == "eval.recall.distances"

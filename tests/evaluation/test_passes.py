@@ -1,0 +1,51 @@
+"""Passes: drawn positions are those of the window, whatever the batch."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_model import T
+
+from posenc.core.seeds import generator_for
+from posenc.evaluation.passes import DRAWS
+
+RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
+N_TARGETS = 4
+
+
+def loss_of(model, text, pos, place):
+    """Nats of text[place + 1] after the tokens up to `place`."""
+    logits = model(text[None, : place + 1], pos[: place + 1])[0, -1].double()
+    return -logits.log_softmax(-1)[text[place + 1]].item()
+
+
+@pytest.mark.parametrize("window", [T // 2, T, 4 * T])
+@pytest.mark.parametrize(("name", "batch"), [("rope", 10**6), ("learned", 3 * T)])
+@torch.no_grad()
+def test_drawn_positions_are_those_of_the_window(subject_of, name, batch, window):
+    """Drawn by seed, length and the window's number, never by the batch."""
+    subject = subject_of(name, batch_tokens=batch, positions=RANDOMIZED)
+
+    def read(i):
+        return subject.store.tokens[7 * i : 7 * i + window + 1]
+
+    losses = subject.window_losses(read, 2 * DRAWS + 5, window, N_TARGETS)
+    model = subject.model.eval()
+    for i in (0, 1, DRAWS - 1, DRAWS, 2 * DRAWS + 4):
+        pos = model.positions(window, generator_for(0, "evaluation", window, i % DRAWS))
+        text = torch.from_numpy(read(i).astype(np.int64))
+        by_hand = [loss_of(model, text, pos, place) for place in range(window - N_TARGETS, window)]
+        assert losses[i] == pytest.approx(by_hand, abs=1e-4), i
+
+
+def test_scores_are_the_losses_and_the_models_first_choices(subject_of):
+    subject = subject_of("rope")
+
+    def read(i):
+        return subject.store.tokens[9 * i : 9 * i + T + 1]
+
+    scores = subject.window_scores(read, 40, T, 3)
+    assert (scores.nats == subject.window_losses(read, 40, T, 3)).all()
+    logits = subject.model(torch.from_numpy(read(7)[None, :-1].astype(np.int64)), torch.arange(T))[0, -3:]
+    assert scores.is_best[7].tolist() == [
+        int(best) == target for best, target in zip(logits.argmax(-1), read(7)[-3:], strict=True)
+    ]
