@@ -53,9 +53,11 @@ def chosen_settings(
     """Return every setting of a command: its own, then those of the groups as the overrides choose them."""
     chosen = {key_of(override): override.partition("=")[2] for override in overrides}
     # conf/eval.yaml has nulls without comments; conf/eval/default.yaml says what they are
-    comments = {setting.key: setting.comment for setting in settings_in("eval/default.yaml", "eval.")}
+    comments = {
+        setting.key: setting.comment for setting in settings_in(conf_dir() / "eval" / "default.yaml", "eval.")
+    }
     settings: list[Setting] = []
-    for setting in settings_in(f"{command}.yaml"):
+    for setting in settings_in(conf_dir() / f"{command}.yaml"):
         comment = setting.comment or comments.get(setting.key, "")
         settings.append(replace(setting, comment=comment))
     for group, default in groups(command).items():
@@ -65,16 +67,13 @@ def chosen_settings(
     return settings
 
 
-def settings_in(path: str | Path, prefix: str = "") -> list[Setting]:
-    """Return the settings of a YAML file, in order, without a group's `name` and without Hydra's own part.
-
-    A path that is not absolute lies in `conf/`.
-    """
+def settings_in(path: Path, prefix: str = "") -> list[Setting]:
+    """Return the settings of a YAML file, in order, without a group's `name` and without Hydra's own part."""
     # Comments are read by ruamel.yaml, which keeps them. Values are taken as they are written: its YAML 1.2
     # reads `off` as text, where Hydra's YAML 1.1 reads false.
     from ruamel.yaml import YAML
 
-    text = (conf_dir() / path).read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     tree = YAML(typ="rt").compose(text)
     return [
         setting

@@ -132,7 +132,7 @@ def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         words = " or ".join(describe(option) for option in options if option is not type(None))
         return f"{words}, or null" if type(None) in options else words
     if origin is list:
-        return f"a list, each {describe(options[0])}"
+        return f"a list [a,b], each {describe(options[0])}"
     if origin is tuple:
         return f"[{', '.join(describe(option) for option in options)}]"
     if origin is Literal:

@@ -128,8 +128,8 @@ def test_the_experiment_of_the_tutorial(place):
     jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
     found = [job.settings for job in jobs.jobs]
     assert jobs.sweep  # without -m
-    assert sorted(s["encoding"]["name"] for s in found) == ["alibi", "cable", "fox", "stick_breaking"]
-    assert {(s["context_length"], s["experiment_name"]) for s in found} == {(128, "longer")}
+    assert sorted(settings.encoding.name for settings in found) == ["alibi", "cable", "fox", "stick_breaking"]
+    assert {(settings.context_length, settings.experiment_name) for settings in found} == {(128, "longer")}
 
 
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):
