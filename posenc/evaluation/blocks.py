@@ -78,9 +78,8 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     def total_if_capped_at(cap: int) -> int:
         return int(np.minimum(candidates, cap).sum())
 
-    cap = 1 + bisect_right(
-        range(2, median + 1), most, key=total_if_capped_at
-    )  # the largest that keeps to `most`
+    caps = range(2, median + 1)
+    cap = 1 + bisect_right(caps, most, key=total_if_capped_at)  # the largest that keeps to `most`
     counts = np.minimum(candidates, cap).astype(np.int64)
     if counts.sum() <= most:
         return counts

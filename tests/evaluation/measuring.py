@@ -1,6 +1,10 @@
-"""Protocols with the settings of the tests."""
+"""Protocols and `eval` settings as the tests take them."""
 
+import yaml
+
+from posenc.core.paths import conf_dir
 from posenc.evaluation.protocols import find_protocol
+from posenc.settings.tree import EvalSettings
 
 RECALL = {"distances": [4], "pairs": [1], "windows": 4}
 SETTINGS = {"target_fraction": 0.25, "stride": None, "key_tokens": None, "recall": RECALL}
@@ -12,3 +16,9 @@ def protocol_of(name, **changes):
     settings = SETTINGS | changes
     picked = {key: settings[key] for key in protocol.Settings.model_fields}
     return protocol(protocol.Settings.model_validate(picked))
+
+
+def default_settings(**changes):
+    """The `eval` group as its YAML has it, but for some values."""
+    plain = yaml.safe_load((conf_dir() / "eval" / "default.yaml").read_text(encoding="utf-8"))
+    return EvalSettings.model_validate(plain | changes)

@@ -1,21 +1,20 @@
 """The `eval` group: each protocol gets its settings with their types; what is wrong is refused by its key."""
 
 import pytest
-from posenc.config.checks import default_evaluation
+from measuring import default_settings
 from tiny_model import T
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import default_knobs
 from posenc.evaluation.protocols import protocol_names
 from posenc.evaluation.resolve import keys_read, resolve_evaluation
-from posenc.settings.tree import EvalSettings, ExtendRequest
+from posenc.settings.tree import ExtendRequest
 
 TUNED = ExtendRequest(name="yarn", **default_knobs("yarn"), tune=True, tries=3)
 
 
 def resolved(extend=None, **changes):
-    settings = {**default_evaluation(), **changes}
-    return resolve_evaluation(EvalSettings.model_validate(settings), T, extend)
+    return resolve_evaluation(default_settings(**changes), T, extend)
 
 
 def test_the_default_settings_fit_all_protocols():

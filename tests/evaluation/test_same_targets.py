@@ -5,15 +5,13 @@ from collections import Counter
 
 import pytest
 import tiny_model
-from measuring import protocol_of
-from posenc.config.checks import default_evaluation
+from measuring import default_settings, protocol_of
 from tiny import write
 from tiny_model import T
 
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation.protocols import protocol_names
 from posenc.evaluation.resolve import resolve_evaluation
-from posenc.settings.tree import EvalSettings
 
 
 def targets_of(record):
@@ -32,9 +30,8 @@ def test_every_encoding_and_length_scores_the_same_targets(subject_of, measured,
         records = measured(subject_of(encoding), [T // 2, T, 2 * T, 4 * T], max_targets=160)
         for (protocol, _), record in records.items():
             variants.setdefault(protocol, set()).add(targets_of(record))
-    assert {protocol: len(found) for protocol, found in variants.items()} == dict.fromkeys(
-        protocol_names(), 1
-    )
+    assert set(variants) == set(protocol_names())
+    assert {len(targets) for targets in variants.values()} == {1}
 
 
 @pytest.fixture
@@ -42,18 +39,18 @@ def hash_of(asked_of):
     """The hash of a protocol's targets, for a model of a training length, as experiment=headroom asks."""
 
     def make(protocol, context_length, base_length=None):
-        settings = {**default_evaluation(), "lengths": ["0.5x", "1x", "8x"], "protocols": [protocol]}
-        settings["base_length"] = base_length
-        evaluation = resolve_evaluation(EvalSettings.model_validate(settings), context_length)
+        settings = default_settings(
+            lengths=["0.5x", "1x", "8x"], protocols=[protocol], base_length=base_length
+        )
+        evaluation = resolve_evaluation(settings, context_length)
         request = asked_of(evaluation.lengths.windows, context_length=context_length, base_length=base_length)
         return evaluation.protocols[0].plan(request).hash
 
     return make
 
 
-BASED = pytest.mark.parametrize(
-    "protocol", ["fixed-target", "sliding", "nonoverlapping", "far-copy", "recall"]
-)
+FROM_BASE_LENGTH = ["fixed-target", "sliding", "nonoverlapping", "far-copy", "recall"]
+BASED = pytest.mark.parametrize("protocol", FROM_BASE_LENGTH)
 
 
 @BASED

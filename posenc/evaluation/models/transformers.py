@@ -202,7 +202,7 @@ def set_rotation(rotation: Any, acting: Encoding) -> None:
         return
     cosines, _ = rotary.angles(torch.zeros(1, dtype=torch.int64))
     rotation.attention_scaling = float(cosines[0, 0])  # the cosine of 0, times YaRN's factor
-    rotation.inv_freq = rotary.frequencies(torch.device("cpu")).to(rotation.inv_freq)
+    rotation.inv_freq = rotary.acting_frequencies(torch.device("cpu")).to(rotation.inv_freq)
 
 
 def attention_parts(parts: Sequence[Encoding]) -> list[Encoding]:
