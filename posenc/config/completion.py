@@ -54,6 +54,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     Bash breaks words at `=`, so there the words are read from its own variables, and only what follows the
     last `=` is returned.
     """
+    # other shells hand the whole word over
     words = list(ctx.params.get("overrides") or [])
     already_typed = 0
     if "COMP_WORDS" in os.environ:

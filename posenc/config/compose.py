@@ -67,6 +67,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
         overrides = [text for text in line.overrides if key_of(text) != "experiment"]
         beside = replace(line, overrides=[*overrides, f"experiment={experiment}"], multirun=True)
         jobs += _jobs_of(command, beside).jobs
+    # `sweep.also` may bring jobs that the line has already
     distinct: dict[str, ComposedJob] = {}
     for job in jobs:
         distinct.setdefault(job.frozen, job)
@@ -93,7 +94,8 @@ def _experiments_beside(job: ComposedJob) -> list[str]:
 def _jobs_of(command: str, line: CommandLine) -> Jobs:
     """Compose the jobs that the line itself names, without those of `sweep.also`."""
     with initialized(line.config_dir) as search:
-        # a sweep is decided by few overrides; the others may fit some of its jobs only
+        # Whether this is a sweep is decided by few overrides. The others wait for their jobs, since a setting
+        # such as encoding.base may fit some encodings of a sweep only.
         deciding = of_the_sweep(line)
         first = deciding if line.multirun or deciding else line.overrides
         base = compose_config(command, [*search, *first])

@@ -47,6 +47,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     """
     from posenc.config.hydra_adapter import argument_parser
 
+    # Hydra's own parser, so that whatever its documentation says of flags holds here
     parser = argument_parser(_refuse)
     hydras = HYDRAS_FLAGS if command in ("train", "eval") else COMMON_FLAGS
     offered = sorted({*hydras, *command_flags})

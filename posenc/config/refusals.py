@@ -42,6 +42,8 @@ def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
 
 def _wrong_override(command: str, overrides: list[str], error: Exception) -> UserError:
     """Return what is wrong with the first override that does not fit the settings that the choices make."""
+    # Hydra stops at its first error and names it in its own terms, so the settings are composed again without
+    # the overrides that may be wrong, and each override is held against them.
     choosing = {*groups(command), LAUNCHER, "hydra.searchpath"}
     choices = [text for text in overrides if text.partition("=")[0] in choosing and not is_sweep(text)]
     config = compose(command, choices, return_hydra_config=True)

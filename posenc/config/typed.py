@@ -28,6 +28,7 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
     """
     plain = _resolved(config)
     model = SETTINGS[command]
+    # Hydra refuses unknown keys, but `+key=value` gets past it: it adds the key
     forbidden = _first_filled_in(model, plain)
     if forbidden is not None:
         raise unknown_setting(command, forbidden, None, _keys_of(plain, without=forbidden))

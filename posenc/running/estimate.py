@@ -132,7 +132,7 @@ def forward_seconds(model: Decoder, rates: Rates, window: int, n_tokens: float, 
     seconds_a_token = forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times
     calls = n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER
     seconds = n_tokens * seconds_a_token + calls * rates.call
-    # an encoding's cost was measured at 64 and at 512 tokens, which are three doublings apart
+    # An encoding's cost was measured at 64 and at 512 tokens, which are three doublings apart
     cost_at_64, cost_at_512 = model.effective_encoding.cost
     doublings = max(0.0, math.log2(window / 64))
     return seconds * (cost_at_64 + (cost_at_512 - cost_at_64) * doublings / 3)

@@ -54,6 +54,7 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
         identity["tokenizer"] = build_tokenizer(settings.tokenizer.plain(), facts).identity()
     identity["corpus"] = facts.identity
     identity["code"] = code
+    # eight digits: among 10,000 runs of one experiment two share them with a chance of one in a hundred
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -102,6 +102,7 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
         raise
     except SystemExit as error:  # of a plug-in: the run is not finished
         raise RunError(f"SystemExit: {error}") from error
+    # a sweep prints one comparison of all runs at its end
     if outcome.exit_code == 0 and current().is_first and not invocation.in_sweep:
         show_run(job.directory, outcome.records)
     return outcome.exit_code

@@ -49,6 +49,12 @@ class StepPlan:
         """fp32 or bf16."""
         return self.settings.train.precision
 
+    @property
+    def steps(self) -> int:
+        """The updates of the training: its tokens over those of a batch, one at least."""
+        batch_tokens = self.batch_windows * self.settings.context_length
+        return max(1, round(self.settings.train.tokens / batch_tokens))
+
 
 def check_step(settings: RunSettings) -> StepPlan:
     """Return what a step of a training computes. Raises UserError."""

@@ -52,6 +52,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
         context_length=None,
     )
     evaluation.check_text(fingerprint=facts.fingerprint, tokenizer=tokenizer.name, plant=data.plant)
+    # SymPy may have been upgraded since, or a folder of texts edited: then the targets are others
     is_own_text = facts.fingerprint == stored.checkpoint.state.get("fingerprint")
     if settings.data is None and not is_own_text:
         problem = "its text is not what this run was trained on any more (another fingerprint)"

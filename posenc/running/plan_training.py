@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from posenc.core.paths import expanded
 from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
@@ -15,38 +17,48 @@ from posenc.settings.tree import DataSettings, RunSettings, TokenizerSettings
 from posenc.tracking import check_tracking
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckedTraining:
+    """A training whose settings fit each other and its corpus."""
+
+    step: StepPlan
+    stages: tuple[Stage, ...]
+    evaluation: Evaluation
+    initial: InitialCheckpoint | None  # the weights that it begins with; None: drawn from the seed
+    identity: Identity  # in the precision of this machine
+
+
 def plan_training(settings: RunSettings) -> Job:
     """Return the validated job of composed settings. Raises UserError."""
     if settings.train.lr == TUNED:
         settings = with_tuned_rate(settings, identify)
-    prepared = _prepare(settings)
-    step, identity = prepared.step, prepared.identity
-    begun = _begun_in(identity, settings.train.precision)
-    directory = begun.directory
+    training = _checked(settings)
+    step = training.step
+    run = _as_begun(training.identity, settings.train.precision)
+    directory = run.directory
     if not directory.is_dir():  # one that exists may be finished, and is then only read
         check_runs_dir(settings.runs_dir, directory.parent, writing=True)
-    resolved = begun.settings
-    precision = resolved.train.precision
+    precision = run.settings.train.precision
     return Job(
         directory=directory,
-        settings=resolved,
-        hash=begun.hash,
-        data=resolved.data,
-        tokenizer=resolved.tokenizer,
-        tracking=resolved.tracking,
-        facts=identity.facts,
+        settings=run.settings,
+        hash=run.hash,
+        data=run.settings.data,
+        tokenizer=run.settings.tokenizer,
+        tracking=run.settings.tracking,
+        facts=run.facts,
         shape=step.shape,
         device=step.device,
-        evaluation=prepared.evaluation,
+        evaluation=training.evaluation,
         training=Training(
             optimization=step.optimization,
             precision=precision,
-            compile=bool(resolved.train.compile),
-            steps=prepared.steps,
+            compile=bool(run.settings.train.compile),
+            steps=step.steps,
             batch_windows=step.batch_windows,
-            stages=prepared.stages,
-            code=identity.code,
-            initial=prepared.initial,
+            stages=training.stages,
+            code=run.code,
+            initial=training.initial,
             auto_precision=None if precision == step.precision else step.precision,
         ),
     )
@@ -54,32 +66,14 @@ def plan_training(settings: RunSettings) -> Job:
 
 def identify(settings: RunSettings) -> Identity:
     """Return the identity of composed settings, validated. Raises UserError."""
-    return _prepare(settings).identity
+    return _checked(settings).identity
 
 
-class _Prepared:
-    """What validation finds out about a training, before it is known in which precision it was begun."""
+def _checked(settings: RunSettings) -> CheckedTraining:
+    """Check the settings against each other, then against the corpus. Raises UserError.
 
-    def __init__(
-        self, step: StepPlan, evaluation: Evaluation, facts: CorpusFacts, initial: InitialCheckpoint | None
-    ) -> None:
-        self.step = step
-        self.evaluation = evaluation
-        self.initial = initial
-        settings = step.settings
-        batch_tokens = step.batch_windows * settings.context_length
-        self.steps = max(1, round(settings.train.tokens / batch_tokens))
-        self.stages = _stages_of(step, self.steps)
-        resolved = settings.with_changes(
-            data=_with_absolute_paths(settings.data),
-            tokenizer=TokenizerSettings.model_validate(absolute_tokenizer(settings.tokenizer.plain())),
-            eval=evaluation.settings,
-        )
-        self.identity = Identity(resolved, facts, code_of(settings, step.outline))
-
-
-def _prepare(settings: RunSettings) -> _Prepared:
-    """Check the settings against each other, then against the corpus. Raises UserError."""
+    What needs no text comes first, so that a typo is found before a corpus is read.
+    """
     initial = None
     if settings.train.init is not None:
         initial = initial_checkpoint(settings.train.init, settings.tokenizer, settings.plugins)
@@ -87,30 +81,37 @@ def _prepare(settings: RunSettings) -> _Prepared:
     step = check_step(settings)
     if initial is not None:
         check_fit(initial, step.outline)
+    stages = _stages_of(step)
     evaluation = resolve_evaluation(settings.eval, settings.context_length)
     _check_place(settings)
     check_tracking(settings.tracking.plain())
     check_tokenizer(settings.tokenizer.plain())
-    longest = evaluation.lengths.longest
-    check_positions_reach(step.outline, longest)
-    _check_planted_pairs(settings, step)
-    facts = inspect(
-        settings.data.plain(),
-        settings.tokenizer.plain(),
-        splits=evaluation.splits,
-        needed_tokens=longest + 1,
-        context_length=settings.context_length,
+    check_positions_reach(step.outline, evaluation.lengths.longest)
+    if settings.data.plant is not None:
+        check_plant(settings.data.plant.plain(), stages[0].length)  # pairs must fit the shortest windows
+    facts = _read_facts(settings, evaluation)
+    resolved = _resolved(step.settings, evaluation)
+    return CheckedTraining(
+        step=step,
+        stages=stages,
+        evaluation=evaluation,
+        initial=initial,
+        identity=Identity(resolved, facts, code_of(step.settings, step.outline)),
     )
-    evaluation.check_text(
-        fingerprint=facts.fingerprint, tokenizer=settings.tokenizer.name, plant=settings.data.plant
-    )
-    return _Prepared(step, evaluation, facts, initial)
 
 
 def _beginning_with(settings: RunSettings, initial: InitialCheckpoint) -> RunSettings:
     """Return the settings with what is known of the run whose weights it begins with."""
     train = settings.train.with_changes(init=str(initial.directory.resolve()), began=initial.about)
     return settings.with_changes(train=train)
+
+
+def _stages_of(step: StepPlan) -> tuple[Stage, ...]:
+    """Return the stages of `train.length_schedule`. Raises UserError."""
+    settings = step.settings
+    schedule = settings.train.length_schedule
+    stages = check_length_schedule(schedule, settings.context_length, step.batch_windows, step.steps)
+    return tuple(Stage(last_step, length) for last_step, length in stages)
 
 
 def _check_place(settings: RunSettings) -> None:
@@ -122,32 +123,38 @@ def _check_place(settings: RunSettings) -> None:
     check_runs_dir(settings.runs_dir, folder, writing=False)
 
 
-def _check_planted_pairs(settings: RunSettings, step: StepPlan) -> None:
-    """Check that planted pairs fit into the shortest training windows. Raises UserError."""
-    if settings.data.plant is None:
-        return
-    batch_tokens = step.batch_windows * settings.context_length
-    steps = max(1, round(settings.train.tokens / batch_tokens))
-    shortest = _stages_of(step, steps)[0].length
-    check_plant(settings.data.plant.plain(), shortest)
+def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
+    """Return the corpus in figures. Raises UserError where it is too short for the evaluation."""
+    facts = inspect(
+        settings.data.plain(),
+        settings.tokenizer.plain(),
+        splits=evaluation.splits,
+        needed_tokens=evaluation.lengths.longest + 1,
+        context_length=settings.context_length,
+    )
+    evaluation.check_text(
+        fingerprint=facts.fingerprint, tokenizer=settings.tokenizer.name, plant=settings.data.plant
+    )
+    return facts
 
 
-def _stages_of(step: StepPlan, steps: int) -> tuple[Stage, ...]:
-    """Return the stages of `train.length_schedule`. Raises UserError."""
-    settings = step.settings
-    schedule = settings.train.length_schedule
-    stages = check_length_schedule(schedule, settings.context_length, step.batch_windows, steps)
-    return tuple(Stage(last_step, length) for last_step, length in stages)
+def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
+    """Return the settings as the run stores them: paths are absolute, the evaluation is complete."""
+    return settings.with_changes(
+        data=DataSettings.model_validate(absolute_data(settings.data.plain())),
+        tokenizer=TokenizerSettings.model_validate(absolute_tokenizer(settings.tokenizer.plain())),
+        eval=evaluation.settings,
+    )
 
 
-def _with_absolute_paths(data: DataSettings) -> DataSettings:
-    return DataSettings.model_validate(absolute_data(data.plain()))
+def _as_begun(identity: Identity, asked_precision: str) -> Identity:
+    """Return the run in the precision that it was begun in, where `auto` was asked for.
 
-
-def _begun_in(identity: Identity, precision: str) -> Identity:
-    """Return the run as it was begun, where `auto` meant the other precision on the machine that began it."""
-    here = identity.settings.train.precision
-    if precision != "auto" or identity.directory.is_dir():
+    A run may be begun on a machine with bf16 in hardware and continued on one without. What `auto` meant on
+    the first one stays, or the second would begin another run.
+    """
+    if asked_precision != "auto" or identity.directory.is_dir():
         return identity
-    other = identity.in_precision("fp32" if here == "bf16" else "bf16")
+    precision_here = identity.settings.train.precision
+    other = identity.in_precision("fp32" if precision_here == "bf16" else "bf16")
     return other if other.directory.is_dir() else identity

@@ -66,6 +66,7 @@ def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome
         say(
             f"train.precision=auto is {training.auto_precision} here; begun in {precision}, this run stays so"
         )
+    # signals are taken over before anything is written, so that no half of a run is left behind
     with StopFlag() as stop:
         try:
             return _in_its_directory(job, training, overrides, invocation, stop)
@@ -123,6 +124,7 @@ def _train_and_measure(
         facts = run_facts(job, model, history, trained.step, peak)
         records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
         tracker.evaluation(folder.records_at(directory, trained.step))
+        # the settings again: a finished run that was measured further has other ones now
         folder.write_config(directory, settings)
         folder.write_status(directory, "finished", step=trained.step)
         return Outcome(0, records)

@@ -49,6 +49,7 @@ def filled_in(default: Any = None) -> Any:
 class Settings(BaseModel):
     """Typed settings that never change once made. Every field has a mark, or is a group of marked fields."""
 
+    # pydantic keeps names that begin with `model_` for itself unless it is told not to
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def with_changes(self, **changes: Any) -> Self:

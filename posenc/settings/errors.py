@@ -32,6 +32,7 @@ UNION_TAGS = ("word", "value")  # of unions in posenc.settings.tree; no part of 
 def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "") -> UserError:
     """Return the first thing that a settings type refused as a UserError; `prefix` goes before its key."""
     first = error.errors(include_url=False)[0]
+    # of several errors the first one: the user mends it and sees the next
     path = [part for part in first["loc"] if part not in UNION_TAGS]
     key = dotted(path, prefix)
     value, kind = first["input"], first["type"]

@@ -51,6 +51,7 @@ def _declared(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
+# Making a model takes a millisecond, and `check --all` asks for the same ones a hundred times.
 @functools.lru_cache(maxsize=512)
 def parameters_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return the settings type of a function's parameters."""
@@ -76,6 +77,7 @@ def checked_type(kind: Any) -> Any:
 
 def _checked_union(options: tuple[Any, ...]) -> Any:
     """Return a type that takes what the first fitting option takes, with one error where none fits."""
+    # pydantic would report an error for every option; a user wants one, with all that is allowed
     adapters = [TypeAdapter(checked_type(option)) for option in options]
 
     def first_that_fits(value: Any) -> Any:

@@ -87,6 +87,7 @@ class AttentionSettings(Choice):
 
 
 class ModelSettings(Settings):
+    # a name is for people: a model of other sizes under the same name is another run all the same
     name: Text = free()
     d_model: Annotated[Whole, Ge(1), Le(10**6)] = size()
     n_layers: Annotated[Whole, Ge(1), Le(1000)] = size()
@@ -153,9 +154,11 @@ class TrainSettings(Settings):
     tokens: Annotated[Whole, Ge(1), Le(LARGEST_TRAINING)] = size()
     batch_tokens: Annotated[Whole, Ge(1), Le(LARGEST_BATCH)] = defines_run()
     lr: TunedOrRate = defines_run()
-    init: Text | None = free()  # the weights themselves define the run: `began`
+    # a path may change; the weights that it leads to define the run, and `began` has those
+    init: Text | None = free()
     length_schedule: Annotated[list[Stage], MinLen(1)] | None = defines_run()
     precision: Precision = defines_run()
+    # compiled sums differ in the last bits; a run may be continued with or without, so it stays the same run
     compile: AutoOrBool = free()
     checkpoint_seconds: NonNegative = free()
     log_every: CountingNumber = free()  # updates
@@ -166,6 +169,7 @@ class TrainSettings(Settings):
 class EvalSettings(Settings):
     """What is measured. Keys that belong to one protocol are plain data until that protocol checks them."""
 
+    # all free: a model that is measured once more, at other lengths, is the same model
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
     lengths: list[TokensOrMultiple] = free()
@@ -222,6 +226,7 @@ class MeasuredSettings(Settings):
 class RunSettings(MeasuredSettings):
     """Everything that `posenc train` takes: what config.yaml of a run holds."""
 
+    # groups have no mark of their own: what is in them has
     attention: AttentionSettings
     positions: PositionsSettings
     extend: ExtendSettings
@@ -229,9 +234,11 @@ class RunSettings(MeasuredSettings):
     optim: OptimSettings
     train: TrainSettings
     tracking: TrackingSettings
+    # a run moves between machines, so neither its device nor its place is part of it
     device: Text = free()
     name: Text | None = free()
     runs_dir: Text = free()
+    # the hash covers the code that plug-ins bring, not the names of their files
     plugins: list[str] = free()
     sweep: TrainSweepSettings | None = free(None)  # not stored: it is no part of a run
 
