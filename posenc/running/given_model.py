@@ -129,8 +129,7 @@ def _digest(model: CallableModel, text: str, digest: str | None, device: torch.d
     """Return eight hex digits of its name and `digest`; without one, of its logits for texts of T and 8T."""
     if digest is not None:
         return hashlib.sha256(f"{text} {digest}".encode()).hexdigest()[:8]
-    # Weights of a function cannot be read. Its logits for two texts tell models apart; where they are equal, so
-    # is nearly everything that is measured.
+    # The weights of a function cannot be read. Its logits for two texts tell models apart.
     sha = hashlib.sha256(text.encode())
     length = model.shape.train_length
     model.to(device).eval()

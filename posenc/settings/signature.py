@@ -51,7 +51,7 @@ def _declared(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-# Making a model takes a millisecond, and `check --all` asks for the same ones a hundred times.
+# Making one takes a millisecond, and a law may build the same encoding dozens of times.
 @functools.lru_cache(maxsize=512)
 def parameters_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return the settings type of a function's parameters."""
