@@ -1,177 +1,187 @@
-"""Remake every table and figure of the study's pages, and others that quote it, from the records in docs/.
+"""Remake every table and figure that the pages quote from the records in docs/records/. Nothing is trained.
 
     python scripts/docs/pages.py            write what changed
     python scripts/docs/pages.py --check    only tell what would change; exit code 1 if anything would
-What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
-    <!-- posenc ... -->                      what the command prints
-    <!-- prints: FILE OVERRIDES as DIR -->    what `posenc train` prints at its end
-    <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
-    <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
-    <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
-    <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
-    <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
-    <!-- recalled: PATH -->             encodings whose seeds differ in what they find
-    <!-- room: PATH PATH -->             encodings trained at T and at 8T: what the far text is worth
-    <!-- sizes: PATH PATH ... -->            harm and use of the same encodings by size of the model
-    <!-- verdicts: PATH PATH MULTIPLE -->   encodings whose word differs between two files of records
-    <!-- causes: FILE -->                    what scripts/docs/causes.py measured
-    <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
-    <!-- peers: FILE FILE -->                other packages beside posenc, by scripts/bench/peers.py
-    <!-- directions: FILE -->                directions of each paper's losses that are met, and not
-    <!-- retrieval: FILE FILE -->            the same of each paper's accuracies, beside recall
-A figure has one line, and the file is what the command draws:
-    <!-- drawn by: posenc ... --plot FILE ... -->
+
+A page marks such a part with a comment, of which there are three kinds. Text from a mark to `<!-- end -->` is
+made anew:
+
+    <!-- printed by: posenc compare docs/records/study --sort 8x -->     what the command prints
+    <!-- made by: room(["study-room"]) -->                               what a function of FUNCTIONS returns
+
+A figure has one mark, below the line that shows it. Its command names the file below docs/pictures/:
+
+    <!-- drawn by: posenc compare docs/records/study --plot docs/pictures/results/change.png -->
+
+The arguments of a function are plain values. A function stands in record_tables.py, paper_tables.py or
+measured_tables.py, and its docstring says what it makes. To add a table, write a function there, add it to
+FUNCTIONS, put the mark and `<!-- end -->` into the page, and run this script.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import ast
 import io
-import itertools
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import emergence
+import measured_tables
 import numpy as np
-import overview
+import paper_tables
 import record_tables
 from PIL import Image
-from typer.testing import CliRunner
+from posenc_output import ROOT, run_posenc
 
-from posenc.cli import app
-from posenc.report.writers import show_runs
-
-ROOT = Path(__file__).parents[2]
-NAMES = ("study", "study-more", "study-first", "reading-the-numbers", "tutorial", "performance")
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
-MADE = re.compile(
-    r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
-    r"(?P<body>.*?)(?P<end><!-- end -->)",
-    re.S,
-)
-FIGURE = re.compile(r"<!-- drawn by: (?P<command>posenc [^\n]*? --plot (?P<file>\S+)[^\n]*?) -->")
-# figures that no command of posenc draws
-OWN = {emergence.FIGURE: lambda: emergence.drawn(emergence.stored()), overview.FIGURE: overview.drawn}
-
-
-def printed(command: str) -> str:
-    """What the command prints on stdout, at 80 columns, in the root of the clone."""
-    with contextlib.chdir(ROOT):
-        narrow = {"COLUMNS": "80", "NO_COLOR": "1"}
-        done = CliRunner().invoke(app, shlex.split(command)[1:], env=narrow)
-    if done.exit_code:
-        raise SystemExit(f"{command}\n{done.stderr}{done.exception}")
-    return done.stdout
-
-
-def shown(words: str) -> str:
-    """The table of a command: Markdown, or as in a terminal."""
-    text = printed(f"posenc {words}").rstrip() + "\n"
-    return text if "--format markdown" in words else f"```text\n{text}```\n"
-
-
-def prints(words: str) -> str:
-    """What `posenc train OVERRIDES` prints on stdout at its end: FILE OVERRIDES as DIR."""
-    conditions, _, directory = words.partition(" as ")
-    path, *overrides = conditions.split()
-    runs = record_tables.runs_of([path])
-    runs[0].status["overrides"] = overrides  # bundles do not have what was typed
-    stream = io.StringIO()
-    show_runs(runs, stream, saved=Path(directory))
-    return f"```text\n{stream.getvalue().strip()}\n```\n"
-
-
-MAKERS = {
-    "posenc ": shown,
-    "prints: ": prints,
-    "costs: ": record_tables.costs,
-    "changes: ": record_tables.changes,
-    "grid: ": record_tables.grid,
-    "seeds: ": record_tables.seeds,
-    "repeated: ": record_tables.repeated,
-    "recalled: ": record_tables.recalled,
-    "room: ": record_tables.room,
-    "sizes: ": record_tables.sizes,
-    "verdicts: ": record_tables.verdicts,
-    "causes: ": record_tables.causes,
-    "bench: ": record_tables.bench,
-    "peers: ": record_tables.peers,
-    "directions: ": record_tables.directions,
-    "retrieval: ": record_tables.retrieval,
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FUNCTIONS: dict[str, Callable[..., str]] = {
+    function.__name__: function
+    for function in (
+        record_tables.costs,
+        record_tables.losses_and_changes,
+        record_tables.by_setting,
+        record_tables.two_rows_by_seed,
+        record_tables.changes_by_seed,
+        record_tables.recall_by_seed,
+        record_tables.room,
+        record_tables.harm_and_use_by_size,
+        record_tables.verdicts_that_differ,
+        paper_tables.changes_in_papers,
+        paper_tables.accuracies_in_papers,
+        measured_tables.altered_models,
+        measured_tables.speed_beside_peers,
+        measured_tables.end_of_training,
+    )
 }
+MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)
+END = "<!-- end -->"
+COMMENT = re.compile(r"^<!-- (?P<first_words>.*)", re.M)
+FIGURE = re.compile(r"docs/pictures/\S+\.(?:png|svg)")
+BLOCK = 16  # pixels
+SAME_PICTURE = 12.0  # of 255, the most by which the mean of a block may differ
 
 
-def remade(text: str) -> str:
-    """The page with everything as it would be made now. Raises ValueError for marks that do not pair up."""
-    marks = re.findall(r"^<!-- (?!drawn by: |not run: )(.*) -->$", text, re.M)
-    if not marks:
-        raise ValueError("nothing on the page is made from the records")
-    for begin, end in itertools.zip_longest(marks[::2], marks[1::2]):
-        if not begin.startswith(tuple(MAKERS)):
-            raise ValueError(f"<!-- {begin} -->: nothing makes this")
-        if end != "end":
-            raise ValueError(f"<!-- {begin} --> has no <!-- end -->")
-    return MADE.sub(lambda found: found["head"] + MAKERS[found["how"]](found["words"]) + found["end"], text)
+def printed_text(command: str) -> str:
+    """Return what a command prints: Markdown as it is, a table for a terminal in a block of code."""
+    text = run_posenc(command).rstrip() + "\n"
+    return text if "--format markdown" in command else f"```text\n{text}```\n"
 
 
-def figures(text: str) -> dict[Path, bytes]:
-    """The bytes of every figure of the page, drawn anew elsewhere."""
-    drawn = {}
+def made_text(call_text: str) -> str:
+    """Return what a function of FUNCTIONS returns. Raises ValueError for all but a call with plain values."""
+    call = ast.parse(call_text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(f"made by: {call_text}: not a call of a function")
+    if call.func.id not in FUNCTIONS:
+        raise ValueError(f"made by: {call_text}: no such function; there are {', '.join(FUNCTIONS)}")
+    arguments = [ast.literal_eval(argument) for argument in call.args]
+    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    return FUNCTIONS[call.func.id](*arguments, **named)
+
+
+MAKERS = {"printed by": printed_text, "made by": made_text}
+
+
+def remade(page: str) -> str:
+    """Return the page with every text part made anew. Raises ValueError for a mark that cannot be read."""
+    check_comments(page)
+    parts, position = [], 0
+    for mark in MARK.finditer(page):
+        if mark["kind"] == "drawn by":
+            continue
+        end = page.find(END, mark.end())
+        next_mark = MARK.search(page, mark.end())
+        if end < 0 or (next_mark is not None and next_mark.start() < end):
+            raise ValueError(f"<!-- {mark['kind']}: {mark['source']} --> has no {END}")
+        parts += [page[position : mark.end()], MAKERS[mark["kind"]](mark["source"])]
+        position = end
+    return "".join([*parts, page[position:]])
+
+
+def check_comments(page: str) -> None:
+    """Raise ValueError for a comment that is none of the kinds: a slip would leave its table as it is."""
+    for comment in COMMENT.finditer(page):
+        known = ("printed by: ", "made by: ", "drawn by: ", "not run: ", "end -->")
+        if not comment["first_words"].startswith(known):
+            raise ValueError(f"<!-- {comment['first_words']}: not one of {', '.join(known)}")
+
+
+def redrawn(page: str) -> dict[Path, bytes]:
+    """Return the bytes of every figure of a page, drawn anew in another folder."""
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        for found in FIGURE.finditer(text):
-            file = Path(found["file"])
-            elsewhere = Path(folder) / file.name
-            printed(found["command"].replace(found["file"], shlex.quote(str(elsewhere))))
-            drawn[ROOT / file] = elsewhere.read_bytes()
-    return drawn
+        for mark in MARK.finditer(page):
+            if mark["kind"] != "drawn by":
+                continue
+            command = mark["source"]
+            (file,) = FIGURE.findall(command)
+            copy = Path(folder) / Path(file).name
+            draw(command.replace(file, shlex.quote(str(copy))))
+            figures[ROOT / file] = copy.read_bytes()
+    return figures
 
 
-BLOCK, ALIKE = 16, 12.0  # pixels; of 255, a block's mean
+def draw(command: str) -> None:
+    """Run a command that draws: of posenc, or of a script beside this one."""
+    if command.startswith("posenc "):
+        run_posenc(command)
+    else:
+        program, *arguments = shlex.split(command)
+        assert program == "python", command
+        subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True)
 
 
-def alike(one: bytes, other: bytes) -> bool:
+def same_content(old: bytes, new: bytes) -> bool:
     """Tell whether two files show the same: equal, or pictures that differ as two processors draw them.
 
-    With and without AVX-512 blocks of 16 x 16 differ by up to 7 of 255 (edges of letters); with a seed less
-    they differ by 130.
+    With and without AVX-512 the means of 16 x 16 pixels differ by up to 7 of 255, at the edges of letters. A
+    figure with one seed less differs by 130.
     """
-    if one == other or not one.startswith(b"\x89PNG"):
-        return one == other
-    sheets = [np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), np.float32) for data in (one, other)]
-    if sheets[0].shape != sheets[1].shape:
+    if old == new:
+        return True
+    if not old.startswith(b"\x89PNG"):
         return False
-    apart = sheets[0] - sheets[1]
+    old_pixels, new_pixels = pixels_of(old), pixels_of(new)
+    if old_pixels.shape != new_pixels.shape:
+        return False
+    difference = old_pixels - new_pixels  # (height, width, 3)
     for axis in (0, 1):
-        apart = np.add.reduceat(apart, range(0, apart.shape[axis], BLOCK), axis=axis)
-    return bool(np.abs(apart).max() / BLOCK**2 < ALIKE)
+        blocks = range(0, difference.shape[axis], BLOCK)
+        difference = np.add.reduceat(difference, blocks, axis=axis)
+    return bool(np.abs(difference).max() / BLOCK**2 < SAME_PICTURE)
+
+
+def pixels_of(picture: bytes) -> np.ndarray:
+    """Return the colours of a picture: (height, width, 3) float32."""
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"), np.float32)
 
 
 def main() -> int:
-    """Write or check; 1 if something differed and was not to be written."""
+    """Write or check all pages; return 1 if something differs and was not to be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    check: bool = parser.parse_args().check
-    began, changed = time.monotonic(), []
+    only_check: bool = parser.parse_args().check
+    start = time.monotonic()
+    changed = []
     for page in PAGES:
-        old = page.read_text(encoding="utf-8")
-        made: dict[Path, bytes] = {page: remade(old).encode(), **figures(old)}
-        for figure, draw in OWN.items():
-            if f"({figure.relative_to(ROOT / 'docs')})" in old:
-                made[figure] = draw()
-        for path, data in made.items():
-            if not path.is_file() or not alike(path.read_bytes(), data):
-                changed.append(path)
-                if not check:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(data)
-    told = ", ".join(str(path.relative_to(ROOT)) for path in changed) or "nothing"
-    print(f"{'differs' if check else 'written'}: {told} ({time.monotonic() - began:.0f} s)")
-    return 1 if check and changed else 0
+        text = page.read_text(encoding="utf-8")
+        contents = {page: remade(text).encode(), **redrawn(text)}
+        for path, content in contents.items():
+            if path.is_file() and same_content(path.read_bytes(), content):
+                continue
+            changed.append(str(path.relative_to(ROOT)))
+            if not only_check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+    did = "differs" if only_check else "written"
+    print(f"{did}: {', '.join(changed) or 'nothing'} ({time.monotonic() - start:.0f} s)")
+    return 1 if only_check and changed else 0
 
 
 if __name__ == "__main__":

@@ -1,352 +1,336 @@
-"""The makers of scripts/docs/pages.py: what stands in a page, from the records alone, as Markdown."""
+"""Tables of the study's pages: one function for each, from the records in docs/records/.
+
+A page calls a function in a mark (see pages.py). Folders are named without `docs/records/`. Every function
+returns Markdown.
+"""
 
 from __future__ import annotations
 
-import itertools
-import json
 import statistics
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from posenc.report.against import SHARES, against, published, tables
-from posenc.report.captions import label
-from posenc.report.table import cell_lines, recovered_text
-from posenc.results import Run, load_runs
-from posenc.results.comparison import CompareRequest, Comparison, compare_runs
-from posenc.results.recall_headroom import KEPT
-from posenc.results.rows import Cell
-from posenc.results.settings import where
-from posenc.results.statistics import short_verdict
-
-ROOT = Path(__file__).parents[2]
-SEEDS_APART = 0.2  # shares found at the last multiple that are named as different seeds
-RETRIEVAL = dict.fromkeys(row["table"] for row in published() if row["metric"] == SHARES)
-APART = (
-    0.1  # two accuracies that are nearer have no order: one seed and 128 windows a cell resolve ten points
+from markdown_table import MarkdownTable
+from posenc_output import (
+    Json,
+    cell_at,
+    compare,
+    last_cell,
+    multiple_of,
+    stored_runs,
+    verdict_word,
 )
 
+SEEDS_APART = 0.2  # two seeds of an encoding differ if the shares that they find at 8T are so far apart
 
-def costs(words: str) -> str:
-    """What was run, and how long it took."""
-    lines = ["| records | runs | encodings | seeds | training, minutes a run | measuring | in all, hours |"]
-    lines.append("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
-    for name in words.split():
-        runs = [run for run in load_runs([ROOT / name]) if run.facts is not None]
-        trained = [facts["wall_seconds"] / 60 for run in runs if (facts := run.facts)]
-        measured = [sum(record.get("seconds") or 0 for record in run.records) / 60 for run in runs]
-        seeds = sorted({run.seed for run in runs if run.seed is not None})
-        encodings = {str((run.config or {}).get("encoding")) for run in runs}
-        hours = (sum(trained) + sum(measured)) / 60
-        lines.append(
-            f"| {Path(name).name} | {len(runs)} | {len(encodings)} | {', '.join(map(str, seeds))} "
-            f"| {_middle(trained)} | {_middle(measured)} | {hours:.1f} |"
+
+def costs(folders: Sequence[str]) -> str:
+    """Return a row for each file of records: how many runs, and how long they took."""
+    table = MarkdownTable(
+        ["records", "runs", "encodings", "seeds", "training, minutes a run", "measuring", "in all, hours"],
+        left=[0, 3],
+    )
+    for folder in folders:
+        runs = [run for run in stored_runs(folder) if run["results"] is not None]
+        facts = [run["results"]["run"] for run in runs]
+        training = [fact["wall_seconds"] / 60 for fact in facts]
+        measuring = [_minutes_measured(run) for run in runs]
+        seeds = sorted({fact["seed"] for fact in facts})
+        encodings = {str(run["config"]["encoding"]) for run in runs}
+        hours = (sum(training) + sum(measuring)) / 60
+        table.add(
+            folder,
+            str(len(runs)),
+            str(len(encodings)),
+            ", ".join(map(str, seeds)),
+            _median_and_range(training),
+            _median_and_range(measuring),
+            f"{hours:.1f}",
         )
-    return "\n".join(lines) + "\n"
+    return table.text()
 
 
-def _middle(values: list[float]) -> str:
+def _minutes_measured(run: Json) -> float:
+    seconds = [record.get("seconds") or 0 for record in run["results"]["records"]]
+    return float(sum(seconds) / 60)
+
+
+def _median_and_range(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
-def changes(words: str) -> str:
-    """Losses at 1x and changes beyond it, of the rows of some runs, by several protocols."""
-    every = words.split()
-    columns = [tuple(word.rstrip("x").split("@")) for word in every if "@" in word]
-    runs = runs_of([word for word in every if "@" not in word])
-    found = {name: _table(runs, protocol=name, allow_mixed=True) for name, _ in columns}
-    order = [label(row) for row in found[columns[0][0]].rows]
-    heads = [f"{name} {multiple}x" for name, multiple in columns]
-    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    for name in order:
-        cells = [_said(found[protocol], name, float(multiple)) for protocol, multiple in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def losses_and_changes(folders: Sequence[str], columns: Sequence[str], where: Sequence[str] = ()) -> str:
+    """Return a row for each encoding: the loss at T, and the change and its verdict beyond T.
 
-
-def _said(table: Comparison, name: str, multiple: float) -> str:
-    """The loss at 1x; the change and the word for it elsewhere."""
-    row = next((row for row in table.rows if label(row) == name), None)
-    cells = [] if row is None else [cell for cell in row.cells if cell.multiple == multiple and cell.mean]
-    if not cells:
-        return "-"
-    loss, *change = cell_lines(cells[0], table.header["metric"])
-    return loss if multiple == 1 else " ".join(change)
-
-
-def grid(words: str) -> str:
-    """Encodings by the values of a setting: the loss at T, the change at 8T if there. PATH KEY=VALUE,..."""
-    path, setting = words.split()
-    key, _, listed = setting.partition("=")
-    values = listed.split(",")
-    every = runs_of([path])
-    tables_of = [_table(where(every, [f"{key}={v}"])) for v in values]
-    lines = [f"| {key} | {' | '.join(values)} |", f"| --- |{' ---: |' * len(values)}"]
-    for rows in zip(*(table.rows for table in tables_of), strict=True):  # an encoding, in order of names
-        assert len({row.label for row in rows}) == 1
-        at = [{cell.multiple: cell for cell in row.cells} for row in rows]
-        lowest = min(cells[1].mean for cells in at)
-        told = [("**{:.3f}**" if c[1].mean == lowest else "{:.3f}").format(c[1].mean) for c in at]
-        changes = [f" ({cells[8].change:+.3f})" if 8 in cells else "" for cells in at]
-        line = " | ".join(map(str.__add__, told, changes))
-        lines.append(f"| {rows[0].label} | {line} |")
-    return "\n".join(lines) + "\n"
-
-
-def seeds(words: str) -> str:
-    """Two rows at one length, seed by seed and all together: PATH ROW ROW MULTIPLE."""
-    path, first, second, length = words.split()
-    runs = where(runs_of([path]), [f"encoding={first},{second}"])
-    lines = [f"| seed | {first} | {second} | difference, nats | {second} is |"]
-    lines.append("| --- | ---: | ---: | ---: | --- |")
-    numbers = sorted({run.seed for run in runs if run.seed is not None})
-    for name, some in [*((str(n), [run for run in runs if run.seed == n]) for n in numbers), ("all", runs)]:
-        column = float(length.rstrip("x"))
-        table = _table(some, rows=(first, second), columns=(column,), baseline=first)
-        cells = [row.cells[0] for row in table.rows]
-        told = [f"{cell.mean:.3f} ({cell.change:+.3f}, {short_verdict(str(cell.verdict))})" for cell in cells]
-        against_first = cells[1].versus_baseline
-        assert against_first is not None
-        told += [f"{against_first.difference:+.3f}", against_first.word]
-        lines.append(f"| {name} | {' | '.join(told)} |")
-    return "\n".join(lines) + "\n"
-
-
-def repeated(words: str) -> str:
-    """Encodings trained with several seeds, each seed by itself: PATH SEED,SEED,... MULTIPLE [CONDITION ...].
-
-    The change beyond T and its word, which holds for that model alone; from the smallest change.
+    A column is a protocol and a length, `sliding@8x`. Runs of different settings may share the table.
     """
-    path, listed, length, *conditions = words.split()
-    runs = runs_of([path, *conditions])
-    found: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for seed in listed.split(","):
-        for row in _table(where(runs, [f"seed={seed}"])).rows:
-            cells = [cell for cell in row.cells if cell.multiple == float(length.rstrip("x"))]
-            found[row.label].update((seed, cell) for cell in cells if cell.change is not None)
-    several = {name: of for name, of in found.items() if len(of) > 1}
-    order = sorted(
-        several, key=lambda name: sum(c.change or 0 for c in several[name].values()) / len(several[name])
-    )
-    lines = [f"| at {length} | {' | '.join(f'seed {seed}' for seed in listed.split(','))} |"]
-    lines.append(f"| --- |{' ---: |' * (len(listed.split(',')))}")
-    alike = 0
-    for name in order:
-        told = {seed: short_verdict(str(cell.verdict)) for seed, cell in several[name].items()}
-        alike += len(set(told.values())) == 1
+    protocols = [column.partition("@")[0] for column in columns]
+    lengths = [column.partition("@")[2] for column in columns]
+    rows_of = {protocol: _rows_by_name(folders, protocol, where) for protocol in protocols}
+    heads = [f"{protocol} {length}" for protocol, length in zip(protocols, lengths, strict=True)]
+    table = MarkdownTable(["", *heads])
+    for name in rows_of[protocols[0]]:
         cells = [
-            f"{several[name][s].change:+.3f}, {told[s]}" if s in told else "-" for s in listed.split(",")
+            _loss_or_change(rows_of[protocol].get(name), multiple_of(length))
+            for protocol, length in zip(protocols, lengths, strict=True)
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", f"{alike} of {len(order)} encodings have the same word in every seed."]
-    return "\n".join(lines) + "\n"
+        table.add(name, *cells)
+    return table.text()
 
 
-def recalled(words: str) -> str:
-    """Recall within T and at the last multiple and the change there, by seed, where seeds differ: PATH.
+def _rows_by_name(folders: Sequence[str], protocol: str, where: Sequence[str]) -> dict[str, Json]:
+    comparison = compare(folders, "--protocol", protocol, "--allow-mixed", where=where)
+    return {_full_name(row): row for row in comparison["rows"]}
 
-    They differ where not every seed passes the gate, or the last accuracies are SEEDS_APART or more apart.
+
+def _full_name(row: Json) -> str:
+    """Return the name of a row with the settings that tell it from others of a mixed table."""
+    settings = ", ".join(f"{key} {value}" for key, value in row["mixed"].items())
+    return f"{row['label']} [{settings}]" if settings else row["label"]
+
+
+def _loss_or_change(row: Json | None, multiple: float) -> str:
+    """Return the loss at T or the change elsewhere, with its spread, as `posenc compare` prints them."""
+    cell = cell_at(row, multiple) if row else None
+    if cell is None or cell["mean"] is None:
+        return "-"
+    if multiple == 1:
+        return f"{cell['mean']:.3f}{_plus_minus(cell['spread'])}"
+    half_width = cell["change_spread"]
+    if half_width is None and cell["change_ci95"] is not None:  # one seed: the interval is over documents
+        low, high = cell["change_ci95"]
+        half_width = (high - low) / 2
+    change = f"{cell['change']:+z.3f}{_plus_minus(half_width)}"
+    return f"{change} {verdict_word(cell)}" if cell["verdict"] else change
+
+
+def _plus_minus(half_width: float | None) -> str:
+    return "" if half_width is None else f"±{half_width:z.3f}"
+
+
+def by_setting(folder: str, key: str, values: Sequence[str]) -> str:
+    """Return encodings by the values of a setting: the loss at T, the best in bold, and the change at 8T."""
+    table = MarkdownTable([key, *values])
+    comparisons = [compare([folder], where=[f"{key}={value}"]) for value in values]
+    for rows in zip(*(comparison["rows"] for comparison in comparisons), strict=True):  # one encoding each
+        (name,) = {row["label"] for row in rows}
+        losses = [cell_at(row, 1)["mean"] for row in rows]
+        cells = []
+        for row, loss in zip(rows, losses, strict=True):
+            text = f"{loss:.3f}"
+            if loss == min(losses):
+                text = f"**{text}**"
+            far = cell_at(row, 8)
+            if far is not None:
+                text += f" ({far['change']:+.3f})"
+            cells.append(text)
+        table.add(name, *cells)
+    return table.text()
+
+
+def two_rows_by_seed(folder: str, first: str, second: str, length: str) -> str:
+    """Return two encodings at one length, seed by seed and over all seeds."""
+    table = MarkdownTable(["seed", first, second, "difference, nats", f"{second} is"], left=[0, 4])
+    both = f"{first},{second}"
+    options = ["--rows", both, "--columns", length, "--baseline", first]
+    for seed in [*_seeds([folder], [f"encoding={both}"]), None]:
+        where = [f"encoding={both}"]
+        if seed is not None:
+            where.append(f"seed={seed}")
+        rows = compare([folder], *options, where=where)["rows"]
+        cells = [last_cell(row) for row in rows]
+        losses = [f"{cell['mean']:.3f} ({cell['change']:+.3f}, {verdict_word(cell)})" for cell in cells]
+        versus = cells[1]["versus_baseline"]
+        name = "all" if seed is None else str(seed)
+        table.add(name, *losses, f"{versus['difference']:+.3f}", versus["word"])
+    return table.text()
+
+
+def _seeds(folders: Sequence[str], where: Sequence[str] = ()) -> list[int]:
+    """Return the seeds of the runs that fit."""
+    return sorted(compare(folders, where=where)["header"]["seeds"])
+
+
+def changes_by_seed(folder: str, length: str, where: Sequence[str] = ()) -> str:
+    """Return encodings with several seeds: the change at a length and its verdict, each seed by itself.
+
+    Rows go from the smallest mean change to the largest.
     """
-    runs = runs_of(words.split())
-    numbers = sorted({run.seed for run in runs if run.seed is not None})
-    found: dict[str, dict[int, tuple[float, float, bool, float]]] = defaultdict(dict)
-    for seed in numbers:
-        for row in _table(where(runs, [f"seed={seed}"])).rows:
-            if (one := row.recall) and one.within and (last := one.beyond[-1]):
-                change = row.cells[-1].change or 0.0
-                found[row.label][seed] = (one.within.accuracy, last.accuracy, bool(one.learned), change)
-    several = {name: of for name, of in found.items() if len(of) > 1}
-    learned = {name: sum(passed for *_, passed, _ in of.values()) for name, of in several.items()}
-    lines = [f"| found at T, at 8T, %; change at 8T | {' | '.join(f'seed {seed}' for seed in numbers)} |"]
-    lines.append(f"| --- |{' ---: |' * len(numbers)}")
-    for name, of in sorted(several.items(), key=lambda one: -statistics.fmean(x[1] for x in one[1].values())):
-        far = [last for _, last, *_ in of.values()]
-        if 0 < learned[name] < len(of) or (learned[name] and max(far) - min(far) >= SEEDS_APART):
-            told = {
-                seed: f"{100 * near:.0f}, {100 * last:.0f}; {change:+.3f}"
-                for seed, (near, last, _, change) in of.items()
-            }
-            lines.append(f"| {name} | {' | '.join(told.get(seed, '-') for seed in numbers)} |")
-    every = sum(count == len(several[name]) for name, count in learned.items())
-    some = sum(0 < count < len(several[name]) for name, count in learned.items())
-    told_of = f"{every} learn to recall within T in every one, {some} in some"
-    lines += ["", f"Of {len(several)} encodings with several seeds {told_of}."]
-    return "\n".join(lines) + "\n"
+    seeds = _seeds([folder], where)
+    cells_by_name: dict[str, dict[int, Json]] = {}
+    for seed in seeds:
+        for row in compare([folder], where=[*where, f"seed={seed}"])["rows"]:
+            cell = cell_at(row, multiple_of(length))
+            if cell is not None and cell["change"] is not None:
+                cells_by_name.setdefault(row["label"], {})[seed] = cell
+    several = {name: cells for name, cells in cells_by_name.items() if len(cells) > 1}
+    mean_change = {
+        name: statistics.fmean(cell["change"] for cell in cells.values()) for name, cells in several.items()
+    }
+    table = MarkdownTable([f"at {length}", *(f"seed {seed}" for seed in seeds)])
+    agreeing = 0
+    for name in sorted(several, key=mean_change.__getitem__):
+        cells = several[name]
+        verdicts = {verdict_word(cell) for cell in cells.values()}
+        if len(verdicts) == 1:
+            agreeing += 1
+        texts = {seed: f"{cell['change']:+.3f}, {verdict_word(cell)}" for seed, cell in cells.items()}
+        table.add(name, *(texts.get(seed, "-") for seed in seeds))
+    table.sentence = f"{agreeing} of {len(several)} encodings have the same word in every seed."
+    return table.text()
 
 
-def room(words: str) -> str:
-    """Encodings trained at T and at a longer context, on the same targets: PATH PATH ...
+@dataclass(frozen=True)
+class SeedRecall:
+    """How one model recalls planted values, and what the far text costs it."""
 
-    The share of the room that the short-trained gain stands where there is room.
+    within: float  # share found within T
+    at_last: float  # share found in the longest window
+    learned: bool  # whether it passes the gate within T
+    change: float  # of the loss in the longest window, nats
+
+    def text(self) -> str:
+        return f"{100 * self.within:.0f}, {100 * self.at_last:.0f}; {self.change:+.3f}"
+
+
+def recall_by_seed(folder: str) -> str:
+    """Return the encodings whose seeds differ in what they find: recall within T and at 8T, change at 8T.
+
+    Seeds differ where some pass the gate and some do not, or where what they find at 8T is SEEDS_APART apart.
+    """
+    seeds = _seeds([folder])
+    recalls_by_name: dict[str, dict[int, SeedRecall]] = {}
+    for seed in seeds:
+        for row in compare([folder], where=[f"seed={seed}"])["rows"]:
+            recall = _recall_of(row)
+            if recall is not None:
+                recalls_by_name.setdefault(row["label"], {})[seed] = recall
+    several = {name: recalls for name, recalls in recalls_by_name.items() if len(recalls) > 1}
+    mean_at_last = {
+        name: statistics.fmean(recall.at_last for recall in recalls.values())
+        for name, recalls in several.items()
+    }
+    table = MarkdownTable(["found at T, at 8T, %; change at 8T", *(f"seed {seed}" for seed in seeds)])
+    for name in sorted(several, key=mean_at_last.__getitem__, reverse=True):
+        if _seeds_differ(list(several[name].values())):
+            texts = {seed: recall.text() for seed, recall in several[name].items()}
+            table.add(name, *(texts.get(seed, "-") for seed in seeds))
+    learned = Counter(_how_many_learned(list(recalls.values())) for recalls in several.values())
+    table.sentence = (
+        f"Of {len(several)} encodings with several seeds {learned['all']} learn to recall within T in every "
+        f"one, {learned['some']} in some."
+    )
+    return table.text()
+
+
+def _recall_of(row: Json) -> SeedRecall | None:
+    recall = row["recall"]
+    if recall is None or recall["within"] is None or recall["beyond"][-1] is None:
+        return None
+    return SeedRecall(
+        within=recall["within"]["accuracy"],
+        at_last=recall["beyond"][-1]["accuracy"],
+        learned=bool(recall["learned"]),
+        change=last_cell(row)["change"] or 0.0,
+    )
+
+
+def _how_many_learned(recalls: Sequence[SeedRecall]) -> str:
+    if all(recall.learned for recall in recalls):
+        return "all"
+    return "some" if any(recall.learned for recall in recalls) else "none"
+
+
+def _seeds_differ(recalls: Sequence[SeedRecall]) -> bool:
+    how_many = _how_many_learned(recalls)
+    if how_many == "all":
+        shares = [recall.at_last for recall in recalls]
+        return max(shares) - min(shares) >= SEEDS_APART
+    return how_many == "some"
+
+
+def room(folders: Sequence[str]) -> str:
+    """Return encodings that were trained at T and at 8T, on the same targets: what the far text is worth.
+
+    The last share says how much of that room the model trained at T gains.
     """
     heads = ["trained at T: loss", "with 8T of text", "trained at 8T: loss with 8T", "room", "recovered"]
-    lines = [f"| nats | {' | '.join(heads)} | seeds |", f"| --- |{' ---: |' * (len(heads) + 1)}"]
-    rows = [row for row in _table(runs_of(words.split())).rows if row.recovered]
-    for row in sorted(rows, key=lambda row: -row.recovered.room if row.recovered else 0.0):
-        found = row.recovered
-        assert found is not None and found.room_ci95 is not None
-        at = {cell.multiple: cell.mean for cell in row.cells}
-        half = (found.room_ci95[1] - found.room_ci95[0]) / 2
-        share = recovered_text(found, spread=(found.share or 0.0) >= -1) or "no room"
-        losses = f"{at[1.0]:.3f} | {at[found.multiple]:.3f} | {found.reference:.3f}"
-        lines.append(
-            f"| {label(row)} | {losses} | {found.room:+.3f} ± {half:.3f} | {share} "
-            f"| {found.seeds} and {found.reference_seeds} |"
+    table = MarkdownTable(["nats", *heads, "seeds"])
+    rows = [row for row in compare(folders)["rows"] if row["recovered"]]
+    for row in sorted(rows, key=lambda row: row["recovered"]["room"], reverse=True):
+        recovered = row["recovered"]
+        low, high = recovered["room_ci95"]
+        table.add(
+            _full_name(row),
+            f"{cell_at(row, 1)['mean']:.3f}",
+            f"{cell_at(row, recovered['multiple'])['mean']:.3f}",
+            f"{recovered['reference']:.3f}",
+            f"{recovered['room']:+.3f} ± {(high - low) / 2:.3f}",
+            _recovered_share(recovered),
+            f"{recovered['seeds']} and {recovered['reference_seeds']}",
         )
-    return "\n".join(lines) + "\n"
+    return table.text()
 
 
-def sizes(words: str) -> str:
-    """Harm and use at the last multiple, of encodings that all files have, by harm in the first: PATH ..."""
-    every = [_table(runs_of([path])) for path in words.split()]
-    found = [{row.label: row for row in one.rows} for one in every]
-    heads = [
-        f"{min(one.header['parameters']) / 1e6:.2g}M, T = {one.header['context_length']}" for one in every
-    ]
-    lines = [f"| at {every[0].rows[0].cells[-1].multiple:g}T | {' | '.join(heads)} |"]
-    lines.append(f"| --- |{' ---: |' * len(heads)}")
-    shared = [name for name in found[0] if all(name in rows for rows in found)]
-    for name in sorted(shared, key=lambda name: found[0][name].cells[-1].change or 0.0):
-        cells = []
-        for rows in found:
-            cell, recall = rows[name].cells[-1], rows[name].recall
-            assert recall is not None and recall.within is not None and recall.beyond[-1] is not None
-            used = f"{100 * recall.within.accuracy:.0f}, {100 * recall.beyond[-1].accuracy:.0f}"
-            used = used if recall.learned else f"({used})"
-            cells.append(f"{cell.change:+.3f} {short_verdict(str(cell.verdict))}; {used}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def _recovered_share(recovered: Json) -> str:
+    """Return `12% ±3`, or why there is no such share; a model that loses more than the room has `<-100%`."""
+    share, interval = recovered["share"], recovered["ci95"]
+    if share is None:
+        return "no room"
+    if share < -1:
+        return "<-100%"
+    text = f"{100 * share:z.0f}%"
+    if interval is not None:
+        low, high = interval
+        text += f" ±{50 * (high - low):.0f}"
+    return text
 
 
-def verdicts(words: str) -> str:
-    """Encodings whose word at a multiple of T differs between two files of records: PATH PATH MULTIPLE."""
-    *paths, length = words.split()
-    multiple = float(length.rstrip("x"))
-    found = [
-        {
-            row.label: cell
-            for row in _table(runs_of([path])).rows
-            for cell in row.cells
-            if cell.multiple == multiple
-        }
-        for path in paths
-    ]
-    both = [name for name in found[0] if name in found[1]]
-    told = {name: [short_verdict(str(of[name].verdict)) for of in found] for name in both}
-    lines = [f"| at {length} | {' | '.join(f'`{path}`' for path in paths)} |", "| --- | ---: | ---: |"]
-    for name in (name for name in both if len(set(told[name])) > 1):
-        cells = [f"{of[name].change:+.3f} {word}" for of, word in zip(found, told[name], strict=True)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    alike = len(both) - len(lines) + 2
-    return "\n".join([*lines, "", f"{alike} of {len(both)} encodings have the same word in both."]) + "\n"
+def harm_and_use_by_size(folders: Sequence[str]) -> str:
+    """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
 
-
-def _table(runs: Sequence[Run], **request: Any) -> Comparison:
-    """Return the first table of a comparison."""
-    return compare_runs(runs, CompareRequest(**request))[0]
-
-
-def runs_of(words: Sequence[str]) -> list[Run]:
-    """Paths below the clone, and conditions such as seed=0."""
-    paths = [ROOT / word for word in words if "=" not in word]
-    return where(load_runs(paths), [word for word in words if "=" in word])
-
-
-def causes(words: str) -> str:
-    """Trained models, altered at one place: the loss at T, and the change to it."""
-    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
-    lines = ["| encoding | changed | T | 2x | 4x | 8x |", "| --- | --- | ---: | ---: | ---: | ---: |"]
-    for encoding, altered in found.items():
-        for what, (at_train_length, *beyond) in altered.items():
-            changes = " | ".join(f"{loss - at_train_length:+.3f}" for loss in beyond)
-            lines.append(f"| {encoding} | {what} | {at_train_length:.3f} | {changes} |")
-    return "\n".join(lines) + "\n"
-
-
-def bench(words: str) -> str:
-    """Training cost of each encoding beside the base's, by length, from the JSON of `posenc bench`."""
-    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
-    lengths = sorted({cell["context_length"] for cell in found["cells"]})
-    by_name: dict[str, dict[int, Any]] = {}
-    for cell in found["cells"]:
-        by_name.setdefault(cell["label"], {})[cell["context_length"]] = cell
-    ordered = sorted(by_name.items(), key=lambda one: one[1][lengths[-1]]["training"]["ratio"])
-    heads = [f"time, T = {n} | tensors" for n in lengths]
-    lines = [f"| encoding | its parameters | {' | '.join(heads)} |"]
-    lines.append(f"| --- | ---: |{' ---: |' * 2 * len(lengths)}")
-    for name, cells in ordered:
-        told = [str(cells[lengths[0]]["parameters"]["encoding"])]
-        for length in lengths:
-            one = cells[length]["training"]
-            told.append(f"{one['ratio']:.2f} ({one['ratio_low']:.2f}-{one['ratio_high']:.2f})")
-            told.append(f"{one['tensor_ratio']:.2f}")
-        lines.append(f"| {name} | {' | '.join(told)} |")
-    return "\n".join(lines) + "\n"
-
-
-def peers(words: str) -> str:
-    """Other packages' times of a step and a forward pass over posenc's, from `scripts/bench/peers.py`."""
-    rows: dict[str, dict[str, str]] = {}
-    for path in words.split():
-        for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
-            compiled = ", compiled" if cell["compile"] else ""
-            row = rows.setdefault(f"{cell['model']['name']}, T = {cell['context_length']}{compiled}", {})
-            ratios = [cell[phase].get("ratio") for phase in ("training", "forward")]
-            label = cell["label"].partition(",")[0]
-            row[label] = ", ".join("-" if one is None else f"{one:.2f}" for one in ratios)
-            if not row.get("tokens/s"):
-                row["tokens/s"] = f"{cell['training']['tokens_per_second'] / 1000:.1f}k"
-    heads = ["tokens/s", *dict.fromkeys(one for row in rows.values() for one in row if one != "tokens/s")]
-    lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    for name, row in rows.items():
-        lines.append(f"| {name} | {' | '.join(row.get(head, '-') for head in heads)} |")
-    return "\n".join(lines) + "\n"
-
-
-def directions(words: str) -> str:
-    """A line for each paper's losses: how many of its changes from T on were measured and go the same way."""
-    runs: list[Run] = load_runs([ROOT / words.strip()])
-    lines = ["| paper's table | changes beside ours | of the same sign |", "| --- | ---: | ---: |"]
-    for table in tables():
-        if table not in RETRIEVAL:
-            rows = [row for row in against(runs, table)["rows"] if row["difference"]]
-            pairs = [(row["published_change"], row["measured_change"]) for row in rows]
-            lines.append(f"| {table} | {len(pairs)} | {sum((a > 0) == (b > 0) for a, b in pairs)} |")
-    return "\n".join(lines) + "\n"
-
-
-def retrieval(words: str) -> str:
-    """A line for each paper's accuracies: rows kept or lost in both, and pairs in the same order.
-
-    A row that several files have is the last one's.
+    Recall is within T and at 8T, in brackets where the model has not learned the task. Rows go from the least
+    harm to the most in the first folder.
     """
-    heads = ["paper's table", "kept or lost", "alike", "not alike", "pairs apart", "in the same order"]
-    lines = [f"| {' | '.join(heads)} |", "| --- | ---: | ---: | --- | ---: | ---: |"]
-    files: list[list[Run]] = [load_runs([ROOT / path]) for path in words.split()]
-    counts: list[list[int]] = []
-    for table in RETRIEVAL:
-        found = [row for runs in files for row in against(runs, table)["rows"]]
-        rows = [row for row in found if row["measured_change"] is not None]
-        rows = [*{(row["encoding"], row["published_length"]): row for row in rows}.values()]
-        both = [row for row in rows if row["published_change"] is not None]
-        unlike = [f"{row['encoding']} {row['multiple']:g}x" for row in both if len({*_kept(row)}) > 1]
-        pairs = [
-            (a["published"] - b["published"], a["measured"] - b["measured"])
-            for a, b in itertools.combinations(rows, 2)
-            if a["published_length"] == b["published_length"]
-        ]
-        apart = [(there > 0) == (here > 0) for there, here in pairs if min(abs(there), abs(here)) >= APART]
-        counts.append([len(both), len(both) - len(unlike), len(apart), sum(apart)])
-        kept, alike, far, ordered = counts[-1]
-        lines.append(f"| {table} | {kept} | {alike} | {', '.join(unlike)} | {far} | {ordered} |")
-    kept, alike, far, ordered = map(sum, zip(*counts, strict=True))
-    lines.append(f"| all | {kept} | {alike} | | {far} | {ordered} |")
-    return "\n".join(lines) + "\n"
+    comparisons = [compare([folder]) for folder in folders]
+    rows_by_name = [{row["label"]: row for row in comparison["rows"]} for comparison in comparisons]
+    first = rows_by_name[0]
+    longest = last_cell(comparisons[0]["rows"][0])["multiple"]
+    heads = [_size_and_length(comparison["header"]) for comparison in comparisons]
+    table = MarkdownTable([f"at {longest:g}T", *heads])
+    shared = [name for name in first if all(name in rows for rows in rows_by_name)]
+    for name in sorted(shared, key=lambda name: last_cell(first[name])["change"]):
+        table.add(name, *(_harm_and_use(rows[name]) for rows in rows_by_name))
+    return table.text()
 
 
-def _kept(row: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether a row has half of its accuracy at T or more: the paper's, and ours."""
-    sides = ((row["published"], row["published_change"]), (row["measured"], row["measured_change"]))
-    there, here = (far >= KEPT * (far - change) for far, change in sides)
-    return there, here
+def _size_and_length(header: Json) -> str:
+    fewest, _ = header["parameters"]
+    return f"{fewest / 1e6:.2g}M, T = {header['context_length']}"
+
+
+def _harm_and_use(row: Json) -> str:
+    cell, recall = last_cell(row), row["recall"]
+    shares = f"{100 * recall['within']['accuracy']:.0f}, {100 * recall['beyond'][-1]['accuracy']:.0f}"
+    if not recall["learned"]:
+        shares = f"({shares})"
+    return f"{cell['change']:+.3f} {verdict_word(cell)}; {shares}"
+
+
+def verdicts_that_differ(folders: Sequence[str], length: str) -> str:
+    """Return the encodings of two folders whose verdict at a length is not the same."""
+    cells_by_name = []
+    for folder in folders:
+        cells = {row["label"]: cell_at(row, multiple_of(length)) for row in compare([folder])["rows"]}
+        cells_by_name.append({name: cell for name, cell in cells.items() if cell is not None})
+    first, second = cells_by_name
+    table = MarkdownTable([f"at {length}", *(f"`docs/records/{folder}`" for folder in folders)])
+    shared = [name for name in first if name in second]
+    for name in shared:
+        if verdict_word(first[name]) != verdict_word(second[name]):
+            pair = (first[name], second[name])
+            table.add(name, *(f"{cell['change']:+.3f} {verdict_word(cell)}" for cell in pair))
+    agreeing = len(shared) - len(table.rows)
+    table.sentence = f"{agreeing} of {len(shared)} encodings have the same word in both."
+    return table.text()
