@@ -1,9 +1,11 @@
 """Draw when each encoding begins to recall planted values, from the losses that its training logged.
 
-    python scripts/docs/emergence.py runs/study --store         keep the losses of run directories in the JSON
-    python scripts/docs/emergence.py                            draw the figure from the JSON
-The JSON has the loss on values that can be known, in nats, by row, seed and tokens trained. What it held of
-other rows and seeds stays.
+    python scripts/docs/emergence.py docs/pictures/study/emergence.png   draw the figure from emergence.json
+    python scripts/docs/emergence.py --store runs/study                  add the losses of these runs to it
+    python scripts/docs/emergence.py --list                              print when each encoding recalls
+
+docs/records/study/emergence.json has the loss on values that can be known, in nats, by encoding, seed and
+tokens trained. Storing runs replaces their own rows and seeds, and keeps all others.
 """
 
 from __future__ import annotations
@@ -11,55 +13,85 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import vl_convert
+from figures import png_of
+from posenc_output import RECORDS, compare
 
-from posenc.report.charts import image, on_paper
-from posenc.results.load import load_runs
-from posenc.results.rows import as_trained
-
-DOCS = Path(__file__).parents[2] / "docs"
-STORED, FIGURE = DOCS / "records" / "study" / "emergence.json", DOCS / "pictures" / "study" / "emergence.png"
-CHANCE = math.log(16)  # nats: one of the alphabet's 16 values
-Curves = dict[str, dict[str, list[tuple[float, float]]]]
-
-
-def logged(folder: Path) -> Curves:
-    """Return {row: {seed: [[tokens, nats], ...]}} of the finished runs below a folder."""
-    found: Curves = {}
-    for run in load_runs([folder]):
-        if run.state == "finished" and run.config is not None:
-            text = (run.path / "metrics.jsonl").read_text(encoding="utf-8")
-            lines = [json.loads(line) for line in text.splitlines()]
-            curve = [(one["tokens"], round(one["recall_loss"], 3)) for one in lines if "recall_loss" in one]
-            found.setdefault(as_trained(run.config), {})[str(run.seed)] = curve
-    return found
+STORED = RECORDS / "study" / "emergence.json"
+CHANCE = math.log(16)  # nats: a guess among the 16 values of the alphabet
+RECALLS_BELOW = CHANCE / 2
+Curve = list[tuple[float, float]]  # (tokens trained, nats)
+CurvesBySeed = dict[str, Curve]
+Curves = dict[str, CurvesBySeed]  # by encoding
 
 
-def emerged(curves: dict[str, list[tuple[float, float]]]) -> float:
-    """Return the tokens after which the mean over seeds is below half of chance, infinite if it never is."""
-    below = [tokens for tokens, nats in mean(curves) if nats < CHANCE / 2]
+def logged_curves(folder: Path) -> Curves:
+    """Return the curves of the finished runs below a folder."""
+    curves: Curves = {}
+    for row in compare([str(folder.resolve())])["rows"]:
+        for run in row["runs"]:
+            seed, curve = logged_curve(Path(run))
+            curves.setdefault(row["label"], {})[seed] = curve
+    return curves
+
+
+def logged_curve(run: Path) -> tuple[str, Curve]:
+    """Return the seed and the logged losses on planted values of a run directory."""
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [json.loads(line) for line in lines]
+    curve = [(step["tokens"], round(step["recall_loss"], 3)) for step in steps if "recall_loss" in step]
+    return str(results["run"]["seed"]), curve
+
+
+def stored_curves() -> Curves:
+    """Return what emergence.json holds."""
+    curves: Curves = json.loads(STORED.read_text(encoding="utf-8"))
+    return curves
+
+
+def with_new_curves(stored: Curves, logged: Curves) -> Curves:
+    """Return the stored curves with those of other runs added, in order of encodings and seeds."""
+    merged = dict(stored)
+    for row, curves in logged.items():
+        merged[row] = dict(sorted({**stored.get(row, {}), **curves}.items()))
+    return dict(sorted(merged.items()))
+
+
+def mean_curve(curves: Mapping[str, Curve]) -> Curve:
+    """Return the mean over seeds at the tokens that all seeds have logged."""
+    losses_by_seed = [dict(curve) for curve in curves.values()]
+    shared = set(losses_by_seed[0])
+    for losses in losses_by_seed:
+        shared &= set(losses)
+    return [
+        (tokens, float(np.mean([losses[tokens] for losses in losses_by_seed]))) for tokens in sorted(shared)
+    ]
+
+
+def tokens_until_recall(curve: Curve) -> float:
+    """Return the tokens after which the loss is first below half of chance; infinite if it never is."""
+    below = [tokens for tokens, nats in curve if nats < RECALLS_BELOW]
     return below[0] if below else math.inf
 
 
-def mean(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Return (tokens, mean loss over seeds), where all seeds have logged."""
-    seeds = [dict(curve) for curve in curves.values()]
-    shared = sorted(set.intersection(*map(set, seeds)))
-    return [(tokens, float(np.mean([one[tokens] for one in seeds]))) for tokens in shared]
+def emergence_png(curves: Curves) -> bytes:
+    """Return the picture: a row for each encoding, from the first to recall to the last, coloured by loss."""
+    means = {row: mean_curve(by_seed) for row, by_seed in curves.items()}
 
+    def last_loss(row: str) -> float:
+        return means[row][-1][1]
 
-def drawn(found: Curves) -> bytes:
-    """Return the PNG: a row for each encoding, from the first to recall to the last; colour is the loss."""
-    rows = sorted(found, key=lambda row: (emerged(found[row]), mean(found[row])[-1][1], row))
-    at = sorted({tokens for row in rows for tokens, _ in mean(found[row])})
-    since = dict(zip(at, [0.0, *at], strict=False))
+    rows = sorted(means, key=lambda row: (tokens_until_recall(means[row]), last_loss(row), row))
+    logged = sorted({tokens for curve in means.values() for tokens, _ in curve})
+    begin_of = dict(zip(logged, [0.0, *logged], strict=False))  # a rectangle begins where the one before ends
     values = [
-        {"row": row, "since": since[tokens] / 1e6, "tokens": tokens / 1e6, "nats": nats}
+        {"row": row, "since": begin_of[tokens] / 1e6, "tokens": tokens / 1e6, "nats": nats}
         for row in rows
-        for tokens, nats in mean(found[row])
+        for tokens, nats in means[row]
     ]
     color = {
         "field": "nats",
@@ -68,43 +100,48 @@ def drawn(found: Curves) -> bytes:
         "title": f"nats on known values (chance {CHANCE:.2f})",
         "legend": {"orient": "top", "gradientLength": 240, "titleLimit": 300},
     }
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "config": {},
-        "data": {"values": values},
-        "width": 340,
-        "height": {"step": 11},
-        "mark": "rect",
-        "encoding": {
-            "x": {"field": "since", "type": "quantitative", "title": "tokens trained, millions"},
-            "x2": {"field": "tokens"},
-            "y": {"field": "row", "type": "nominal", "sort": rows, "title": None},
-            "color": color,
-        },
+    encoding = {
+        "x": {"field": "since", "type": "quantitative", "title": "tokens trained, millions"},
+        "x2": {"field": "tokens"},
+        "y": {"field": "row", "type": "nominal", "sort": rows, "title": None},
+        "color": color,
     }
-    return image(vl_convert.vegalite_to_svg(on_paper(spec, {}), allowed_base_urls=[]), "png")
+    return png_of(
+        {
+            "config": {},
+            "data": {"values": values},
+            "width": 340,
+            "height": {"step": 11},
+            "mark": "rect",
+            "encoding": encoding,
+        }
+    )
 
 
-def stored() -> Curves:
-    """Return what the JSON holds."""
-    found: Curves = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
-    return found
+def print_list(curves: Curves) -> None:
+    """Print when each encoding recalls, from the first to the last."""
+    means = {row: mean_curve(by_seed) for row, by_seed in curves.items()}
+    for row in sorted(means, key=lambda row: tokens_until_recall(means[row])):
+        last = means[row][-1][1]
+        print(
+            f"{row}: {tokens_until_recall(means[row]):g} tokens, {len(curves[row])} seeds, at last {last:.3f}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--store", action="store_true")
-    asked = parser.parse_args()
-    found = stored()
-    for row, curves in (logged(asked.folder) if asked.folder else {}).items():
-        found[row] = dict(sorted((found.get(row, {}) | curves).items()))
-    if asked.store:
-        STORED.write_text(json.dumps(dict(sorted(found.items())), separators=(",", ":")) + "\n")
-    FIGURE.write_bytes(drawn(found))
-    for row in sorted(found, key=lambda row: emerged(found[row])):
-        nats = mean(found[row])[-1][1]
-        print(f"{row}: {emerged(found[row]):g} tokens, {len(found[row])} seeds, at last {nats:.3f}")
+    parser.add_argument("out", type=Path, nargs="?", help="the PNG")
+    parser.add_argument("--store", type=Path, metavar="RUNS", help="a folder of run directories")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    curves = stored_curves()
+    if arguments.store:
+        curves = with_new_curves(curves, logged_curves(arguments.store))
+        STORED.write_text(json.dumps(curves, separators=(",", ":")) + "\n", encoding="utf-8")
+    if arguments.list:
+        print_list(curves)
+    if arguments.out:
+        arguments.out.write_bytes(emergence_png(curves))
 
 
 if __name__ == "__main__":

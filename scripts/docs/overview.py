@@ -1,115 +1,178 @@
 """Draw every encoding of the study in one figure: loss at T, harm, use and room.
 
-    python scripts/docs/overview.py
-Rows go from the least harm to the most. Loss, harm and use are those of docs/records/study-recall. Room is
-that of docs/records/study-room: trained at 8T (filled), and what a model trained at T gains, if it keeps
-its loss (hollow).
+    python scripts/docs/overview.py docs/pictures/study/overview.png
+
+Rows go from the least harm to the most. Loss, harm and use are those of docs/records/study-recall; use is
+hollow where the model did not learn to recall. Room is that of docs/records/study-room: filled is what models
+trained at 8T gain there, hollow is what models trained at T gain, drawn if they keep their loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import vl_convert
+from figures import Spec, png_of
+from posenc_output import Json, cell_at, compare, last_cell, verdict_word
 
-from posenc.report.captions import label
-from posenc.report.charts import SIGNED, image, on_paper, template
-from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
-from posenc.results.rows import Row
+from posenc.report.charts import SIGNED
 
-DOCS = Path(__file__).parents[2] / "docs"
-FIGURE = DOCS / "pictures" / "study" / "overview.png"
-STEP, COLOR = 10.5, "#2a78d6"  # points a row
-Value = dict[str, Any]
-PANELS: dict[str, Value] = {
-    "loss": {"title": "loss at T, nats", "scale": {"zero": False}, "width": 62},
-    "harm": {
-        "title": "harm: change at 8T, nats",
-        "scale": {"type": "symlog", "constant": 0.02, "domain": [-0.02, 2]},
-        "axis": {"values": [0, 0.05, 0.5], **SIGNED},
-        "width": 88,
-    },
-    "use": {"title": "use: found at 8T, %", "scale": {"domain": [0, 100]}, "width": 68},
-    "room": {
-        "title": "room at 8T, nats",
-        "scale": {"domain": [-0.31, 0.25]},
-        "axis": {"values": [-0.2, 0, 0.2], **SIGNED},
-        "width": 68,
-    },
-}
+ROW_HEIGHT = 10.5  # points
+COLOR = "#2a78d6"
 
 
-def rows_of(name: str) -> list[Row]:
-    return compare_runs(load_runs([DOCS / "records" / name]), CompareRequest())[0].rows
+@dataclass(frozen=True)
+class Mark:
+    """A dot with its interval in one panel."""
+
+    panel: str
+    row: str
+    x: float
+    low: float
+    high: float
+    counts: bool = True  # a dot that does not count is hollow
 
 
-def values() -> list[Value]:
-    """Return a mark for each row and panel: its middle `x`, its interval, whether it counts."""
-    found: list[Value] = []
+@dataclass(frozen=True)
+class Panel:
+    """One of the figure's columns."""
 
-    def mark(
-        panel: str, row: Row, x: float, ends: Iterable[float] | None = None, counts: bool = True
-    ) -> None:
-        low, high = ends or (x, x)
-        found.append({"panel": panel, "row": label(row), "x": x, "low": low, "high": high, "counts": counts})
-
-    for row in sorted(rows_of("study-recall"), key=lambda row: row.cells[-1].change or 0.0):
-        far, change, recall = row.cells[-1], row.cells[-1].change, row.recall
-        last = recall.beyond[-1] if recall else None
-        assert recall and last and change is not None
-        mark("loss", row, next(cell.mean or 0.0 for cell in row.cells if cell.multiple == 1))
-        mark("harm", row, change, far.change_ci95 or [change + s * (far.change_spread or 0) for s in (-1, 1)])
-        mark("use", row, 100 * last.accuracy, [100 * end for end in last.ci95], bool(recall.learned))
-    for row in rows_of("study-room"):
-        if room := row.recovered:
-            mark("room", row, room.room, room.room_ci95)
-            if row.cells[-1].verdict == "same":
-                mark("room", row, (room.share or 0.0) * room.room, counts=False)
-    return found
+    name: str
+    title: str
+    width: int  # points
+    scale: Spec
+    axis: Spec
+    has_zero_line: bool
 
 
-def panel(name: str, rows: list[str], first: bool) -> Value:
-    """Return one of the panels: intervals as lines, the values as dots, hollow where they do not count."""
-    how: Value = dict(PANELS[name])
-    width = how.pop("width")
-    x: Value = {"field": "x", "type": "quantitative", **how}
-    x["axis"] = {"tickCount": 4, "grid": False, "titlePadding": 3, **how.get("axis", {})}
-    y: Value = {"field": "row", "type": "nominal", "sort": rows, "scale": {"domain": rows}, "title": None}
-    y["axis"] = {"grid": True, "ticks": False, "labels": first}
-    line: Value = {"type": "rule", "strokeWidth": 1, "stroke": "var(--ink)"}
+PANELS = (
+    Panel(
+        name="loss",
+        title="loss at T, nats",
+        width=62,
+        scale={"zero": False},
+        axis={},
+        has_zero_line=False,
+    ),
+    Panel(
+        name="harm",
+        title="harm: change at 8T, nats",
+        width=88,
+        scale={"type": "symlog", "constant": 0.02, "domain": [-0.02, 2]},
+        axis={"values": [0, 0.05, 0.5], **SIGNED},
+        has_zero_line=True,
+    ),
+    Panel(
+        name="use",
+        title="use: found at 8T, %",
+        width=68,
+        scale={"domain": [0, 100]},
+        axis={},
+        has_zero_line=False,
+    ),
+    Panel(
+        name="room",
+        title="room at 8T, nats",
+        width=68,
+        scale={"domain": [-0.31, 0.25]},
+        axis={"values": [-0.2, 0, 0.2], **SIGNED},
+        has_zero_line=True,
+    ),
+)
+
+
+def study_marks() -> list[Mark]:
+    """Return loss, harm and use of every encoding, from the least harm to the most."""
+    rows = compare(["study-recall"])["rows"]
+    marks = []
+    for row in sorted(rows, key=lambda row: last_cell(row)["change"]):
+        name, change = row["label"], last_cell(row)["change"]
+        loss = cell_at(row, 1)["mean"]
+        found = row["recall"]["beyond"][-1]
+        low, high = harm_interval(last_cell(row))
+        marks += [
+            Mark("loss", name, loss, loss, loss),
+            Mark("harm", name, change, low, high),
+            Mark(
+                "use",
+                name,
+                100 * found["accuracy"],
+                *(100 * end for end in found["ci95"]),
+                counts=bool(row["recall"]["learned"]),
+            ),
+        ]
+    return marks
+
+
+def harm_interval(cell: Json) -> tuple[float, float]:
+    """Return the 95% interval over documents of one seed, else a standard deviation over seeds each way."""
+    if cell["change_ci95"] is not None:
+        low, high = cell["change_ci95"]
+        return low, high
+    spread = cell["change_spread"] or 0
+    return cell["change"] - spread, cell["change"] + spread
+
+
+def room_marks() -> list[Mark]:
+    """Return what training at 8T gains, and what of it a model trained at T gains if it keeps its loss."""
+    marks = []
+    for row in compare(["study-room"])["rows"]:
+        recovered = row["recovered"]
+        if recovered is None:
+            continue
+        room, (low, high) = recovered["room"], recovered["room_ci95"]
+        marks.append(Mark("room", row["label"], room, low, high))
+        if verdict_word(last_cell(row)) == "same":
+            gain = (recovered["share"] or 0.0) * room
+            marks.append(Mark("room", row["label"], gain, gain, gain, counts=False))
+    return marks
+
+
+def panel_spec(panel: Panel, rows: Sequence[str], with_names: bool) -> Spec:
+    """Return the chart of a panel: intervals as lines under dots."""
+    x = {
+        "type": "quantitative",
+        "title": panel.title,
+        "scale": panel.scale,
+        "axis": {"tickCount": 4, "grid": False, "titlePadding": 3, **panel.axis},
+    }
+    y = {
+        "field": "row",
+        "type": "nominal",
+        "sort": rows,
+        "scale": {"domain": rows},
+        "title": None,
+        "axis": {"grid": True, "ticks": False, "labels": with_names},
+    }
+    line = {"type": "rule", "strokeWidth": 1, "stroke": "var(--ink)"}
     dot = {"type": "point", "size": 18, "strokeWidth": 0.8, "opacity": 1, "filled": True, "stroke": COLOR}
     fill = {"condition": {"test": "datum.counts", "value": COLOR}, "value": "white"}
-    ends = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
-    zero = {
-        "mark": line | {"strokeWidth": 0.6, "strokeDash": [2, 2], "opacity": 0.6},
-        "encoding": {"x": {key: one for key, one in x.items() if key != "field"} | {"datum": 0}},
-    }
+    intervals = {"mark": line, "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}}}
+    dots = {"mark": dot, "encoding": {"x": {**x, "field": "x"}, "y": y, "fill": fill}}
+    zero_mark = {**line, "strokeWidth": 0.6, "strokeDash": [2, 2], "opacity": 0.6}
+    zero = {"mark": zero_mark, "encoding": {"x": {**x, "datum": 0}}}
     return {
-        "width": width,
-        "height": {"step": STEP},
-        "transform": [{"filter": {"field": "panel", "equal": name}}],
-        "layer": [
-            *[zero] * (name in ("harm", "room")),
-            {"mark": line, "encoding": ends},
-            {"mark": dot, "encoding": {"x": x, "y": y, "fill": fill}},
-        ],
+        "width": panel.width,
+        "height": {"step": ROW_HEIGHT},
+        "transform": [{"filter": {"field": "panel", "equal": panel.name}}],
+        "layer": [zero, intervals, dots] if panel.has_zero_line else [intervals, dots],
     }
 
 
-def drawn() -> bytes:
-    """Return the PNG."""
-    found = values()
-    rows = list(dict.fromkeys(one["row"] for one in found))
-    spec = {key: one for key, one in template("lines").items() if key in ("$schema", "config")} | {
-        "data": {"values": found},
-        "hconcat": [panel(name, rows, not i) for i, name in enumerate(PANELS)],
-        "spacing": 8,
-    }
-    return image(vl_convert.vegalite_to_svg(on_paper(spec, {}), allowed_base_urls=[]), "png")
+def overview_png() -> bytes:
+    """Return the picture."""
+    marks = [*study_marks(), *room_marks()]
+    rows = list(dict.fromkeys(mark.row for mark in marks))
+    first, *more = PANELS
+    panels = [panel_spec(first, rows, with_names=True)]
+    panels += [panel_spec(panel, rows, with_names=False) for panel in more]
+    values = [asdict(mark) for mark in marks]
+    return png_of({"data": {"values": values}, "hconcat": panels, "spacing": 8})
 
 
 if __name__ == "__main__":
-    FIGURE.write_bytes(drawn())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path, help="the PNG")
+    parser.parse_args().out.write_bytes(overview_png())

@@ -1,35 +1,37 @@
-"""Write docs/pictures: what six encodings do at their initial values, as `posenc show` draws it.
+"""Draw what six encodings do at their initial values, as `posenc show` does, for docs/pictures/.
 
-From the root of a clone: python scripts/docs/pictures.py [NAME...]
-PNG of 256 colours: half the size of SVG for maps, a quarter of the plain PNG.
+    python scripts/docs/pictures.py [NAME ...]
+
+A PNG of 256 colours has half the size of an SVG for maps, and a quarter of the plain PNG.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from pathlib import Path
 
 from PIL import Image
+from posenc_output import ROOT, run_posenc
 
-from posenc.cli.show import picture_of
-from posenc.config.overrides import CommandLine
-from posenc.pictures.draw import picture_bytes
-
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("rope", "alibi", "sinusoidal", "t5", "kerple_log", "fire")
 
 
-def picture(name: str) -> bytes:
-    """The PNG of `posenc show encoding=NAME`, made small."""
-    plain = picture_bytes(picture_of(CommandLine([f"encoding={name}"])), "png")
-    image = Image.open(io.BytesIO(plain)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+def small_picture(name: str) -> bytes:
+    """Return the PNG of `posenc show encoding=NAME` with 256 colours."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "plain.png"
+        run_posenc(f"posenc show encoding={name} --out {plain}")
+        picture = Image.open(plain).convert("RGB")
+    small = picture.quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
+    small.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[1:] or NAMES:
-        (FOLDER / f"{name}.png").write_bytes(picture(name))
+        (FOLDER / f"{name}.png").write_bytes(small_picture(name))
