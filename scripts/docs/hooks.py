@@ -1,7 +1,7 @@
 """Let mkdocs build the site from pages that also read well as files on GitHub.
 
-Pages link to files outside `docs/`, such as `../posenc/encodings/base.py`. Some of them are pages of the site.
-The code is not, and then the link becomes the bare name of the file.
+Pages link to files outside `docs/`, such as `../posenc/encodings/base.py`. Some are pages of the site. The
+code is not, and then the link becomes the bare name of the file.
 """
 
 from __future__ import annotations
