@@ -1,0 +1,168 @@
+"""Losses over documents: one division at the end, and the jackknife that says what documents leave uncertain.
+
+The independent units of the test data are documents. Where the corpus names at least MIN_GROUPS groups of them
+(folders, books), the groups are the units instead, because texts of one folder are alike: by SymPy's folders
+the standard error of RoPE's change at 8T was 1.45 times too small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+
+from annotated_types import Ge, Gt, Lt
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.statistics.intervals import DocumentPart, Estimate, mean_and_spread
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIN_DOCUMENTS = 10  # fewer: no interval, because it would promise more than it holds
+FEW_DOCUMENTS = 30  # fewer: an interval, and callers warn
+MIN_GROUPS = 20  # fewer: documents count as independent
+Per = Literal["targets", "bytes"]
+
+Number = Annotated[float, Gt(-1e100), Lt(1e100)]  # sums and squares of more overflow
+Count = Annotated[int, Ge(0), Lt(2**63)]
+Positive = Annotated[int, Gt(0), Lt(2**63)]
+
+
+class PerDocument(TypedDict):
+    """Sums and counts by document, aligned lists; paired statistics are made from them later."""
+
+    document: list[Count]  # the document's index in its split
+    nats: list[Number]  # summed loss of its targets
+    targets: list[Positive]
+    bytes: list[Count]  # bytes of text that its targets stand for
+    group: NotRequired[list[Count]]  # of the document (folder, book), where the corpus has groups
+
+
+Sample = Mapping[str, Any]  # a PerDocument, or its columns as arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """The loss of one record, sum by count, and what it is without one unit (document or group) each."""
+
+    documents: int
+    value: float
+    left_out: np.ndarray  # (D,) in the order of documents or groups
+    freedom: float  # effective number of units - 1
+
+
+def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
+    """Return the loss in nats per token, or with per="bytes" in bits per byte.
+
+    Raises ValueError where the counts are 0 (a probe of random tokens has no bytes).
+    """
+    import numpy as np
+
+    sums: np.ndarray = np.asarray(sample["nats"], dtype=np.float64)
+    counts: np.ndarray = np.asarray(sample[per], dtype=np.float64)
+    documents = sample["document"]
+    if by_group:
+        _, inverse = np.unique(np.asarray(sample["group"]), return_inverse=True)
+        sums = np.bincount(inverse, weights=sums)
+        counts = np.bincount(inverse, weights=counts)
+    elif documents != sorted(documents):
+        order = np.argsort(np.asarray(documents))  # each document comes once
+        sums = sums[order]
+        counts = counts[order]
+    if per == "bytes":
+        counts = counts * math.log(2)
+    total = sums.sum()
+    size = counts.sum()
+    if not size > 0:
+        raise ValueError(f"no {per} to divide by")
+    rest = size - counts
+    left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+    freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
+    return Ratio(len(sums), float(total / size), left_out, freedom)
+
+
+def ratios_of(samples: Sequence[Sample], per: Per) -> list[Ratio]:
+    """Return their ratios by group where every sample names at least MIN_GROUPS, else by document."""
+    by_group = all(len(set(sample.get("group") or ())) >= MIN_GROUPS for sample in samples)
+    return [ratio_of(sample, per, by_group) for sample in samples]
+
+
+def document_part(first: Sequence[Ratio], second: Sequence[Ratio] = ()) -> DocumentPart:
+    """Return the jackknife variance of mean(first) - mean(second), and its degrees of freedom.
+
+    All ratios are of the same units. Without `second` it is the variance of mean(first). The variance is None
+    below MIN_DOCUMENTS.
+    """
+    import numpy as np
+
+    left_out = np.mean([ratio.left_out for ratio in first], axis=0)
+    if second:
+        left_out = left_out - np.mean([ratio.left_out for ratio in second], axis=0)
+    freedom = min(ratio.freedom for ratio in (*first, *second))
+    if first[0].documents < MIN_DOCUMENTS:
+        return None, freedom
+    return jackknife_variance(left_out), freedom
+
+
+def jackknife_variance(left_out: np.ndarray) -> float:
+    """Return the variance of a statistic from its values without one unit each."""
+    n = len(left_out)
+    return float((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum())
+
+
+def ratio_interval(
+    sums: Sequence[float], counts: Sequence[float], groups: Sequence[int] | None = None
+) -> list[float] | None:
+    """Return the 95% interval of sum(sums) / sum(counts) over documents; None below MIN_DOCUMENTS.
+
+    A jackknife-t: leave one document (or group) out at a time. The degrees of freedom are those of the
+    effective number, (sum c)^2 / sum c^2 - 1, because a few long documents carry most of the counts: with 30
+    of log-normal length (sigma 1.5) a simulated 95% interval covered 92%, with n - 1 it covered 88%.
+    """
+    sample = {"document": range(len(sums)), "nats": sums, "targets": counts, "group": groups}
+    (ratio,) = ratios_of([sample], "targets")
+    interval = Estimate(ratio.value, 0.0, *document_part([ratio])).interval()
+    return None if interval is None else list(interval)  # a list, as JSON has it
+
+
+def difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate:
+    """Return the mean of a - b over seeds, paired by seed and document. `pairs` has (a, b) of each seed.
+
+    Units as in ratio_of, which also says when it raises ValueError. Both samples of a pair have the same
+    documents, and a document is left out of both at once, so that its own difficulty cancels. For two
+    tokenizers it is the difference of two ratios over the same documents.
+    """
+    ratios = ratios_of([sample for pair in pairs for sample in pair], per)
+    first = ratios[::2]
+    second = ratios[1::2]
+    changes = [a.value - b.value for a, b in zip(first, second, strict=True)]
+    mean, spread = mean_and_spread(changes)
+    seed_variance = (spread or 0.0) ** 2 / len(pairs)
+    seed_freedom = max(len(pairs) - 1, 1)
+    return Estimate(mean, seed_variance, *document_part(first, second), seed_freedom=seed_freedom)
+
+
+def difference_if_any(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:
+    """Return the mean difference; None without pairs or without anything to divide by."""
+    try:
+        return difference(pairs, per) if pairs else None
+    except ValueError:
+        return None
+
+
+def on_shared_documents(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples cut to the documents that all of them have; an empty list without such documents."""
+    lists = [sample["document"] for sample in samples]
+    if all(documents == lists[0] for documents in lists):
+        return list(samples)
+    shared = set(lists[0]).intersection(*lists)
+    if not shared:
+        return []
+    return [_cut(sample, shared) for sample in samples]
+
+
+def _cut(sample: Sample, documents: set[int]) -> Sample:
+    indices = [i for i, document in enumerate(sample["document"]) if document in documents]
+    return {key: [values[i] for i in indices] for key, values in sample.items()}
