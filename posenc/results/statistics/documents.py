@@ -1,8 +1,8 @@
-"""Losses over documents: one division at the end, and the jackknife that says what documents leave uncertain.
+"""Losses over documents: one division at the end, and the jackknife for what documents leave uncertain.
 
-The independent units of the test data are documents. Where the corpus names at least MIN_GROUPS groups of them
-(folders, books), the groups are the units instead, because texts of one folder are alike: by SymPy's folders
-the standard error of RoPE's change at 8T was 1.45 times too small.
+The independent units of the test data are documents. Where the corpus names at least MIN_GROUPS groups of
+them (folders, books), the groups are the units instead, because texts of one folder are alike: by SymPy's
+folders the standard error of RoPE's change at 8T was 1.45 times too small.
 """
 
 from __future__ import annotations

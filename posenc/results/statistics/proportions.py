@@ -12,8 +12,8 @@ def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval
     """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1.
 
     By hand, because scipy.stats, whose binomtest has it, takes 0.6 to 1 s to import, more than the rest of
-    `posenc compare` over a hundred runs. The mean of several shares need not be a whole number of `count`, and
-    binomtest takes whole numbers only.
+    `posenc compare` over a hundred runs. The mean of several shares need not be a whole number of `count`,
+    and binomtest takes whole numbers only.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     middle = share + z * z / (2 * count)
@@ -29,8 +29,8 @@ def wilson_over_seeds(
 ) -> Interval:
     """Return the interval of a mean share of `count` windows each over `seeds`.
 
-    Wilson's over the windows, which all seeds share, joined with Student's t over the seeds by the root of the
-    sum of squares. `spread` is the standard deviation over seeds; None for one seed.
+    Wilson's over the windows, which all seeds share, joined with Student's t over the seeds by the root of
+    the sum of squares. `spread` is the standard deviation over seeds; None for one seed.
     """
     low, high = wilson(share, count, confidence)
     if spread is None:
@@ -47,7 +47,7 @@ def wilson_over_seeds(
 def is_clearly_above(
     first: float, first_interval: Interval, second: float, second_interval: Interval
 ) -> bool:
-    """Tell whether the interval of first - second lies above 0 (Newcombe 1998, method 10, from both intervals)."""
+    """Tell whether the interval of first - second lies above 0 (Newcombe 1998, from both intervals)."""
     first_low, _ = first_interval
     _, second_high = second_interval
     return first - second > math.hypot(first - first_low, second_high - second)

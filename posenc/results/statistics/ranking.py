@@ -57,14 +57,13 @@ class RankedRow:
     method: Method
 
 
-def compare_with(
-    samples: Sequence[Samples | None], reference: int | None, metric: str
-) -> dict[int, Versus]:
+def compare_with(samples: Sequence[Samples | None], reference: int | None, metric: str) -> dict[int, Versus]:
     """Return each ranked row of a column against row `reference`, or against the lowest mean (None).
 
     `samples` are those of each row; None: the row is not ranked. Holm (1979) corrects for the R - 1
-    comparisons, one-sided. Against the lowest mean both sides count, because that row may be the lowest by luck
-    (Hsu 1984). The baseline itself is left out. The result is empty below two rows or without shared documents.
+    comparisons, one-sided. Against the lowest mean both sides count, because that row may be the lowest by
+    luck (Hsu 1984). The baseline itself is left out. The result is empty below two rows or without shared
+    documents.
     """
     rows = ranked_rows(samples)
     if len(rows) < 2 or reference not in {None, *rows}:

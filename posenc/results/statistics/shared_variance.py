@@ -27,9 +27,9 @@ def shared_variances(rows: tuple[tuple[float, ...], ...]) -> Shared | None:
     """Return the variance of each row's seeds and its degrees of freedom; None where rows must not share.
 
     `rows` has the loss of each seed in bits per byte. A row's variance is the mean of its own and of the
-    trend's, weighted by degrees of freedom: three seeds that agree by luck get the variance that is usual for
-    rows like theirs. None below ROWS rows or SEEDS seeds, where the check fails, or where most rows' seeds are
-    equal.
+    trend's, weighted by degrees of freedom: three seeds that agree by luck get the variance that is usual
+    for rows like theirs. None below ROWS rows or SEEDS seeds, where the check fails, or where most rows'
+    seeds are equal.
     """
     import numpy as np
 
@@ -47,14 +47,13 @@ def shared_variances(rows: tuple[tuple[float, ...], ...]) -> Shared | None:
     return tuple(zip(shared.tolist(), freedom.tolist(), strict=True))
 
 
-def _moderate(
-    variances: np.ndarray, size: np.ndarray, freedom: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return shared variances and degrees of freedom of the rows' own (..., R), with a trend over `size` (R,).
+def _moderate(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return shared variances and degrees of freedom from the rows' own (..., R), with a trend over `size`.
 
     The trend is a line of log variance that never falls. How much the rows scatter around it beyond chance
-    gives the prior's degrees of freedom, at most MOST_PRIOR. Student's t counts half of them, as few rows tell
-    them badly: with all of them, as limma has it, intervals covered 92% of the study's held-out seeds, so 95%.
+    gives the prior's degrees of freedom, at most MOST_PRIOR. Student's t counts half of them, as few rows
+    tell them badly: with all of them, as limma has it, intervals covered 92% of the study's held-out seeds,
+    so 95%.
     """
     import numpy as np
     from scipy.special import digamma, polygamma

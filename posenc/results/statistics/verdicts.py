@@ -1,6 +1,7 @@
-"""Words for a row's own change, with margins in bits per byte, so that a word means the same for every tokenizer.
+"""Words for a row's own change.
 
-The margins were set before any encoding was measured.
+Margins are in bits per byte, so that a word means the same for every tokenizer. They were set before any
+encoding was measured.
 """
 
 from __future__ import annotations

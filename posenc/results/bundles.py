@@ -1,0 +1,96 @@
+"""Bundles: many runs without weights in one file, to keep beside a paper and to compare from.
+
+A bundle is gzipped JSON lines: a head, then for each run its name, status, settings and results.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from posenc.core.errors import safe_name
+from posenc.results.files import parse_object, read_file
+from posenc.results.records import SCHEMA_VERSION, PerDocument, other_schema
+from posenc.results.runs import Run, with_results
+from posenc.settings.stored import checked_settings
+
+SUFFIX = ".runs.jsonl.gz"
+HEAD = "posenc_bundle"
+DIGITS = 7  # of the sums by document: a table shows three to five, and more digits do not compress
+MOST_PACKED = 50  # times smaller than its content; real bundles are 5 to 10 times smaller
+STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
+
+
+def load_bundle(path: Path) -> Iterator[Run]:
+    """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
+    try:
+        for line in unpacked(read_file(path.parent, path.name) or b""):
+            yield _run(path, line)
+    except (OSError, ValueError) as error:
+        yield Run(path, problem=str(error) or type(error).__name__)
+
+
+def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
+    """Return the run of a line, with a problem where it cannot be used."""
+    status = line.get("status")
+    name = safe_name(str(line.get("name"))) or "unnamed"
+    run = Run(bundle / name, status=status if isinstance(status, dict) else {})
+    results = line.get("results")
+    try:
+        if line.get("config") is not None:
+            run = replace(run, settings=checked_settings(line["config"]))
+        if results is None and run.status.get("status") == "diverged":
+            return run
+        return with_results(run, results or {})
+    except ValueError as error:
+        return replace(run, problem=str(error))
+
+
+def bundled(run: Run) -> bytes:
+    """Return a run as a line of a bundle: no host, no process; of its owner's folders only `data.paths`."""
+    import orjson
+
+    config = None if run.settings is None else run.settings.with_changes(runs_dir="runs").plain()
+    results = None
+    if run.facts is not None:
+        records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
+        results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records}
+    status = {key: run.status[key] for key in STATUS_FIELDS if key in run.status}
+    line = {"name": run.name, "status": status, "config": config, "results": results}
+    return orjson.dumps(line) + b"\n"
+
+
+def _rounded(sums: PerDocument | None) -> Mapping[str, Any] | None:
+    if sums is None:
+        return None
+    return {**sums, "nats": [float(f"{value:.{DIGITS}g}") for value in sums["nats"]]}
+
+
+def packed(lines: Sequence[bytes]) -> bytes:
+    """Return the bundle of these lines: the same bytes for the same lines."""
+    head = f'{{"{HEAD}":1,"schema_version":{SCHEMA_VERSION},"runs":{len(lines)}}}\n'.encode()
+    return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
+
+
+def unpacked(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a bundle, one for each run. Raises ValueError for a damaged or foreign bundle."""
+    unzip = zlib.decompressobj(wbits=31)  # 31: gzip
+    most = MOST_PACKED * len(data) + 10_000
+    try:
+        first, *lines = unzip.decompress(data, most).splitlines() or [b""]
+    except zlib.error as error:
+        raise ValueError(f"damaged ({error})") from error
+    head = parse_object(first, "head")
+    if head.get(HEAD) != 1:
+        raise ValueError("not a bundle of runs")
+    version = head.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(other_schema(version))
+    for number, line in enumerate(lines, 2):
+        yield parse_object(line, f"line {number}")
+    if not unzip.eof or len(lines) != head.get("runs"):
+        raise ValueError(f"damaged, or longer than {most} bytes ({len(lines)} of {head.get('runs')} runs)")

@@ -1,0 +1,294 @@
+"""Columns and cells of a comparison: a row's numbers at one window length, or in one bin of its curves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.results.measurements import Measurement, Member, pairs_of
+from posenc.results.numbers import as_text
+from posenc.results.records import BREAK, Curve, Metric
+from posenc.results.runs import Run
+from posenc.results.statistics.documents import Sample, difference_if_any
+from posenc.results.statistics.intervals import Interval, mean_and_spread
+from posenc.results.statistics.ranking import Versus
+from posenc.results.statistics.verdicts import SAME_WORD, verdict
+
+NOT_MEASURED = "not measured"
+# Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
+INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
+SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
+LONGEST_NOTE = 12  # characters of a note that a cell has room for
+
+
+@dataclass(frozen=True)
+class Column:
+    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
+
+    multiple: float  # of T; of a bin its last position
+    window: int | None  # tokens; of a bin its last position
+    targets: int | None
+    documents: int | None
+    shown: bool = True  # in tables; programs get all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Numbers in the comparison's metric; null where there are none, and then `note` says why."""
+
+    multiple: float  # of T
+    window: int | None  # tokens
+    mean: float | None = None  # over seeds
+    spread: float | None = None  # standard deviation over seeds; null for one seed
+    change: float | None = None  # against the run as trained at W = T on the same targets, mean over seeds
+    change_spread: float | None = None  # standard deviation of the paired differences over seeds
+    change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
+    seeds: int = 0  # that the mean is of
+    note: str | None = None
+    verdict: str | None = None  # on the change; null where a seed is missing for being bad
+    verdict_change: float | None = None  # the change in bits per byte, whatever the metric
+    verdict_ci95: Interval | None = None  # of it, over seeds and documents (one seed: documents)
+    versus_best: Versus | None = None  # against the row with the lowest mean of the column
+    targets_hash: str | None = None
+    targets: int | None = None  # that were scored in each seed; null where the seeds differ
+    documents: int | None = None  # that they are in
+    rankable: bool = False  # no seed is left out for being bad
+    versus_baseline: Versus | None = None  # against the row that was asked for
+
+
+@dataclass(frozen=True)
+class CurveSummary:
+    """Where a row's curves past T break, in tokens."""
+
+    train_length: int  # T
+    breaks_at: tuple[int | None, ...]  # of each seed: the first position that is surely 0.1 nats above T
+    holds: tuple[bool, ...]  # of each seed: no position past T can be 0.1 nats above T; else it is unclear
+
+
+def single(values: Iterable[Any]) -> Any:
+    """Return the value that all of them have; None where they differ or there is none."""
+    distinct = {as_text(value): value for value in values}
+    return next(iter(distinct.values())) if len(distinct) == 1 else None
+
+
+# --- columns
+
+
+def columns_of(members: Sequence[Member]) -> tuple[Column, ...]:
+    """Return a column for each window length that any run was measured at, and for each bin of curves."""
+    by_multiple: dict[float, list[Measurement]] = defaultdict(list)
+    for member in members:
+        for multiple, measurement in member.at.items():
+            by_multiple[multiple].append(measurement)
+    longest = max(by_multiple, default=0.0)
+    return tuple(
+        _column(multiple, measurements, longest) for multiple, measurements in sorted(by_multiple.items())
+    )
+
+
+def _column(multiple: float, measurements: Sequence[Measurement], longest: float) -> Column:
+    scored = [measurement for measurement in measurements if measurement.targets]
+    return Column(
+        multiple=multiple,
+        window=single(measurement.window for measurement in measurements),
+        targets=single(measurement.targets for measurement in scored),
+        documents=single(measurement.documents for measurement in scored),
+        shown=all(measurement.rise is None for measurement in measurements) or _is_octave(multiple, longest),
+    )
+
+
+def _is_octave(multiple: float, longest: float) -> bool:
+    """Return whether tables show this bin: those that end at powers of two and the last one."""
+    octave = math.log2(multiple)
+    is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+    return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power)
+
+
+# --- cells
+
+
+@dataclass(frozen=True)
+class _Seed:
+    """A seed with a number in a cell."""
+
+    measurement: Measurement
+    base: Measurement | None  # at its crop line
+    value: float
+    change: float | None  # None without a number at T
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The change of a cell's seeds against T, in the metric."""
+
+    mean: float | None = None
+    spread: float | None = None
+    ci95: Interval | None = None
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The word for a change, and the change in bits per byte that it is about."""
+
+    word: str | None = None
+    change: float | None = None
+    ci95: Interval | None = None
+
+
+def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cell:
+    """Return the cell of a row at one window length, or of one bin of its curves. It has no rank yet."""
+    measurements = [member.at.get(multiple) for member in members]
+    seeds = _seeds(members, multiple, metric)
+    reasons = _reasons(members, multiple, metric)
+    mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
+    pairs = _pairs(seeds)
+    change = _change(seeds, pairs, metric)
+    represents_row = bool(seeds) and set(reasons) <= INNOCENT
+    rankable = represents_row and all(seed.measurement.sums for seed in seeds)
+    judged = _verdict(pairs) if rankable and len(pairs) == len(seeds) else _Verdict()
+    counts = single((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
+    targets, documents = counts or (None, None)
+    return Cell(
+        multiple=multiple,
+        window=single(measurement.window for measurement in measurements if measurement),
+        mean=mean,
+        spread=spread,
+        change=change.mean,
+        change_spread=change.spread,
+        change_ci95=change.ci95,
+        seeds=len(seeds),
+        note=_note(seeds, reasons, len(members)),
+        verdict=judged.word,
+        verdict_change=judged.change,
+        verdict_ci95=judged.ci95,
+        targets_hash=single(seed.measurement.target_set.targets_hash for seed in seeds),
+        targets=targets,
+        documents=documents,
+        rankable=rankable,
+    )
+
+
+def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_Seed]:
+    """Return the seeds with a number, each with its change."""
+    seeds = []
+    for member in members:
+        measurement = member.at.get(multiple)
+        value = None if measurement is None else measurement.value(metric)
+        if measurement is None or value is None:
+            continue
+        change = measurement.rise  # of a bin: over the level at T in the same passes
+        at_t = None if member.base is None else member.base.value(metric)
+        if change is None and at_t is not None:
+            change = value - at_t
+        seeds.append(_Seed(measurement, member.base, value, change))
+    return seeds
+
+
+def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Counter[str]:
+    """Return why seeds have no number, with how many of them."""
+    reasons: Counter[str] = Counter()
+    for member in members:
+        measurement = member.at.get(multiple)
+        if measurement is None or measurement.value(metric) is None:
+            reasons[_reason(member.run, measurement)] += 1
+    return reasons
+
+
+def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
+    """Return the sums by document of each seed, here and at its crop line."""
+    return [
+        pair
+        for seed in seeds
+        if seed.base is not seed.measurement
+        for pair in pairs_of(seed.measurement, seed.base)
+    ]
+
+
+def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metric: Metric) -> _Change:
+    """Return the change; empty where a seed lacks its number at T.
+
+    The change of some seeds would not fit the loss of all of them beside it.
+    """
+    changes = [seed.change for seed in seeds if seed.change is not None]
+    if not seeds or len(changes) < len(seeds) or not all(map(math.isfinite, changes)):
+        return _Change()
+    mean, spread = mean_and_spread(changes)
+    if len(seeds) > 1 or metric == "ppl":
+        return _Change(mean, spread)
+    estimate = difference_if_any(pairs, "targets" if metric == "nats" else "bytes")
+    interval = seeds[0].measurement.rise_ci95 if estimate is None else estimate.interval()
+    return _Change(mean, spread, interval)
+
+
+def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
+    """Return the verdict on a change; empty without bytes."""
+    change = difference_if_any(pairs, "bytes")
+    if change is None:
+        return _Verdict()
+    is_copy = all(here["nats"] == at_t["nats"] for here, at_t in pairs)  # one measurement, stored twice
+    word = SAME_WORD if is_copy else verdict(change)
+    return _Verdict(word, change.value, change.interval())
+
+
+def _note(seeds: Sequence[_Seed], reasons: Counter[str], members: int) -> str | None:
+    """Return which seeds have no number and why: `1 of 3 diverged`, or `diverged` where none has one."""
+    notes = []
+    for reason, count in sorted(reasons.items()):
+        notes.append(f"{count} of {members} {reason}" if seeds else reason)
+    with_change = sum(seed.change is not None for seed in seeds)
+    if 0 < with_change < len(seeds):
+        notes.append(f"{with_change} of {len(seeds)} with 1x")
+    return ", ".join(notes) or None
+
+
+def _reason(run: Run, measurement: Measurement | None) -> str:
+    """Return why a seed has no number."""
+    if measurement is not None:
+        return "no bytes" if measurement.note is None else short_note(measurement.note)
+    if run.problem is None and run.state == "finished":
+        return "no results" if run.facts is None else NOT_MEASURED
+    return run.state
+
+
+def short_note(note: str) -> str:
+    """Return the first words of a note, as they fit into a cell: `oom`, `n/a`, `refused`."""
+    match = re.match(r"[A-Za-z/]+", note)
+    return match.group()[:LONGEST_NOTE] if match else "no number"
+
+
+def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
+    """Return the sums by document of each seed of a row at one window length."""
+    samples: dict[int, Sample] = {}
+    for member in members:
+        measurement = member.at.get(multiple)
+        if member.run.seed is not None and measurement is not None and measurement.sums:
+            samples[member.run.seed] = measurement.sums
+    return samples
+
+
+# --- curves
+
+
+def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
+    """Return where the curves of a row's seeds break; None without a curve."""
+    measured = [one for member in members for one in member.recorded if one.curve is not None]
+    if not measured:
+        return None
+    train_length = measured[0].train_length
+    curves = [one.curve for one in measured if one.curve is not None]
+    return CurveSummary(
+        train_length=train_length,
+        breaks_at=tuple(curve["breaks_at"] for curve in curves),
+        holds=tuple(_holds(curve, train_length) for curve in curves),
+    )
+
+
+def _holds(curve: Curve, train_length: int) -> bool:
+    """Return whether there are bins past T, and each has its whole interval below a break."""
+    bins = zip(curve["edges"][:-1], curve["rise_ci95"], strict=True)
+    past = [interval for start, interval in bins if start > train_length]
+    return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)

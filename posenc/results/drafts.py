@@ -1,0 +1,214 @@
+"""Drafts of tables: which rows and columns a request gives, before any number is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from posenc.core.errors import UserError
+from posenc.results.cells import Column, columns_of
+from posenc.results.grouping import RowGroup, group_runs, one_ranking, split_runs
+from posenc.results.identity import mixed_values
+from posenc.results.measurements import Member
+from posenc.results.recall import LEVEL
+from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.runs import Run
+
+ALL = "all"  # a request's protocol: a table for each one measured
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What is compared and shown; the defaults choose everything, in the order of names.
+
+    `rows`, `columns`, `sort` and `baseline` apply to the tables that have such rows and columns.
+    """
+
+    protocol: str = HEADLINE  # or ALL
+    metric: Metric = "nats"
+    rows: Sequence[str] = ()  # labels or encodings, globs; shown in this order
+    columns: Sequence[float] = ()  # multiples of T
+    sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
+    baseline: str | None = None  # the row that is subtracted from the others
+    allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
+    recall_level: float = LEVEL  # per cent within T: a row below it did not learn
+
+
+EVERYTHING = CompareRequest()
+
+
+def protocols_of(runs: Sequence[Run]) -> list[str]:
+    """Return the protocols that any of the runs has records of; the headline first, no reference."""
+    names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
+    return sorted(names, key=lambda name: (name != HEADLINE, name))
+
+
+def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
+    """Return the tables that a request asks for, in their order. Raises UserError for what no table has."""
+    _check(runs, request)
+    drafts = _with_chosen_rows(_all_drafts(runs, request), request.rows)
+    return _with_columns(drafts, request.columns)
+
+
+def _check(runs: Sequence[Run], request: CompareRequest) -> None:
+    """Refuse a request that no runs could fulfil. Raises UserError."""
+    if not 0 <= request.recall_level <= 100:  # nan, too
+        raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
+    if request.metric not in METRICS:
+        raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
+    if not runs:
+        raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The rows and columns of a table."""
+
+    protocol: str
+    metric: Metric
+    values: dict[str, str]  # what tells it from the other tables
+    mixed: dict[str, list[str]]  # what its rows differ in and should not
+    groups: tuple[RowGroup, ...]
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def members(self) -> list[Member]:
+        """The members of its rows that have numbers."""
+        return [member for group in self.groups for member in group.members if member.at]
+
+
+def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
+    """Return the tables in their order, with all rows and no columns. Raises UserError."""
+    measured = protocols_of(runs)
+    if measured and request.protocol not in (ALL, *measured):
+        hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
+        allowed = [*measured, ALL]
+        raise UserError("--protocol", request.protocol, "no run has measured it", allowed=allowed, hint=hint)
+    protocols = [request.protocol]
+    if request.protocol == ALL:
+        protocols = measured or [HEADLINE]
+    drafts = []
+    for protocol in protocols:
+        rankings = [one_ranking(runs, protocol)] if request.allow_mixed else split_runs(runs, protocol)
+        for ranking in rankings:
+            metric = _metric(request, protocol, ranking.members)
+            if ranking.members or not measured or request.protocol != ALL:
+                groups = tuple(group_runs(ranking))
+                drafts.append(Draft(protocol, metric, ranking.values, {}, groups))
+    return drafts
+
+
+def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -> Metric:
+    """Return the metric of a table; curves are in nats per token alone. Raises UserError."""
+    has_curves = any(one.curve is not None for member in members for one in member.recorded)
+    if not has_curves or request.metric == "nats":
+        return request.metric
+    if request.protocol != ALL:
+        raise UserError("--metric", request.metric, f"{protocol} is in nats per token", allowed=["nats"])
+    return "nats"
+
+
+def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[Draft]:
+    """Return the tables with the rows that are asked for, without those that have none. Raises UserError.
+
+    A table keeps the values that still tell it from the others, a row the values in which its table differs.
+    """
+    groups = [group for draft in drafts for group in draft.groups]
+    for pattern in patterns:
+        if not any(group.fits(pattern) for group in groups):
+            names = sorted({name for group in groups for name in group.names})
+            raise UserError("--rows", pattern, "there is no such row", allowed=names)
+    if patterns:
+        drafts = [replace(draft, groups=_chosen(draft.groups, patterns)) for draft in drafts]
+        drafts = [draft for draft in drafts if draft.groups]
+    shared = _shared_keys([draft.values for draft in drafts])
+    return [_with_mixed(draft, shared) for draft in drafts]
+
+
+def _chosen(groups: Sequence[RowGroup], patterns: Sequence[str]) -> tuple[RowGroup, ...]:
+    """Return the rows that fit a pattern, in the order of the patterns."""
+    indices = [index for pattern in patterns for index, group in enumerate(groups) if group.fits(pattern)]
+    return tuple(groups[index] for index in dict.fromkeys(indices))
+
+
+def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
+    """Return the keys that have the same value in all tables."""
+    keys = {key for values in tables for key in values}
+    return {key for key in keys if len({values.get(key) for values in tables}) == 1}
+
+
+def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
+    """Return the table without the values that all tables share, and with what its own rows differ in."""
+    mixed = mixed_values(draft.members)
+    by_run: dict[Path, dict[str, str]] = {}
+    for member, values in zip(draft.members, mixed, strict=True):
+        by_run[member.run.path] = values
+    keys = mixed[0] if mixed else {}
+    return replace(
+        draft,
+        values={key: value for key, value in draft.values.items() if key not in shared},
+        mixed={key: sorted({values[key] for values in mixed}) for key in keys},
+        groups=tuple(replace(group, mixed=_mixed_of(group, by_run)) for group in draft.groups),
+    )
+
+
+def _mixed_of(group: RowGroup, by_run: Mapping[Path, dict[str, str]]) -> dict[str, str]:
+    """Return the values of a row: those of its first run that has some."""
+    for member in group.members:
+        if member.run.path in by_run:
+            return by_run[member.run.path]
+    return {}
+
+
+def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:
+    """Give each table the columns that are asked for, or all if it has none of them. Raises UserError."""
+    every = [columns_of(draft.members) for draft in drafts]
+    measured = {column.multiple for columns in every for column in columns}
+    for multiple in multiples:
+        if not any(_is_near(multiple, other) for other in measured):
+            hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
+            allowed = ", ".join(f"{other:g}x" for other in sorted(measured))
+            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
+    return [
+        replace(draft, columns=_columns_near(columns, multiples) or columns)
+        for draft, columns in zip(drafts, every, strict=True)
+    ]
+
+
+def _columns_near(columns: Sequence[Column], multiples: Sequence[float]) -> tuple[Column, ...]:
+    return tuple(
+        replace(column, shown=True)
+        for column in columns
+        if any(_is_near(multiple, column.multiple) for multiple in multiples)
+    )
+
+
+def _is_near(multiple: float, other: float) -> bool:
+    return math.isclose(multiple, other, rel_tol=1e-4)
+
+
+# --- the baseline
+
+
+def find_baseline(draft: Draft, name: str) -> int:
+    """Return the index of the row that `name` means: a full label, a label, or an encoding with one row.
+
+    Raises UserError.
+    """
+    names: list[Callable[[RowGroup], set[str]]] = [
+        lambda group: {group.full_label},
+        lambda group: {group.label},
+        lambda group: group.names,
+    ]
+    matches: list[int] = []
+    for names_of in names:
+        matches = [index for index, group in enumerate(draft.groups) if name in names_of(group)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            break
+    problem = "stands for several rows" if matches else "there is no such row among those shown"
+    allowed = [draft.groups[index].full_label for index in matches or range(len(draft.groups))]
+    raise UserError("--baseline", name, problem, allowed=allowed)

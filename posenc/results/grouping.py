@@ -1,0 +1,343 @@
+"""Group runs: which can share a ranking, which are seeds of one row, and what a row is called."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from posenc.results.identity import (
+    OPTIONS,
+    differing,
+    kind_of,
+    knob_words,
+    mixed_values,
+    options_of,
+    row_name,
+    settings_of,
+    sizes_of,
+    tuned_rate,
+)
+from posenc.results.measurements import Member, select
+from posenc.results.runs import Run
+
+CODE = "code"  # the key in a row's settings that tells runs of other code apart
+
+
+# --- runs that can share a ranking
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Runs that can stand in one ranking."""
+
+    values: dict[str, str]  # what tells it from the other rankings
+    runs: tuple[Run, ...]
+    members: tuple[Member, ...]  # of its runs with numbers
+
+
+def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
+    """Return all runs as one ranking, although they may differ in what they were trained and measured on."""
+    return Ranking({}, tuple(runs), tuple(select(runs, protocol)))
+
+
+def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
+    """Return the rankings that the runs make, most runs first.
+
+    Runs without numbers join the first ranking with runs of their settings, else of their size, else the
+    last.
+    """
+    rankings = sorted(_alike(runs, protocol), key=_most_runs_first)
+    if not rankings:
+        return [Ranking({}, tuple(runs), ())]
+    if len(rankings) == 1:
+        return [Ranking({}, tuple(runs), rankings[0].members)]
+    measured = {run.path for ranking in rankings for run in ranking.runs}
+    unmeasured = [run for run in runs if run.path not in measured]
+    if not unmeasured:
+        return rankings
+    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
+    joined: dict[int, list[Run]] = defaultdict(list)
+    for run in unmeasured:
+        joined[_ranking_of(run, kinds)].append(run)
+    return [replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)]
+
+
+def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
+    return -len(ranking.runs), sorted(ranking.values.items())
+
+
+def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int:
+    """Return the index of the ranking that a run without numbers joins."""
+    kind = kind_of(run)
+    _, size = kind
+    for index, kinds_there in enumerate(kinds):
+        if kind in kinds_there:
+            return index
+    for index, kinds_there in enumerate(kinds):
+        if any(size == size_there for _, size_there in kinds_there):
+            return index
+    return len(kinds) - 1
+
+
+def _alike(runs: Sequence[Run], protocol: str) -> list[Ranking]:
+    """Return the rankings of the runs with numbers."""
+    members = select(runs, protocol)
+    by_values: dict[tuple[tuple[str, str], ...], dict[Path, Run]] = defaultdict(dict)
+    for member, values in zip(members, mixed_values(members), strict=True):
+        by_values[tuple(values.items())][member.run.path] = member.run
+    if len(by_values) < 2:
+        return [
+            Ranking(dict(values), tuple(alike.values()), tuple(members))
+            for values, alike in by_values.items()
+        ]
+    # Within a ranking other keys may differ: the targets, where the corpora did.
+    return [
+        replace(inside, values=dict(values) | inside.values)
+        for values, alike in by_values.items()
+        for inside in _alike([*alike.values()], protocol)
+    ]
+
+
+# --- runs that are seeds of one row
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The runs of a row: seeds of one encoding and settings, as trained or with one test-time extension."""
+
+    encoding: str  # see identity.row_name
+    settings: dict[str, str]
+    extension: str | None = None  # as in Member
+    mixed: dict[str, str] = field(default_factory=dict)  # its values of the keys in which the runs differ
+    members: tuple[Member, ...] = ()
+    notes: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def extend(self) -> str | None:
+        """The name of its extension."""
+        return None if self.extension is None else str(json.loads(self.extension)["name"])
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any of its runs has a number."""
+        return any(member.at for member in self.members)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that there are runs of."""
+        return tuple(sorted(member.run.seed for member in self.members if member.run.seed is not None))
+
+    @property
+    def tuned(self) -> str | None:
+        """How its learning rate was chosen on validation documents; None: it was given."""
+        return next((text for member in self.members if (text := tuned_rate(member.run))), None)
+
+    @property
+    def beyond(self) -> str | None:
+        """The declared policy past T of the encoding or extension, where it has one."""
+        for member in self.members:
+            for measurement in member.at.values():
+                if measurement.beyond is not None:
+                    return measurement.beyond or None
+        if self.extension is not None:
+            return None
+        policy = self.settings.get("encoding.beyond")
+        return None if policy in (None, "null", "") else policy
+
+    @property
+    def full_label(self) -> str:
+        """The label, with what sets the row apart in a mixed table."""
+        return full_label(self.label, self.mixed)
+
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it: its label, alone and with what is mixed; encoding+extension."""
+        extended = self.encoding if self.extend is None else f"{self.encoding}+{self.extend}"
+        return {self.label, self.full_label, extended}
+
+    def fits(self, pattern: str) -> bool:
+        """Return whether a name or a glob stands for it."""
+        return pattern in self.names or bool(fnmatch.filter(self.names, pattern))
+
+
+def full_label(label: str, mixed: Mapping[str, str]) -> str:
+    """Return `rope [context length 64]`; the label alone where nothing is mixed."""
+    if not mixed:
+        return label
+    values = ", ".join(f"{key} {value}" for key, value in mixed.items())
+    return f"{label} [{values}]"
+
+
+def group_runs(ranking: Ranking) -> list[RowGroup]:
+    """Return the rows of a ranking in the order of their labels.
+
+    Runs without numbers join the row of their settings.
+    """
+    settings = _settings_with_code(ranking.runs)
+    groups = _measured_groups(ranking.members, settings)
+    with_numbers = {member.run.path for member in ranking.members}
+    for run in ranking.runs:
+        if run.path not in with_numbers:
+            groups = _with_unmeasured(groups, run, settings[run.path])
+    finished = [_with_notes(_with_distinct_seeds(group)) for group in groups]
+    return sorted(_labelled(finished), key=lambda group: (group.label, sorted(group.mixed.items())))
+
+
+def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str, str]]) -> list[RowGroup]:
+    """Return the rows of the members with numbers."""
+    by_identity: dict[_Identity, list[Member]] = defaultdict(list)
+    for member, mixed in zip(members, mixed_values(members), strict=True):
+        identity = _Identity(
+            row_name(member.run),
+            member.extension,
+            tuple(settings[member.run.path].items()),
+            tuple(mixed.items()),
+        )
+        by_identity[identity].append(member)
+    return [
+        RowGroup(
+            identity.encoding, dict(identity.settings), identity.extension, dict(identity.mixed), tuple(seeds)
+        )
+        for identity, seeds in by_identity.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """What the seeds of a row have in common."""
+
+    encoding: str
+    extension: str | None
+    settings: tuple[tuple[str, str], ...]
+    mixed: tuple[tuple[str, str], ...]
+
+
+def _settings_with_code(runs: Sequence[Run]) -> dict[Path, dict[str, str]]:
+    """Return the settings of each run, with the code of its encoding where the code differs.
+
+    Runs whose encoding code differs must not be averaged: the row would be of neither formula.
+    """
+    settings = {run.path: settings_of(run) for run in runs}
+    alike: dict[object, list[Run]] = defaultdict(list)
+    for run in runs:
+        alike[row_name(run), tuple(settings[run.path].items())].append(run)
+    for group in alike.values():
+        codes = {run.facts["code"] for run in group if run.facts is not None and "code" in run.facts}
+        if len(codes) > 1:
+            for run in group:
+                code = "unknown" if run.facts is None else run.facts.get("code", "unknown")
+                settings[run.path] = {**settings[run.path], CODE: code}
+    return settings
+
+
+def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, str]) -> list[RowGroup]:
+    """Return the rows with a run that has no numbers.
+
+    A run that diverged joins the rows of extensions too, because they lack that seed as well.
+    """
+    name = row_name(run)
+    sizes = sizes_of(run)
+    alike = [
+        index
+        for index, group in enumerate(groups)
+        if (group.encoding, group.settings) == (name, settings) and _is_of_size(group, sizes)
+    ]
+    trained = [index for index in alike if groups[index].extension is None]
+    unmeasured = [index for index in alike if not groups[index].is_measured]
+    if len(trained) == 1:
+        joined = trained
+        if run.state == "diverged":
+            mixed = groups[trained[0]].mixed
+            joined = trained + [i for i in alike if groups[i].extension and groups[i].mixed == mixed]
+    elif unmeasured:
+        joined = unmeasured[:1]
+    else:
+        return [*groups, RowGroup(name, settings, members=(Member(run),))]
+    return [
+        replace(group, members=(*group.members, Member(run))) if index in joined else group
+        for index, group in enumerate(groups)
+    ]
+
+
+def _is_of_size(group: RowGroup, sizes: dict[str, str] | None) -> bool:
+    """Return whether runs of these sizes, where they are known, can be seeds of a row."""
+    return sizes is None or all(sizes_of(member.run) in (None, sizes) for member in group.members)
+
+
+def _with_distinct_seeds(group: RowGroup) -> RowGroup:
+    """Return the row with one run a seed, by rising seed: the run with numbers, else the first by path."""
+    by_seed: dict[int, Member] = {}
+    without_seed = [member for member in group.members if member.run.seed is None]
+    notes = list(group.notes)
+    for member in sorted(group.members, key=lambda member: (not member.at, str(member.run.path))):
+        seed = member.run.seed
+        if seed is not None and by_seed.setdefault(seed, member) is not member:
+            notes.append(f"seed {seed} is there more than once, shown: {by_seed[seed].run.name}")
+    members = [by_seed[seed] for seed in sorted(by_seed)]
+    return replace(group, members=(*members, *without_seed), notes=tuple(notes))
+
+
+def _with_notes(group: RowGroup) -> RowGroup:
+    """Return the row with notes on its code and its learning rate."""
+    notes = list(group.notes)
+    if CODE in group.settings:
+        notes.append("trained by other code of its encoding than its namesake")
+    if group.tuned is not None:
+        notes.append(f"train.lr={group.settings.get('train.lr')} is tuned: {group.tuned}")
+    return replace(group, notes=tuple(notes))
+
+
+# --- labels
+
+
+def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
+    """Return the rows named by their encoding, options, and the settings in which rows of it differ."""
+    by_encoding: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for group in groups:
+        by_encoding[group.encoding].append(group.settings)
+    keys = {name: differing(settings) for name, settings in by_encoding.items()}
+    labelled = [replace(group, label=_label(group, keys[group.encoding])) for group in groups]
+    return _told_apart(labelled)
+
+
+def _label(group: RowGroup, keys: Sequence[str]) -> str:
+    """Return a row's name: encoding, extension, options, and what it has of the `keys` that differ.
+
+    Where rows differ in a choice (`optim.name`), the parameters that only belong to it are not named.
+    """
+    choices = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
+    extension: dict[str, Any] | None = None if group.extension is None else json.loads(group.extension)
+    parts = [group.encoding if extension is None else f"{group.encoding}+{extension['name']}"]
+    parts += options_of(group.settings)
+    for key in keys:
+        if key not in group.settings or key in OPTIONS:
+            continue
+        if not key.startswith(choices):
+            parameter = key.removeprefix("encoding.").removeprefix("attention.")
+            parts.append(f"{parameter}={group.settings[key]}")
+        elif key.endswith(".name"):
+            parts.append(group.settings[key])
+    if extension is not None:
+        parts += knob_words(extension)
+    return " ".join(parts)
+
+
+def _told_apart(groups: Sequence[RowGroup]) -> list[RowGroup]:
+    """Return the rows with the name of a run behind each label that several rows have."""
+    twins: dict[object, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        twins[group.label, tuple(group.mixed.items())].append(index)
+    told_apart = list(groups)
+    for indices in twins.values():
+        measured_first = sorted(indices, key=lambda index: not groups[index].is_measured)
+        for index in measured_first[1:]:
+            group = groups[index]
+            told_apart[index] = replace(group, label=f"{group.label} [{group.members[0].run.name}]")
+    return told_apart

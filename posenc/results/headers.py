@@ -1,0 +1,169 @@
+"""The header of a comparison: what its numbers have in common."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from posenc.results.cells import single
+from posenc.results.drafts import Draft, protocols_of
+from posenc.results.grouping import CODE
+from posenc.results.identity import differing, tokens_trained
+from posenc.results.measurements import Member, measurements_of
+from posenc.results.plain import NOT_IN_JSON
+from posenc.results.records import METRICS, REFERENCE_PROTOCOL, UNIT, Metric
+from posenc.results.runs import Run
+from posenc.results.statistics.intervals import CONFIDENCE
+from posenc.results.statistics.verdicts import COLLAPSED, SAME
+
+Range = tuple[int, int]  # fewest, most
+NAMED = ("encoding.", "attention.", "positions.", CODE)  # settings that are in the rows' labels and notes
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The loss of a smoothed byte trigram on the targets that are shown."""
+
+    protocol: str  # trigram
+    mean: float | None  # null where runs differ
+    unit: str
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The margins of the words for changes."""
+
+    unit: str
+    same: float
+    collapsed: float
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the numbers of a comparison have in common; a value is null where the runs differ in it."""
+
+    protocol: str
+    group: dict[str, str]  # what tells this table from the others of the same command
+    metric: Metric
+    unit: str
+    corpus: str | None  # name of the text that was scored
+    fingerprint: str | None  # sha256 over its documents
+    split: str | None
+    stride: int | None  # tokens
+    tokenizer: Any  # a name, or an object with one
+    context_length: int | None  # T, tokens
+    model: dict[str, Any] | None  # its config group
+    parameters: Range | None  # fewest, most
+    tokens: int | str | None  # trained on
+    seeds: tuple[int, ...]
+    documents: Range | None  # fewest, most
+    targets: Range | None  # fewest, most
+    mixed: dict[str, list[str]]  # what the rows differ in and should not; with `--allow-mixed`
+    also_differs: dict[str, list[str]]  # settings in which rows of several encodings differ
+    reference: Reference | None  # the trigram
+    margins: Margins  # of the words
+    left_out: int  # records of other targets, checkpoints or tuned knobs
+    baseline: str | None  # label of the row that is subtracted
+    # Not in JSON: the precisions of the trainings, and the one of all measurements, if not the trainings'.
+    precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    evaluated_in: str | None = field(metadata=NOT_IN_JSON)
+    # Not in JSON: other protocols of its runs, and one bit per byte in nats per token (median over records).
+    also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)
+
+
+def make_header(draft: Draft, baseline: str | None) -> Header:
+    """Return the header of a table; `baseline` is the label of its baseline."""
+    members = draft.members
+    runs = list({member.run.path: member.run for group in draft.groups for member in group.members}.values())
+    first = [member.recorded[0] for member in members]
+    recorded = [measurement for member in members for measurement in member.recorded]
+    scored = [measurement for measurement in recorded if measurement.targets]
+    unit = single(measurement.unit for measurement in recorded) or UNIT
+    parameters = [member.run.parameters for member in members]
+    left_out = {member.run.path: member.left_out for member in members}
+    return Header(
+        protocol=draft.protocol,
+        group=draft.values,
+        metric=draft.metric,
+        unit=unit if draft.metric == "nats" else METRICS[draft.metric],
+        corpus=single(measurement.corpus for measurement in first),
+        fingerprint=single(measurement.target_set.fingerprint for measurement in first),
+        split=single(measurement.target_set.split for measurement in first),
+        stride=single(measurement.target_set.stride for measurement in first),
+        tokenizer=single(_fact(member.run, "tokenizer") for member in members),
+        context_length=single(_fact(member.run, "context_length") for member in members),
+        model=single(member.run.model for member in members),
+        parameters=_range([count for count in parameters if count is not None]),
+        tokens=single(tokens_trained(member) for member in members),
+        seeds=tuple(sorted({seed for group in draft.groups for seed in group.seeds})),
+        documents=_range([measurement.documents for measurement in scored]),
+        targets=_range([measurement.targets for measurement in scored]),
+        mixed=draft.mixed,
+        also_differs=_also_differs(draft),
+        reference=_reference(members, draft.metric),
+        margins=Margins(METRICS["bpb"], SAME, COLLAPSED, CONFIDENCE),
+        left_out=sum(left_out.values()),
+        baseline=baseline,
+        precisions=_precisions(runs),
+        evaluated_in=_evaluated_in(runs, draft.protocol),
+        also_measured=tuple(name for name in protocols_of(runs) if name != draft.protocol),
+        nats_per_bpb=_nats_per_bpb(runs),
+    )
+
+
+def _range(values: Sequence[int]) -> Range | None:
+    return (min(values), max(values)) if values else None
+
+
+def _fact(run: Run, key: str) -> Any:
+    return None if run.facts is None else run.facts.get(key)
+
+
+def _also_differs(draft: Draft) -> dict[str, list[str]]:
+    """Return the values of settings that labels do not name, where rows of several encodings differ."""
+    if len({group.encoding for group in draft.groups}) < 2:
+        return {}
+    settings = [group.settings for group in draft.groups if group.settings]
+    keys = [key for key in differing(settings) if not key.startswith(NAMED)]
+    return {key: sorted({values.get(key, "unset") for values in settings}) for key in keys}
+
+
+def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
+    """Return the reference on the targets that are shown; None without one."""
+    values: set[float | None] = set()
+    for member in members:
+        hashes = {measurement.target_set.targets_hash for measurement in member.recorded}
+        for reference in measurements_of(member.run, REFERENCE_PROTOCOL):
+            if reference.target_set.targets_hash in hashes:
+                values.add(reference.value(metric))
+    if not values - {None}:
+        return None
+    return Reference(REFERENCE_PROTOCOL, single(values), METRICS[metric])
+
+
+def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
+    precisions = {run.facts.get("precision") for run in runs if run.facts is not None}
+    return tuple(sorted(str(precision) for precision in precisions if precision))
+
+
+def _evaluated_in(runs: Sequence[Run], protocol: str) -> str | None:
+    """Return the precision that all measurements share; None where it is the training's, or they differ."""
+    precisions = {
+        record.get("precision") for run in runs for record in run.records if record["protocol"] == protocol
+    }
+    return precisions.pop() if len(precisions) == 1 else None
+
+
+def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
+    """Return the nats per token of one bit per byte; None without bytes."""
+    ratios = [
+        record["nats"] / record["bpb"]
+        for run in runs
+        for record in run.records
+        if record["nats"] and record["bpb"]
+    ]
+    return statistics.median(ratios) if ratios else None

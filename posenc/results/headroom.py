@@ -1,0 +1,153 @@
+"""Headroom: the share of what training long gains that a short-trained model recovers from far text.
+
+recovered = (L(T) - L(8T)) / (L(T) - R(8T)), where L is the loss of a model trained at T in windows of T and
+8T, and R the loss of a model trained at 8T in windows of 8T: of the same encoding, settings and tokens, on
+the same targets. 0% is what cropping gives, 100% is as good as training long; below 0 the far text harms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from posenc.results.identity import kind_of
+from posenc.results.measurements import Measurement, Member, measurements_of, pairs_of, rounded_multiple
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run
+from posenc.results.statistics.documents import Ratio, document_part, jackknife_variance, ratios_of
+from posenc.results.statistics.intervals import DocumentPart, Interval, mean_and_spread, welch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+WITH_ROOM = (HEADLINE, "key-tokens")  # the targets are the same at every window, and see all of it
+NO_ROOM = "no room"
+FEW_DOCUMENTS = "too few documents"
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """How much of the room between its loss at T and the long-trained model's a row gains past T."""
+
+    share: float | None  # 0: cropping, 1: as good as training long; null where there is no room
+    ci95: Interval | None  # of it, over seeds and documents
+    room: float  # loss at T minus that of the long-trained model, nats per token
+    room_ci95: Interval | None  # of it; where it includes 0 there is no room
+    reference: float  # loss of the long-trained model, nats per token; mean over seeds
+    seeds: int  # of the row
+    reference_seeds: int  # of the long-trained model
+    note: str | None = None  # why there is no share
+    multiple: float = 1.0  # of T: the window, and what the long-trained model was trained at
+    window: int = 0  # tokens
+
+
+def long_trained(runs: Sequence[Run], protocol: str) -> list[Measurement]:
+    """Return the losses at their own T of runs that share their targets with runs of a shorter T."""
+    if protocol not in WITH_ROOM:
+        return []
+    at_own_length: list[Measurement] = []
+    for run in runs:
+        if run.facts is not None and run.state != "diverged":
+            at_own_length += _at_own_length(run, run.facts["context_length"], protocol)
+    lengths: dict[str, set[int]] = defaultdict(set)
+    for measurement in at_own_length:
+        lengths[measurement.target_set.targets_hash].add(measurement.window)
+    return [one for one in at_own_length if one.window > min(lengths[one.target_set.targets_hash])]
+
+
+def _at_own_length(run: Run, context_length: int, protocol: str) -> list[Measurement]:
+    """Return the losses of a run's last checkpoint in windows of the length that it was trained at."""
+    measured = measurements_of(run, protocol)
+    last = max((measurement.step for measurement in measured), default=0)
+    return [
+        measurement
+        for measurement in measured
+        if measurement.window == context_length
+        and measurement.step == last
+        and measurement.extend is None
+        and measurement.sums is not None
+    ]
+
+
+def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -> Recovered | None:
+    """Return what the seeds of a row recover, against the longest training of its kind; None without one."""
+    with_base = [member for member in members if member.base is not None and member.base.sums]
+    if not with_base or not references:
+        return None
+    base = with_base[0].base
+    assert base is not None
+    by_window = _references_of_kind(with_base[0].run, base, references)
+    for window, long in sorted(by_window.items(), reverse=True):
+        multiple = rounded_multiple(window / base.window)
+        pairs = [pair for member in with_base for pair in pairs_of(member.base, member.at.get(multiple))]
+        if pairs:
+            near_and_far = [sample for pair in pairs for sample in pair]
+            samples = near_and_far + [one.sums for one in long if one.sums]
+            ratios = ratios_of(samples, "targets")
+            count = len(near_and_far)
+            recovered = share_of(ratios[:count:2], ratios[1:count:2], ratios[count:])
+            return replace(recovered, multiple=multiple, window=window)
+    return None
+
+
+def _references_of_kind(
+    run: Run, base: Measurement, references: Sequence[Measurement]
+) -> dict[int, list[Measurement]]:
+    """Return by window the long-trained measurements of the run's encoding, settings and targets.
+
+    One for each seed: of the first run that has it.
+    """
+    kind = kind_of(run, any_length=True)
+    by_window: dict[int, dict[int | None, Measurement]] = defaultdict(dict)
+    for reference in reversed(references):
+        same_targets = reference.target_set.targets_hash == base.target_set.targets_hash
+        is_longer = reference.window > base.window
+        if same_targets and is_longer and kind_of(reference.run, any_length=True) == kind:
+            by_window[reference.window][reference.run.seed] = reference
+    return {window: list(by_seed.values()) for window, by_seed in by_window.items()}
+
+
+def share_of(near: Sequence[Ratio], far: Sequence[Ratio], long: Sequence[Ratio]) -> Recovered:
+    """Return the share that seeds gain from `near` to `far` of what they miss from `near` to `long`.
+
+    A document is left out of all three at once (jackknife). Seeds by the delta method: those of the row have
+    both losses, those of the long-trained model are others (Welch). One seed counts as certain, as elsewhere.
+    """
+    import numpy as np
+
+    at_t, at_far, reference = (np.array([ratio.value for ratio in ratios]) for ratios in (near, far, long))
+    room = float(at_t.mean() - reference.mean())
+    room_interval = _unpaired(room, at_t, reference, document_part(near, long))
+    recovered = Recovered(None, None, room, room_interval, float(reference.mean()), len(near), len(long))
+    if room_interval is None:
+        return replace(recovered, note=FEW_DOCUMENTS)
+    if room_interval[0] <= 0:
+        return replace(recovered, note=NO_ROOM)
+    share = float((at_t - at_far).mean()) / room
+    near_without = _without_one(near)
+    shares_without = (near_without - _without_one(far)) / (near_without - _without_one(long))  # (D,)
+    freedom = min(ratio.freedom for ratio in (*near, *far, *long))
+    documents = (jackknife_variance(shares_without), freedom)
+    row_part = (at_t - at_far - share * at_t) / room
+    reference_part = share * reference / room
+    return replace(recovered, share=share, ci95=_unpaired(share, row_part, reference_part, documents))
+
+
+def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:
+    """Return the mean loss of the seeds without one document (or group) each: (D,)."""
+    import numpy as np
+
+    return np.mean([ratio.left_out for ratio in ratios], axis=0)
+
+
+def _unpaired(
+    value: float, first: np.ndarray, second: np.ndarray, documents: DocumentPart
+) -> Interval | None:
+    """Return the 95% interval of a value whose seeds vary as mean(first) - mean(second) does, unpaired."""
+    parts = []
+    for seeds in (first, second):
+        _, spread = mean_and_spread(list(seeds))
+        parts.append(((spread or 0.0) ** 2 / len(seeds), max(len(seeds) - 1, 1)))
+    return welch(value, parts, documents).interval()

@@ -1,0 +1,231 @@
+"""What a run is, as text: which runs are seeds of one row, and which can stand in one ranking."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posenc.core.paths import choice_file
+from posenc.results.measurements import Member
+from posenc.results.numbers import as_text, flatten
+from posenc.results.records import Extend
+from posenc.results.runs import Run, StoredSettings, encoding_name
+from posenc.settings.tree import NONE, RunSettings, SubjectSettings
+
+UNKNOWN = "unknown"
+# Options of any encoding, their word in a row's name, and the default, which is not named.
+OPTIONS = {
+    "attention.name": ("attention", "mha"),
+    "attention.window": ("window", "null"),
+    "attention.scale": ("scale", "none"),
+    "positions.name": ("positions", "contiguous"),
+}
+# Where these differ the targets differ anyway, and the cause is named instead.
+CAUSES_OF_TARGETS = {"evaluated on", "split", "stride", "tokenizer", "context length"}
+
+
+# --- one run
+
+
+def settings_of(run: Run) -> dict[str, str]:
+    """Return what tells rows apart by dotted key, `encoding.base`: "10000"; without settings from the facts."""
+    if run.settings is not None:
+        values = run.settings.row()
+        if isinstance(run.settings, SubjectSettings) and run.settings.subject is not None:
+            subject = run.settings.subject.plain()
+            values |= {f"subject.{key}": value for key, value in subject.items() if key != "runs_dir"}
+        return {key: as_text(value) for key, value in sorted(values.items())}
+    facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
+    tree = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
+    if "precision" in facts:
+        tree["train"] = {"precision": facts["precision"]}
+    flat = flatten(tree)
+    return {key: flat[key] for key in sorted(flat) if key != "encoding.name"}
+
+
+def sizes_of(run: Run) -> dict[str, str] | None:
+    """Return model, corpus and lengths of the settings, by dotted key; None without settings.
+
+    For a run without numbers nothing else tells whether it is a seed of a row.
+    """
+    if run.settings is None:
+        return None
+    return {key: as_text(value) for key, value in sorted(run.settings.sizes().items())}
+
+
+def kind_of(run: Run, *, any_length: bool = False) -> tuple[str, str]:
+    """Return encoding and settings, and the sizes, as comparable texts; with `any_length` whatever T."""
+    sizes = dict(sizes_of(run) or {})
+    if any_length:
+        sizes.pop("context_length", None)
+    settings = json.dumps([run.encoding, settings_of(run)], sort_keys=True)
+    return settings, json.dumps(sizes, sort_keys=True)
+
+
+def row_name(run: Run) -> str:
+    """Return what a row is called: the encoding, and how it was trained before or beyond that."""
+    settings = run.settings
+    if not isinstance(settings, RunSettings):
+        return run.encoding or run.name
+    name = trained_name(settings)
+    if settings.train.began is None:
+        return name
+    return f"{name} ({settings.train.tokens / 1e6:g}M tokens)"
+
+
+def trained_name(settings: StoredSettings) -> str:
+    """Return `rope+yarn` where it was trained with an extension, `rope -> nope` with a run's weights."""
+    name = str(encoding_name(settings.encoding.plain()))
+    if not isinstance(settings, RunSettings):
+        return name
+    if settings.extend.name != NONE:
+        name = f"{name}+{settings.extend.name}"
+    began = settings.train.began
+    return name if began is None else f"{began.encoding} -> {name}"
+
+
+def tuned_rate(run: Run) -> str | None:
+    """Return how its learning rate was chosen on validation documents; None: it was given."""
+    return run.settings.train.tuned if isinstance(run.settings, RunSettings) else None
+
+
+def options_of(settings: Mapping[str, str]) -> list[str]:
+    """Return words for the options that are not at their default: `window=16`, `positions=randomized`."""
+    words = []
+    for key, (word, default) in OPTIONS.items():
+        value = settings.get(key, default)
+        if value != default:
+            words.append(f"{word}={value}")
+    return words
+
+
+def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
+    """Return an extension's knobs that differ from its YAML, and the names of those that were tuned."""
+    tuned = extension.get("tuned", [])
+    path = choice_file("extend", str(extension["name"]))
+    defaults = {} if path is None else flatten(own_yaml(path))
+    left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
+    words = []
+    for key, text in flatten(extension).items():
+        if key.split(".")[0] not in left_out and defaults.get(key) != text:
+            words.append(f"{key}={text}")
+    if tuned:
+        words.append(f"(tuned: {', '.join(tuned)})")
+    return words
+
+
+@functools.cache
+def own_yaml(path: Path) -> dict[str, Any]:
+    """Return what one of posenc's YAML files holds."""
+    import yaml
+
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values
+
+
+# --- several runs
+
+
+def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys in which the mappings are not all the same, sorted."""
+    keys: set[str] = set()
+    for row in rows[1:]:
+        if row != rows[0]:
+            keys |= {key for key, _ in row.items() ^ rows[0].items()}
+    return sorted(keys)
+
+
+def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
+    """Return for each member the keys that differ anywhere among them, with its own value as text."""
+    precisions = _precisions(members)
+    models = _model_texts(members)
+    targets = _target_texts(members)
+    values = [
+        {
+            **_conditions(member, precisions[member.run.path]),
+            "model": models[index],
+            "target set": targets[index],
+        }
+        for index, member in enumerate(members)
+    ]
+    keys = differing(values)
+    if CAUSES_OF_TARGETS & {*keys}:
+        keys = [key for key in keys if key != "target set"]
+    return [{key: row[key] for key in keys} for row in values]
+
+
+def _conditions(member: Member, precision: str) -> dict[str, str]:
+    """Return what a member was trained and measured on."""
+    facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
+    corpus = facts.get("corpus", {})
+    first = member.recorded[0]
+    targets = first.target_set
+    return {
+        "corpus": f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        "planted": as_text(corpus.get("plant")),
+        "tokenizer": _tokenizer_text(facts.get("tokenizer", UNKNOWN)),
+        "context length": as_text(facts.get("context_length", UNKNOWN)),
+        "tokens trained": as_text(tokens_trained(member)),
+        "evaluated on": f"{first.corpus} {targets.fingerprint[:12]}",
+        "split": targets.split,
+        "stride": as_text(targets.stride),
+        "evaluated in": precision,
+    }
+
+
+def _tokenizer_text(tokenizer: object) -> str:
+    if not isinstance(tokenizer, dict):
+        return as_text(tokenizer)
+    parts = []
+    for key, value in tokenizer.items():
+        parts.append(as_text(value) if key == "name" else f"{key}={as_text(value)}")
+    return " ".join(parts)
+
+
+def _precisions(members: Sequence[Member]) -> dict[Path, str]:
+    """Return by run what its measurements, as trained and extended, were computed in."""
+    precisions: dict[Path, set[str]] = defaultdict(set)
+    for member in members:
+        for measurement in member.recorded:
+            precisions[member.run.path].add(measurement.precision or "its training's")
+    return {path: "/".join(sorted(names)) for path, names in precisions.items()}
+
+
+def _model_texts(members: Sequence[Member]) -> list[str]:
+    """Return for each member its model's name where the names differ, else the sizes that differ."""
+    models = [flatten(member.run.model or {}) for member in members]
+    keys = differing(models)
+    if "name" in keys:
+        return [model.get("name", UNKNOWN) for model in models]
+    return [" ".join(f"{key}={model.get(key)}" for key in keys) for model in models]
+
+
+def _target_texts(members: Sequence[Member]) -> list[str]:
+    """Return for each member the hash of its targets and the longest window, which decides the targets."""
+    longest: dict[str, float] = defaultdict(float)
+    for member in members:
+        for measurement in member.recorded:
+            targets = member.recorded[0].target_set.targets_hash
+            longest[targets] = max(longest[targets], measurement.multiple)
+    texts = []
+    for member in members:
+        targets = member.recorded[0].target_set.targets_hash
+        texts.append(f"{targets[:8]}, to {longest[targets]:g}x")
+    return texts
+
+
+def tokens_trained(member: Member) -> int | str:
+    """Return the tokens that the measured checkpoint had seen: fewer than the run's for an earlier one."""
+    facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
+    tokens = facts.get("tokens")
+    steps = facts.get("steps")
+    step = member.recorded[0].step
+    if not isinstance(tokens, int):
+        return UNKNOWN
+    if isinstance(steps, int) and 0 < step < steps:
+        return tokens * step // steps
+    return tokens

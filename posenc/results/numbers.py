@@ -1,0 +1,58 @@
+"""Numbers as text: losses as tables print them, and settings as text that can be compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+HUGE = 1e30  # perplexities beyond are printed as >1e30: their means and squares would overflow
+
+
+def perplexity(nats: float) -> float:
+    """Return exp(nats), infinite where that overflows."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
+
+
+def printed(value: float, metric: str, sign: str = "") -> str:
+    """Return a loss or perplexity as tables print it: 1.234 (nats, bpb), 12.34 (ppl), `>1e30`."""
+    if value > HUGE:
+        return f">{sign}1e30"
+    if value < -HUGE:
+        return "<-1e30"
+    if metric != "ppl":
+        return f"{value:{sign}z.3f}"
+    if abs(value) >= 1e6:
+        return f"{value:{sign}.2e}"
+    if abs(value) >= 1000:
+        return f"{value:{sign}.0f}"
+    return f"{value:{sign}z.2f}"
+
+
+def printed_change(value: float, metric: str) -> str:
+    """Return the same with a sign."""
+    return printed(value, metric, "+")
+
+
+def as_text(value: object) -> str:
+    """Return a value as short text: numbers alike whether written 1000 or 1000.0."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested mappings as dotted keys with comparable text values (JSON for what is not text)."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = as_text(value)
+    return flat

@@ -1,0 +1,294 @@
+"""Recall: how many planted values a row finds within T and beyond, and how far back it finds them.
+
+An accuracy is over windows (texts), which are the same at all distances and in all seeds. Its interval is
+Wilson's over windows, joined with Student's t over seeds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from posenc.results.measurements import Measurement, Member
+from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread
+from posenc.results.statistics.proportions import is_clearly_above, wilson_over_seeds
+
+LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
+KEPT = 0.5  # of the accuracy within T, at the recall horizon
+
+Rank = Literal["best", "tied", "below"]
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where values are asked for."""
+
+    multiple: float  # of T: the window
+    window: int  # tokens
+    distance: int | None  # tokens between the two places of the pair; None: the mean over those within T
+    pairs: int  # in each window
+
+
+@dataclass(frozen=True)
+class SeedRecall:
+    """What one seed finds at a place."""
+
+    accuracy: float
+    nats: float  # per value
+    windows: int
+
+
+@dataclass(frozen=True)
+class RecallCell:
+    """The values that a row finds in windows of one length; shares from 0 to 1."""
+
+    multiple: float  # of T: the window
+    window: int  # tokens
+    distance: int | None  # tokens between the two places of the pair; null: the mean over those within T
+    pairs: int  # in each window
+    accuracy: float  # mean over seeds
+    spread: float | None  # standard deviation over seeds; null for one
+    ci95: Interval  # over windows and seeds
+    nats: float  # per value, mean over seeds
+    windows: int  # that were asked, in each seed
+    seeds: int
+    rank: Rank | None = None  # of its column, tied: not resolved; null where the row is not ranked
+
+    def interval(self, confidence: float) -> Interval:
+        """Return the interval of its accuracy over windows and seeds."""
+        return wilson_over_seeds(self.accuracy, self.windows, self.seeds, self.spread, confidence)
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The largest distance, in the longest window, with at least half of the accuracy within T."""
+
+    distance: int  # tokens; 0 where no distance has
+    multiple: float  # the distance / T
+    longest: bool  # no longer distance was asked for, so it may be more
+
+
+@dataclass(frozen=True)
+class RowRecall:
+    """The recall of a row."""
+
+    within: RecallCell | None  # in windows of T
+    learned: bool | None  # it finds enough within T, as trained; null where that was not measured
+    beyond: tuple[RecallCell | None, ...]  # in the order of the comparison's multiples
+    horizon: Horizon | None  # null for a row that did not learn
+    grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
+    note: str | None  # how many seeds have no number or did not learn
+
+
+@dataclass(frozen=True)
+class RecallColumns:
+    """What the rows' recall is of."""
+
+    level: float  # per cent within T that a row needs
+    multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance
+
+
+def recall_of_rows(
+    rows: Sequence[Sequence[Member]], level: float, hidden: Collection[float] = ()
+) -> tuple[RecallColumns | None, list[RowRecall | None]]:
+    """Return the columns, None without a number, and the recall of each row.
+
+    A row is given as its members of the protocol `recall`; windows in `hidden` get no column.
+    """
+    measured = [one for members in rows for one in _asked(members)]
+    windows = {one.multiple for one in measured}
+    multiples = tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in hidden))
+    recalls = [_recall_of(members, level, multiples) for members in rows]
+    if not any(recalls):
+        return None, recalls
+    same_windows_asked = len({one.target_set.targets_hash for one in measured}) == 1
+    if same_windows_asked:
+        recalls = _ranked(recalls, [_seeds_that_count(members) for members in rows])
+    return RecallColumns(level, multiples), recalls
+
+
+def _asked(members: Sequence[Member]) -> list[Measurement]:
+    return [one for member in members for one in member.recorded if one.recall is not None]
+
+
+def _seeds_that_count(members: Sequence[Member]) -> int:
+    """Return how many seeds a cell must have to be ranked: those with numbers and those that diverged."""
+    return sum(bool(member.at) or member.run.state == "diverged" for member in members)
+
+
+def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
+    """Return the recall of a row; None without a number."""
+    seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
+    trained_pairs = set()
+    for measurement in _asked(members):
+        trained_pairs.add(_trained_pairs(measurement))
+        for place, seed in _lines(measurement):
+            seeds[place].append(seed)
+    if not seeds:
+        return None
+    grid = tuple(cell_of(place, found) for place, found in sorted(seeds.items()))
+    as_in_training = [cell for cell in grid if cell.pairs in trained_pairs]
+    farthest = {cell.multiple: cell for cell in as_in_training}  # the last, as the grid rises by distance
+    within = _within([member.at.get(1.0) for member in members])
+    unextended = _within([member.base for member in members])
+    learned = None if unextended is None else _is_enough(unextended, level)
+    return RowRecall(
+        within=within,
+        learned=learned,
+        beyond=tuple(farthest.get(multiple) for multiple in multiples),
+        horizon=_horizon(as_in_training, within) if learned and within else None,
+        grid=grid,
+        note=_note(members, level, bool(learned)),
+    )
+
+
+def _trained_pairs(measurement: Measurement) -> int:
+    """Return how many pairs a window of the training has, which are asked for first."""
+    assert measurement.recall is not None
+    return measurement.recall["pairs"][0]
+
+
+def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
+    """Return what a seed finds at each place of a window."""
+    recall = measurement.recall
+    if recall is None:
+        return []
+    lines = []
+    for index, distance in enumerate(recall["distance"]):
+        place = Place(measurement.multiple, measurement.window, distance, recall["pairs"][index])
+        windows = recall["windows"][index]
+        accuracy = recall["correct"][index] / windows
+        lines.append((place, SeedRecall(accuracy, recall["nats"][index], windows)))
+    return lines
+
+
+def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
+    """Return what the seeds of a row find at a place, with its interval."""
+    accuracy, spread = mean_and_spread([seed.accuracy for seed in seeds])
+    nats, _ = mean_and_spread([seed.nats for seed in seeds])
+    windows = min(seed.windows for seed in seeds)
+    return RecallCell(
+        multiple=place.multiple,
+        window=place.window,
+        distance=place.distance,
+        pairs=place.pairs,
+        accuracy=accuracy,
+        spread=spread,
+        ci95=wilson_over_seeds(accuracy, windows, len(seeds), spread, CONFIDENCE),
+        nats=nats,
+        windows=windows,
+        seeds=len(seeds),
+    )
+
+
+def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
+    """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
+
+    All distances are asked for in the same texts, so the interval is over the windows of one distance.
+    """
+    seeds: list[SeedRecall] = []
+    place: Place | None = None
+    for measurement in measured:
+        if measurement is None or measurement.recall is None:
+            continue
+        pairs = _trained_pairs(measurement)
+        found = [seed for place, seed in _lines(measurement) if place.pairs == pairs]
+        accuracy, _ = mean_and_spread([seed.accuracy for seed in found])
+        nats, _ = mean_and_spread([seed.nats for seed in found])
+        seeds.append(SeedRecall(accuracy, nats, min(seed.windows for seed in found)))
+        place = Place(1.0, measurement.window, None, pairs)
+    return None if place is None else cell_of(place, seeds)
+
+
+def _is_enough(within: RecallCell, level: float) -> bool:
+    return 100 * within.accuracy >= level - 1e-9
+
+
+def _note(members: Sequence[Member], level: float, learned: bool) -> str | None:
+    """Return how many seeds have no number, and how many of a row that learned did not learn."""
+    notes = []
+    missing = sum(not _asked([member]) for member in members)
+    if missing:
+        notes.append(f"{missing} of {len(members)} without")
+    by_seed = [_within([member.base]) for member in members]
+    weak = sum(cell is not None and not _is_enough(cell, level) for cell in by_seed)
+    if weak and learned:
+        notes.append(f"{weak} of {len(members)} did not learn")
+    return ", ".join(notes) or None
+
+
+def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
+    """Return how far a row looks back; `cells` have the training's pairs."""
+    longest_window = max(cell.multiple for cell in cells)
+    in_longest = [cell for cell in cells if cell.multiple == longest_window]
+    least = KEPT * within.accuracy
+    distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least), default=0)
+    asked = max(cell.distance or 0 for cell in in_longest)
+    return Horizon(distance, distance / within.window, distance == asked)
+
+
+# --- ranks
+
+
+def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
+    """Return the rows with their ranks; `seeds` is how many a cell of the row needs to be ranked.
+
+    Only rows that learned are ranked, and of those a cell of all seeds: survivors win nothing.
+    """
+    columns = max((len(row.beyond) for row in rows if row is not None), default=0)
+    ranks = [_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
+    return [_with_ranks(row, [column.get(index) for column in ranks]) for index, row in enumerate(rows)]
+
+
+def _ranked_cells(
+    rows: Sequence[RowRecall | None], seeds: Sequence[int], column: int
+) -> dict[int, RecallCell]:
+    """Return the cells of a column that are ranked, by row."""
+    cells = {}
+    for index, row in enumerate(rows):
+        cell = row.beyond[column] if row is not None and row.learned else None
+        if cell is not None and cell.seeds == seeds[index]:
+            cells[index] = cell
+    return cells
+
+
+def _ranks(cells: dict[int, RecallCell]) -> dict[int, Rank]:
+    """Return the rank of each cell of a column; none for a single cell.
+
+    Tied: the interval of the difference from the best row (Newcombe 1998) reaches 0, at a confidence that is
+    corrected (Bonferroni) for the rows.
+    """
+    if len(cells) < 2:
+        return {}
+    best = max(cells, key=lambda index: cells[index].accuracy)
+    confidence = 1 - (1 - CONFIDENCE) / (len(cells) - 1)
+    ranks: dict[int, Rank] = {}
+    for index, cell in cells.items():
+        below = is_below(cell, cells[best], confidence)
+        ranks[index] = "below" if below else "tied"
+    ranks[best] = "best"
+    return ranks
+
+
+def is_below(cell: RecallCell, best: RecallCell, confidence: float) -> bool:
+    """Tell whether a cell finds clearly less than the best one."""
+    return is_clearly_above(
+        best.accuracy, best.interval(confidence), cell.accuracy, cell.interval(confidence)
+    )
+
+
+def _with_ranks(row: RowRecall | None, ranks: Sequence[Rank | None]) -> RowRecall | None:
+    if row is None:
+        return None
+    ranked = {
+        cell: replace(cell, rank=rank)
+        for cell, rank in zip(row.beyond, ranks, strict=True)
+        if cell is not None
+    }
+    return replace(
+        row,
+        beyond=tuple(None if cell is None else ranked[cell] for cell in row.beyond),
+        grid=tuple(ranked.get(cell, cell) for cell in row.grid),  # which has the same cells
+    )

@@ -1,0 +1,470 @@
+"""Records: the schema of results.json, how a record is made, and the files that hold them.
+
+A record is one measurement of a run: a protocol, a window, an extension, a checkpoint, a set of targets.
+Records are plain JSON. Each lies in a file of its own below records/, written as soon as it is measured, and
+all of them together are results.json.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, Required, cast
+
+from annotated_types import Gt, Len, MinLen
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.core.atomic_files import write_json_atomic, write_text_atomic
+from posenc.core.errors import RunError, safe_name
+from posenc.results.files import read_file
+from posenc.results.numbers import perplexity
+from posenc.results.statistics.documents import Count, Number, PerDocument, Positive, ratio_interval
+from posenc.settings.stored import OLD_READER
+from posenc.settings.tree import SCHEMA_VERSION
+
+UNIT = "nats per token"
+HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
+RECALL = "recall"  # the protocol that stands beside it
+REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
+INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
+METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
+Metric = Literal["nats", "bpb", "ppl"]
+BREAK = 0.1  # nats per token above the level at T: where a curve over positions breaks
+
+# Strict: a text is no number. Fields that the schema does not know are kept, because a protocol may add its
+# own.
+STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+JsonInterval = Annotated[list[Number], Len(2, 2)]  # low, high
+
+
+# --- the schema
+
+
+def _wrong(problem: str) -> PydanticCustomError:
+    return PydanticCustomError("wrong_record", problem)  # type: ignore[arg-type]
+
+
+def _check_documents(sums: PerDocument) -> PerDocument:
+    """Return sums by document whose lists are aligned and whose documents are distinct."""
+    columns = [sums["document"], sums["nats"], sums["targets"], sums["bytes"]]
+    if "group" in sums:
+        columns.append(sums["group"])
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    if len(set(sums["document"])) < len(sums["document"]):
+        raise _wrong("a document comes twice")
+    return sums
+
+
+class Curve(TypedDict):
+    """Loss by position of one long context; position p has p tokens before it. All in nats per token."""
+
+    edges: list[Count]  # bin i holds positions edges[i] .. edges[i+1]-1
+    nats: list[Number]  # mean of each bin
+    targets: list[Count]
+    level: Number  # mean over T/2 < p <= T
+    rise: list[Number]  # of each bin over the level, in the same passes (extended: of the model as trained)
+    rise_ci95: list[JsonInterval | None]  # over documents
+    slope: Number | None  # nats per token, for each token past T; null where there is none
+    slope_ci95: JsonInterval | None  # over documents
+    breaks_at: Count | None  # start of the first bin past T whose rise is above 0.1 with its whole interval
+
+
+def _check_curve(curve: Curve) -> Curve:
+    """Return a curve with a number for each bin, and bins that follow each other."""
+    edges = curve["edges"]
+    columns = [curve["nats"], curve["targets"], curve["rise"], curve["rise_ci95"]]
+    if len(edges) < 2 or any(len(column) != len(edges) - 1 for column in columns):
+        raise _wrong("lists of different lengths")
+    if any(start >= end for start, end in pairwise(edges)):
+        raise _wrong("edges must rise")
+    return curve
+
+
+class Recall(TypedDict):
+    """Values recalled in windows of one length, aligned lists; the pairs of the training come first."""
+
+    distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
+    pairs: list[Positive]  # in each window
+    windows: list[Positive]  # with one target each
+    correct: list[Count]  # targets that no other token beats
+    nats: list[Number]  # mean
+
+
+def _check_recall(recall: Recall) -> Recall:
+    """Return recall whose lists are aligned."""
+    columns = [recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"]]
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    return recall
+
+
+class Named(TypedDict):
+    """A choice as it was built: its name, and each parameter beside it."""
+
+    name: Annotated[str, MinLen(1)]
+
+
+class Extend(Named):
+    """A test-time extension with resolved parameters."""
+
+    tuned: NotRequired[list[str]]  # knobs that were chosen on validation documents
+
+
+class Record(TypedDict):
+    """One stored measurement. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
+
+    protocol: str  # of posenc.evaluation.protocols, or trigram: their reference
+    extend: Extend | None  # test-time extension with resolved parameters; null: the model as trained
+    checkpoint_step: Count  # of the weights that were measured
+    corpus: str  # name of the text that was scored
+    fingerprint: str  # sha256 over its documents
+    split: str  # test or validation
+    targets_hash: str  # of the ids of the scored tokens: equal where the same were scored
+    unit: str  # of nats
+    window: Positive  # tokens
+    multiple: Annotated[Number, Gt(0)]  # window / training length T
+    stride: Count | None  # tokens
+    nats: Number | None  # per token
+    bpb: Number | None  # bits per byte
+    ppl: float | None  # exp(nats); null where that overflows
+    targets: Count  # scored tokens
+    documents: Count  # that they are in
+    ci95: JsonInterval | None  # of nats, over documents; null below 10 documents
+    per_document: Annotated[PerDocument, AfterValidator(_check_documents)] | None  # the sums of all the above
+    beyond: str | None  # the declared policy past T, where the encoding needs one
+    note: str | None  # why there is no number: oom, diverged, n/a
+    seconds: Number  # that the measurement took
+    curve: NotRequired[Annotated[Curve, AfterValidator(_check_curve)]]  # of the protocol `positions`
+    recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
+    precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
+
+
+def _check_note(record: Record) -> Record:
+    """Return a record that has a number, or a note that says why not."""
+    if record["nats"] is None and record["note"] is None:
+        raise _wrong("nats: null without a note")
+    return record
+
+
+class RunFacts(TypedDict, total=False):
+    """The `run` object of results.json. `encoding`, `context_length` and `seed` are required on reading."""
+
+    name: str  # of the run
+    encoding: Required[Named]  # {"name": ..., parameter: value, ..., "beyond": ...}
+    attention: dict[str, Any]  # {"name": ..., window, scale, ...}
+    positions: dict[str, Any]  # {"name": ..., ...}
+    model: dict[str, Any]  # its config group
+    parameters: dict[str, Any]  # total, encoding, options, embedding
+    corpus: dict[str, Any]  # name, fingerprint
+    tokenizer: Any  # a name, or a dict with one
+    context_length: Required[Positive]  # T, tokens
+    tokens: Count  # trained on so far
+    steps: Count  # updates so far
+    seed: Required[int]  # of batches and initial values
+    precision: str  # fp32 or bf16; of a model that was given, its weights'
+    device: str  # cpu, cuda, mps
+    wall_seconds: float | None  # of training
+    tokens_per_second: float | None  # of training, on average
+    peak_memory_bytes: int | None  # of training; null where it cannot be known
+    final_loss: float | None  # nats per token, training; over the last steps, of a resumed run since then
+    settings_hash: str  # of what defines the run
+    code: str  # hash of the code of the encoding and its options: runs of other code are another row
+    versions: dict[str, Any]  # of Python and the libraries
+
+
+class Results(TypedDict):
+    """results.json."""
+
+    schema_version: Literal[2]
+    run: RunFacts
+    records: list[Annotated[Record, AfterValidator(_check_note)]]
+
+
+# --- checking
+
+
+def check_results(data: bytes | Mapping[str, Any]) -> Results:
+    """Return results.json, given as its text or as plain data, checked. Raises ValueError."""
+    adapter = _results_adapter()
+    try:
+        return adapter.validate_json(data) if isinstance(data, bytes) else adapter.validate_python(data)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from error
+
+
+def check_record(data: bytes) -> Record:
+    """Return a record, given as JSON, checked. Raises ValueError."""
+    try:
+        return _record_adapter().validate_json(data)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from error
+
+
+@functools.cache
+def _results_adapter() -> TypeAdapter[Results]:
+    return TypeAdapter(Results, config=STRICT)
+
+
+@functools.cache
+def _record_adapter() -> TypeAdapter[Record]:
+    return TypeAdapter(Annotated[Record, AfterValidator(_check_note)], config=STRICT)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["loc"] == ("schema_version",):
+        return other_schema(first["input"])
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field}: {first['msg']}" if field else f"damaged ({first['msg']})"
+
+
+def other_schema(version: object) -> str:
+    """Return which posenc reads a file of another schema version."""
+    if version == 1:
+        return f"schema 1, which {OLD_READER} reads"
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        return f"schema {version}, which a newer posenc reads"
+    return "no schema version, so no file of posenc"
+
+
+# --- making a record
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordKey:
+    """What identifies a record among those of a run, and names its file."""
+
+    protocol: str
+    window: int  # tokens
+    extend: Mapping[str, Any] | None = None
+    stride: int | None = None  # tokens
+    fingerprint: str
+    split: str
+    targets_hash: str
+    checkpoint_step: int
+
+    @classmethod
+    def of(cls, record: Record) -> RecordKey:
+        """Return the key of a stored record."""
+        return cls(
+            protocol=record["protocol"],
+            window=record["window"],
+            extend=record["extend"],
+            stride=record["stride"],
+            fingerprint=record["fingerprint"],
+            split=record["split"],
+            targets_hash=record["targets_hash"],
+            checkpoint_step=record["checkpoint_step"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordContext:
+    """What a record says beside its key and its sums."""
+
+    corpus: str  # name of the text
+    train_length: int  # T, tokens
+    seconds: float  # that the measurement took
+    unit: str = UNIT
+    beyond: str | None = None  # policy past T
+    precision: str | None = None  # of the measurement, where it is not the training's
+
+
+@dataclass(frozen=True)
+class DocumentSums:
+    """Sums by document, aligned; documents are distinct indices in their split."""
+
+    documents: Sequence[int]
+    nats: Sequence[float]
+    targets: Sequence[int]
+    bytes: Sequence[int]
+    groups: Sequence[int] | None = None
+
+
+def make_record(
+    key: RecordKey,
+    context: RecordContext,
+    sums: DocumentSums | None = None,
+    *,
+    note: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Record:
+    """Make a record from sums by document: one division at the end, an interval clustered by document.
+
+    Documents without a target are left out. A record without targets needs a `note` that says why. A sum
+    that is not finite makes a record without numbers, noted `diverged`. `extra` are the fields that a
+    protocol adds (`curve`, `recall`).
+    """
+    per_document = None if sums is None else _per_document(sums)
+    assert per_document is not None or note is not None, "a record without targets needs a note that says why"
+    if per_document is not None and not all(map(math.isfinite, per_document["nats"])):
+        per_document = None
+        note = note or "diverged"
+    record = {
+        "protocol": key.protocol,
+        "extend": key.extend,
+        "checkpoint_step": key.checkpoint_step,
+        "corpus": context.corpus,
+        "fingerprint": key.fingerprint,
+        "split": key.split,
+        "targets_hash": key.targets_hash,
+        "unit": context.unit,
+        "window": key.window,
+        "multiple": key.window / context.train_length,
+        "stride": key.stride,
+        **_numbers(per_document),
+        "per_document": per_document,
+        "beyond": context.beyond,
+        "note": note,
+        "seconds": context.seconds,
+        **(extra or {}),
+    }
+    if context.precision is not None:
+        record["precision"] = context.precision
+    return cast("Record", record)
+
+
+def _per_document(sums: DocumentSums) -> PerDocument | None:
+    """Return the sums as a record has them, by rising document; None without any target."""
+    groups = sums.documents if sums.groups is None else sums.groups
+    columns = zip(sums.documents, sums.nats, sums.targets, sums.bytes, groups, strict=True)
+    rows = sorted((int(d), float(n), int(t), int(b), int(g)) for d, n, t, b, g in columns if t > 0)
+    documents = [row[0] for row in rows]
+    assert len(set(documents)) == len(documents), "every document may come once"
+    if not rows:
+        return None
+    per_document = PerDocument(
+        document=documents,
+        nats=[row[1] for row in rows],
+        targets=[row[2] for row in rows],
+        bytes=[row[3] for row in rows],
+    )
+    if sums.groups is not None:
+        per_document["group"] = [row[4] for row in rows]
+    return per_document
+
+
+def _numbers(sums: PerDocument | None) -> dict[str, Any]:
+    """Return the fields of a record that are computed from its sums; null without them."""
+    if sums is None:
+        return {"nats": None, "bpb": None, "ppl": None, "targets": 0, "documents": 0, "ci95": None}
+    total = math.fsum(sums["nats"])
+    targets = sum(sums["targets"])
+    size = sum(sums["bytes"])
+    nats = total / targets
+    ppl = perplexity(nats)
+    return {
+        "nats": nats,
+        "bpb": total / (math.log(2) * size) if size else None,
+        "ppl": ppl if math.isfinite(ppl) else None,
+        "targets": targets,
+        "documents": len(sums["document"]),
+        "ci95": ratio_interval(sums["nats"], sums["targets"], sums.get("group")),
+    }
+
+
+# --- files
+
+
+def record_path(run_dir: Path, key: RecordKey) -> Path:
+    """Return `records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash of the key>.json`."""
+    identity = [
+        key.protocol,
+        key.window,
+        key.extend,
+        key.stride,
+        key.fingerprint,
+        key.split,
+        key.targets_hash,
+        key.checkpoint_step,
+    ]
+    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    parts = [safe_name(key.protocol), f"W{key.window}"]
+    if key.stride is not None:
+        parts.append(f"S{key.stride}")
+    if key.extend is not None:
+        parts.append(safe_name(str(key.extend["name"])))
+    parts.append(f"step{key.checkpoint_step}")
+    parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
+    return Path(run_dir) / "records" / ("-".join(parts) + ".json")
+
+
+def write_record(run_dir: Path, record: Record) -> Path:
+    """Write one record, replacing the one of the same key; return its path. Raises as write_json_atomic."""
+    path = record_path(run_dir, RecordKey.of(record))
+    write_text_atomic(path, json.dumps(record, allow_nan=False) + "\n")
+    return path
+
+
+def find_record(run_dir: Path, key: RecordKey) -> Record | None:
+    """Return the stored record of this key; None without one, and where it is damaged."""
+    try:
+        record = _read_record(record_path(run_dir, key))
+    except (OSError, ValueError):
+        return None
+    return record if RecordKey.of(record) == key else None
+
+
+def read_records(run_dir: Path) -> list[Record]:
+    """Return all records of a run in a fixed order. Raises RunError that names a damaged file."""
+    records = []
+    for path in sorted((Path(run_dir) / "records").glob("[!.]*.json")):
+        try:
+            records.append(_read_record(path))
+        except (OSError, ValueError) as error:
+            hint = "delete this file and run the same command again: only that record is measured anew"
+            raise RunError(f"damaged record {path}: {error}", hint=hint) from error
+    return sorted(records, key=_order)
+
+
+def assemble_results(run_dir: Path, run_facts: Mapping[str, Any]) -> Path:
+    """Write results.json from records/, a record a line; return its path. Raises as read_records.
+
+    The curves of the protocol `positions` are written to positions.json as well.
+    """
+    records = read_records(run_dir)
+    curves = [_with_curve(record) for record in records if "curve" in record]
+    if curves:
+        positions = {"schema_version": SCHEMA_VERSION, "curves": curves}
+        write_json_atomic(Path(run_dir) / "positions.json", positions)
+    lines = [json.dumps(record, allow_nan=False) for record in records]
+    body = "[\n    " + ",\n    ".join(lines) + "\n  ]" if lines else "[]"
+    head = json.dumps({"schema_version": SCHEMA_VERSION, "run": run_facts}, indent=2, allow_nan=False)
+    path = Path(run_dir) / "results.json"
+    write_text_atomic(path, head.removesuffix("\n}") + f',\n  "records": {body}\n}}\n')
+    return path
+
+
+def _with_curve(record: Record) -> dict[str, Any]:
+    """Return a curve and what it is of, as positions.json has it."""
+    fields = {*RecordKey.__dataclass_fields__, "corpus", "multiple", "documents"}
+    about = {key: value for key, value in record.items() if key in fields}
+    return {**about, **record["curve"]}
+
+
+def _read_record(path: Path) -> Record:
+    """Return the record in a file. Raises OSError, ValueError."""
+    return check_record(read_file(path.parent, path.name) or b"")
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    extend = "" if record["extend"] is None else json.dumps(record["extend"], sort_keys=True)
+    return (
+        record["protocol"],
+        extend,
+        record["stride"] or 0,
+        record["window"],
+        record["checkpoint_step"],
+        record["fingerprint"],
+        record["split"],
+        record["targets_hash"],
+    )
