@@ -107,7 +107,7 @@ def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
         return []
     plain = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
     skip = (request.protocol, RECALL)  # which is beside the headline
-    return [one for one in compare_runs(runs, plain) if one.header["protocol"] not in skip]
+    return [one for one in compare_runs(runs, plain) if one.header.protocol not in skip]
 
 
 def listed(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, terminal_width, write
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.load import Run
+from posenc.results.plain import plain
 from posenc.results.schema import HEADLINE, INFLATED, RECALL, SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
@@ -94,7 +95,7 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     return {
         "table": table,
         "published": {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys},
-        "measured": comparison.header,
+        "measured": plain(comparison.header),
         "notes": [note for note, holds in notes.items() if holds],
         "rows": entries,
     }
@@ -105,7 +106,7 @@ def _measured(comparison: Comparison) -> dict[tuple[str, float], tuple[float | N
     found: dict[tuple[str, float], tuple[float | None, ...]] = {}
     for row in comparison.rows:
         label, own = row.label, row.recall
-        if comparison.header["protocol"] != RECALL:
+        if comparison.header.protocol != RECALL:
             found |= {(label, one.multiple): (one.mean, one.change, one.change_spread) for one in row.cells}
         elif own and own.within:
             for one in filter(None, [own.within, *own.beyond]):

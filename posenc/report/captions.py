@@ -6,14 +6,13 @@ All of it is plain text; the writers escape it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Any
 
 from rich.cells import cell_len
 
 from posenc.core.errors import plural, visible
-from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
+from posenc.results.comparison import CompareRequest, Comparison, Header, Row, compare_runs, protocols_of
 from posenc.results.load import spoken_name
 from posenc.results.recall_headroom import KEPT, LEVEL, RecallCell, RowRecall
 from posenc.results.rows import Cell, CurveSummary
@@ -98,15 +97,15 @@ def millions(count: object) -> str:
     return str(count)
 
 
-def token_of(header: Mapping[str, Any]) -> str:
+def token_of(header: Header) -> str:
     """Return `byte` where a token is one, else `token`."""
-    return "byte" if spoken_name(header["tokenizer"]) == "bytes" else "token"
+    return "byte" if spoken_name(header.tokenizer) == "bytes" else "token"
 
 
-def unit_of(header: Mapping[str, Any]) -> str:
+def unit_of(header: Header) -> str:
     """Return the short unit of the losses: `nats/byte`, `bits/byte`, `perplexity`."""
     short = {"nats": f"nats/{token_of(header)}", "bpb": "bits/byte", "ppl": "perplexity"}
-    return short[header["metric"]]
+    return short[header.metric]
 
 
 def breaks_text(curve: CurveSummary) -> str:
@@ -137,37 +136,35 @@ def horizon_text(own: RowRecall | None) -> str:
 
 def facts_of(comparison: Comparison) -> list[str]:
     """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
-    h, rows, runs = comparison.header, comparison.rows, comparison.runs
+    h, rows = comparison.header, comparison.rows
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
-    if len(h["seeds"]) == 1:
-        seeds = f"seed {h['seeds'][0]}"
-    protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
-    if h["stride"] is not None and protocol:
-        protocol += f", stride {h['stride']}"
+    if len(h.seeds) == 1:
+        seeds = f"seed {h.seeds[0]}"
+    protocol = "" if h.protocol == HEADLINE else h.protocol
+    if h.stride is not None and protocol:
+        protocol += f", stride {h.stride}"
     what = f"{len(rows)} {'encodings' if len({row.encoding for row in rows}) == len(rows) else 'rows'}"
     tuned = [row for row in rows if row.tuned]
     some = f" of {_names(tuned)}" if 0 < len(tuned) < len(rows) else ""
-    records = [record for run in runs for record in run.records if record["protocol"] == h["protocol"]]
-    precisions = {record.get("precision") for record in records}
-    evaluated = precisions.pop() if len(precisions) == 1 else None  # of several: in the group
     setting = [
         _model(h),
-        h["context_length"] and f"T = {h['context_length']} {token_of(h)}s",
-        h["corpus"] and str(h["corpus"]) + (f" ({h['split']})" if h["split"] not in (None, "test") else ""),
-        "" if h["tokens"] is None else f"{millions(h['tokens'])} tokens",
+        h.context_length and f"T = {h.context_length} {token_of(h)}s",
+        h.corpus and str(h.corpus) + (f" ({h.split})" if h.split not in (None, "test") else ""),
+        "" if h.tokens is None else f"{millions(h.tokens)} tokens",
         f"learning rate{some} tuned" if tuned else "",
     ]
     order = [label(rows[0]), *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
-    order.append("/".join(sorted({str(p) for run in runs if (p := (run.facts or {}).get("precision"))})))
+    order.append("/".join(h.precisions))
+    evaluated = h.evaluated_in
     order.append(evaluated and f"evaluated in {evaluated}")
-    group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
+    group = [f"{key} {value}" for key, value in h.group.items() if key not in IN_FACTS]
     return [visible(part) for part in (*group, protocol, *order) if part]
 
 
-def _model(header: Mapping[str, Any]) -> str:
+def _model(header: Header) -> str:
     """Return `nano 0.82M`; with the range where the rows differ."""
-    name, sizes = spoken_name(header["model"]) or "", header["parameters"]
+    name, sizes = spoken_name(header.model) or "", header.parameters
     if sizes is None:
         return name
     digits = 2 if sizes[0] == sizes[1] else 1
@@ -178,10 +175,10 @@ def _model(header: Mapping[str, Any]) -> str:
 def sample_line(comparison: Comparison) -> str:
     """Return documents and seeds, and what the CI of one seed does not cover."""
     h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
-    if h["documents"] is None:
+    if h.documents is None:
         return ""
-    noun = "sequence" if h["protocol"] == "induction" else f"{h['split'] or 'test'} document"
-    line = f"{_span(h['documents'])} {noun}" + ("" if h["documents"][1] == 1 else "s")
+    noun = "sequence" if h.protocol == "induction" else f"{h.split or 'test'} document"
+    line = f"{_span(h.documents)} {noun}" + ("" if h.documents[1] == 1 else "s")
     if {cell.seeds for cell in cells if cell.seeds} == {1}:
         ci = any(cell.change_ci95 for cell in cells)
         covers = f"the CI covers {noun.split()[-1]}s, not training randomness" if ci else "no 95% CI"
@@ -196,10 +193,10 @@ def sample_line(comparison: Comparison) -> str:
 def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
     """Return what the comparison found, in a sentence or a few; `curve` is that of the only row, if known."""
     rows, columns = comparison.rows, [i for i, one in enumerate(comparison.columns) if one.shown]
-    baseline, nothing = comparison.header["baseline"], "No run has a number yet."
+    baseline, nothing = comparison.header.baseline, "No run has a number yet."
     if not columns or not any(cell.mean is not None for row in rows for cell in row.cells):
         return nothing
-    if comparison.header["protocol"] == RECALL:
+    if comparison.header.protocol == RECALL:
         return _recalls(comparison) or nothing
     if curves := [(row, breaks_text(row.curve)) for row in rows if row.curve]:
         if len(rows) == 1 and curves[0][1] not in VERBS:
@@ -211,7 +208,7 @@ def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
         place = f"Against {visible(baseline)} at {length(multiple)}"
         return _sorted_out(place, words) or f"{place}: no row can be compared with it."
     if len(rows) == 1:
-        return _one(rows[0], comparison.header["metric"], curve)
+        return _one(rows[0], comparison.header.metric, curve)
     weak = [row for row in rows if row.undertrained]
     undertrained = f"Undertrained: {_names(weak)}." if weak else ""
     if weak and len(weak) == sum(row.extend is None for row in rows):
@@ -325,17 +322,17 @@ def recall_line(comparison: Comparison) -> str:
 def full_notes(comparison: Comparison) -> list[str]:
     """Return what the tables do not say: targets, reference, left out records, notes of the rows."""
     h, rows, lines = comparison.header, comparison.rows, []
-    if h["protocol"] in PROTOCOLS:
-        lines.append(f"{h['protocol']}: {PROTOCOLS[h['protocol']]}")
-    if h["targets"] is not None:
-        lines.append(f"{_span(h['targets'])} targets; {sample_line(comparison)}")
-    if h["reference"] is not None and h["reference"]["mean"] is not None:
-        lines.append(f"a byte trigram of the training text: {h['reference']['mean']:.3f} {unit_of(h)}")
+    if h.protocol in PROTOCOLS:
+        lines.append(f"{h.protocol}: {PROTOCOLS[h.protocol]}")
+    if h.targets is not None:
+        lines.append(f"{_span(h.targets)} targets; {sample_line(comparison)}")
+    if h.reference is not None and h.reference.mean is not None:
+        lines.append(f"a byte trigram of the training text: {h.reference.mean:.3f} {unit_of(h)}")
     lines += [f"recall: {label(row)}: {row.recall.note}" for row in rows if row.recall and row.recall.note]
-    differs = h["also_differs"].items()
+    differs = h.also_differs.items()
     lines += [f"the rows also differ in {key}: {', '.join(values)}" for key, values in differs]
-    if h["left_out"]:
-        lines.append(f"not shown: {plural(h['left_out'], 'record')} of other targets or checkpoints")
+    if h.left_out:
+        lines.append(f"not shown: {plural(h.left_out, 'record')} of other targets or checkpoints")
     return lines + [f"{label(row)}: {note}" for row in rows for note in row.notes]
 
 

@@ -108,7 +108,7 @@ def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
     x["scale"] |= {"type": "log", "base": 2, "padding": 12}
     if not min(one.multiple for one in columns) < 1 < max(one.multiple for one in columns):
         spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]  # no line at T
-    unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header["metric"] == "ppl"
+    unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header.metric == "ppl"
     words: list[str] = []
     if change:
         title = "Rise over the mean from T/2 to T" if curves else "Change against T"
@@ -119,7 +119,8 @@ def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
         y["axis"]["title"] = unit if perplexity else f"loss ({unit})"
         y["scale"] |= {"padding": 6, "type": "log" if perplexity else "linear"}
         for one, panel in panels:
-            if (level := (one.header["reference"] or {}).get("mean")) is not None:
+            if one.header.reference is not None and one.header.reference.mean is not None:
+                level = one.header.reference.mean
                 points.append({"panel": panel, "level": level, "name": "trigram"})
     words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
     return Chart(title, spec, titles, rows, " ".join(filter(None, words)))
@@ -152,19 +153,19 @@ def _style(spec: Spec, rows: list[str], names: Names) -> None:
 def _margins(spec: Spec, panels: Panels) -> list[str]:
     """Make y logarithmic beyond the margin of `same`, mark the margins, and say so."""
     points, y = spec["data"]["values"], spec["encoding"]["y"]
-    margins, units = panels[0][0].header["margins"], [per_bit(one) for one, _ in panels]
-    fine = max((unit * margins["same"] for unit in units if unit), default=FINE)
+    margins, units = panels[0][0].header.margins, [per_bit(one) for one, _ in panels]
+    fine = max((unit * margins.same for unit in units if unit), default=FINE)
     values = [point[key] for point in points for key in ("y", "low", "high") if point.get(key) is not None]
     low, high = 1.2 * min(*values, -fine), 1.2 * max(*values, fine)
     y["scale"] |= {"type": "symlog", "constant": fine, "domain": [low, high]}
     y["axis"] |= SIGNED | {"values": [t for t in TICKS if low <= t <= high]}
     for (_, title), unit in zip(panels, units, strict=True):
         if unit is not None:
-            same, collapsed = margins["same"] * unit, margins["collapsed"] * unit
+            same, collapsed = margins.same * unit, margins.collapsed * unit
             points.append({"panel": title, "bottom": -same, "top": same})
             if collapsed < high:
                 points.append({"panel": title, "level": collapsed, "name": "collapsed"})
-    grey = [f"Grey: same, within {margins['same']:g} {margins['unit']}."] if any(units) else []
+    grey = [f"Grey: same, within {margins.same:g} {margins.unit}."] if any(units) else []
     return ["Above 0: worse than at T.", *grey, f"Logarithmic beyond {fine:.2g}."]
 
 
@@ -200,7 +201,7 @@ def _heatmap(panels: Panels, names: Names) -> Chart | None:
     most = math.log1p(max((change for change in changes if math.isfinite(change)), default=1.0) / FINE)
     heads: dict[str, list[str]] = {}
     for comparison, title in panels:
-        metric = comparison.header["metric"]
+        metric = comparison.header.metric
         for row in comparison.rows:
             for column, cell in zip(comparison.columns, row.cells, strict=True):
                 key = f"{column.multiple:g}"

@@ -91,9 +91,9 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
 def _sections(comparisons: Sequence[Comparison], names: Names) -> Iterator[dict[str, Any]]:
     """Yield what the section of each comparison shows."""
     for comparison, panel in zip(comparisons, panel_titles(comparisons), strict=True):
-        name = panel or comparison.header["protocol"]
+        name = panel or comparison.header.protocol
         short, full = report_of(comparison), full_report_of(comparison)
-        kinds = [] if comparison.header["protocol"] == RECALL else ["context", "change", "use"]
+        kinds = [] if comparison.header.protocol == RECALL else ["context", "change", "use"]
         charts = [found for kind in kinds if (found := chart(kind, [comparison], names))]
         numbers = {label(row): names.number(names.of(row)) for row in comparison.rows}
         yield {

@@ -73,8 +73,8 @@ def run_summary(run: Run) -> dict[str, Any]:
 def headline_losses(run: Run) -> dict[float, float]:
     """Return the losses as trained that `posenc compare` shows, by multiple of T."""
     trained = [one for one in select([run], HEADLINE) if one.extension is None]
-    cells = {multiple: record for one in trained for multiple, record in one.cells.items()}
-    return {multiple: r["nats"] for multiple, r in cells.items() if r["nats"] is not None and not r["note"]}
+    cells = {multiple: record for one in trained for multiple, record in one.at.items()}
+    return {multiple: one.nats for multiple, one in cells.items() if one.nats is not None and not one.note}
 
 
 def _written(run: Run) -> float | None:

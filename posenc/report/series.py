@@ -141,7 +141,7 @@ def _text(name: str, cell: Cell, comparison: Comparison) -> str:
     counts = plural(cell.seeds, "seed")
     if cell.targets is not None:
         counts += f", {cell.targets} targets, {cell.documents} documents"
-    return "\n".join([name, place, *cell_lines(cell, comparison.header["metric"]), counts])
+    return "\n".join([name, place, *cell_lines(cell, comparison.header.metric), counts])
 
 
 def grid_points(comparison: Comparison, names: Names, panel: str) -> Iterator[Point]:
@@ -162,7 +162,7 @@ def use_points(comparison: Comparison, names: Names, panel: str) -> tuple[float,
     The bands are those of `context_points`, and the 95% interval of the recall in per cent.
     """
     places = {column.multiple: i for i, column in enumerate(comparison.columns)}
-    beside = comparison.header["protocol"] != RECALL  # whose own windows ask for other values: no change
+    beside = comparison.header.protocol != RECALL  # whose own windows ask for other values: no change
     known = comparison.recall.multiples if comparison.recall and beside else []
     at = max((one for one in known if one in places), default=0.0)
     points = []
@@ -212,7 +212,7 @@ def band_is(comparisons: Sequence[Comparison]) -> str:
 
 def per_bit(comparison: Comparison) -> float | None:
     """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
-    metric = comparison.header["metric"]
+    metric = comparison.header.metric
     if metric != "nats":
         return 1.0 if metric == "bpb" else None
     records = [record for run in comparison.runs for record in run.records]

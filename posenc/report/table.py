@@ -93,7 +93,7 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     `every`: lengths below T are shown too; `spread`: each number with its ±, a line a row in any case.
     """
     h, rows, recall_only = comparison.header, comparison.rows, _recall_only(comparison)
-    if len(rows) == 1 and comparison.columns and not (h["baseline"] or recall_only or spread):
+    if len(rows) == 1 and comparison.columns and not (h.baseline or recall_only or spread):
         return _run_report(comparison)
     cells, also = [cell for row in rows for cell in row.cells], comparison.recall is not None
     notes = [] if recall_only else [_unit_note(comparison), *_recovered_note(rows, spread)]
@@ -106,7 +106,7 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
     of_documents = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
     meant = ["standard deviation over seeds"] * any(cell.spread is not None for cell in cells)
     meant += ["half the 95% CI over documents"] * of_documents
-    meant = ["half the 95% CI"] if h["baseline"] else meant
+    meant = ["half the 95% CI"] if h.baseline else meant
     notes += [f"±: {', with one seed '.join(meant)}"] * (spread and not recall_only and bool(meant))
     if spread:
         kind = "highest recall" if recall_only else "lowest loss, highest recall" if also else "lowest loss"
@@ -122,7 +122,7 @@ def report_of(comparison: Comparison, every: bool = False, spread: bool = False)
 def paper_report_of(comparison: Comparison, every: bool = False) -> Report:
     """Return the table of a paper, each number with its ±; its facts are the caption."""
     report, h = report_of(comparison, every, spread=True), comparison.header
-    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
+    words = "-".join(["posenc", h.protocol, h.metric, *map(str, h.group.values())])
     name = "tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words)
     return Report([*report.facts, *report.notes], "", report.tables, [], name=name)
 
@@ -145,7 +145,7 @@ def _run_report(comparison: Comparison) -> Report:
     others = [name for name in protocols_of(comparison.runs) if name not in (HEADLINE, RECALL)]
     also = f"also measured: {', '.join(others)} (posenc compare --protocol all)"
     notes = [recall_line(comparison), sample_line(comparison), *_recovered_note([row])]
-    notes.append(also if others and h["protocol"] == HEADLINE else "")
+    notes.append(also if others and h.protocol == HEADLINE else "")
     said = answer(comparison, curve_of(comparison))
     return Report(facts_of(comparison), said, [table], list(filter(None, notes)), gap=True)
 
@@ -169,7 +169,7 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     head, words = "reason", ["; ".join(row.notes) for row in rows]
     if shown:
         place = length(columns[-1].multiple)
-        head = f"at {place}" if comparison.header["baseline"] is not None else f"verdict at {place}"
+        head = f"at {place}" if comparison.header.baseline is not None else f"verdict at {place}"
         head = "breaks at" if any(row.curve for row in rows) else head
         words = _last_texts(comparison, shown[-1])
     if comparison.recall is not None and head.startswith("verdict"):
@@ -212,11 +212,11 @@ def _recall_text(cell: RecallCell | None, learned: bool, spread: bool, full: boo
 
 
 def _recall_only(comparison: Comparison) -> bool:
-    return comparison.header["protocol"] == RECALL and comparison.recall is not None
+    return comparison.header.protocol == RECALL and comparison.recall is not None
 
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
-    baseline, metric = comparison.header["baseline"], comparison.header["metric"]
+    baseline, metric = comparison.header.baseline, comparison.header.metric
     cell, half = row.cells[i], ""
     if baseline is not None and (versus := cell.versus_baseline) is not None:
         text, half = printed_change(versus.difference, metric), _around(metric, None, versus.ci95)
@@ -233,7 +233,7 @@ def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellTe
 
 def _last_texts(comparison: Comparison, i: int) -> list[str]:
     """Return the verdicts at the longest length, and what is particular: policy, seeds, failures."""
-    rows, baseline = comparison.rows, comparison.header["baseline"]
+    rows, baseline = comparison.rows, comparison.header.baseline
     counts = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
     usual = max(set(counts), key=counts.count)
     one, all_weak = len(rows) == 1, all(row.undertrained for row in rows)  # the answer says so once
@@ -276,12 +276,12 @@ def _recovered_note(rows: Sequence[Row], spread: bool = False) -> list[str]:
 
 def _unit_note(comparison: Comparison) -> str:
     h, unit = comparison.header, unit_of(comparison.header)
-    if h["baseline"] is not None:
-        return f"{unit}: difference to {h['baseline']} at the same length; of itself the loss"
+    if h.baseline is not None:
+        return f"{unit}: difference to {h.baseline} at the same length; of itself the loss"
     if any(row.curve for row in comparison.rows):
         return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
-    chance = re.search(r"\(chance.*", h["unit"])
-    what = "perplexity" if h["metric"] == "ppl" else f"loss in {unit}" + (f" {chance[0]}" if chance else "")
+    chance = re.search(r"\(chance.*", h.unit)
+    what = "perplexity" if h.metric == "ppl" else f"loss in {unit}" + (f" {chance[0]}" if chance else "")
     return f"{what} at T, then the change when the same targets see more text"
 
 
@@ -308,7 +308,7 @@ def full_report_of(comparison: Comparison) -> Report:
     table.add("context", heads)
     for name, texts in _numbers(comparison, lines).items():
         table.add(name, texts, words=name == "verdict")
-    tables = [table] if len(table.heads) > 2 and comparison.header["protocol"] != RECALL else []
+    tables = [table] if len(table.heads) > 2 and comparison.header.protocol != RECALL else []
     if comparison.recall is not None:
         tables.append(recall_table(comparison, full=True))
     tables.append(_side_table(comparison))
@@ -318,7 +318,7 @@ def full_report_of(comparison: Comparison) -> Report:
 
 def _numbers(comparison: Comparison, lines: Sequence[tuple[Row, int]]) -> dict[str, list[str]]:
     """Return by their name the numbers of rows at the columns i, without those that none of them has."""
-    metric, baseline = comparison.header["metric"], comparison.header["baseline"]
+    metric, baseline = comparison.header.metric, comparison.header.baseline
     versus = f"minus {baseline}" if baseline else "above the best"
     change = "rise" if any(row.curve for row, _ in lines) else "change"
     found: dict[str, list[str]] = {}

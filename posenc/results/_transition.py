@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-TRAIN = {
+TRAIN: dict[str, Any] = {
     "init": None,
     "length_schedule": None,
     "began": None,

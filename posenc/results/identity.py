@@ -32,7 +32,7 @@ CAUSES_OF_TARGETS = {"evaluated on", "split", "stride", "tokenizer", "context le
 
 
 def settings_of(run: Run) -> dict[str, str]:
-    """Return what tells rows apart by dotted key, `encoding.base`: "10000"; without settings from the facts."""
+    """Return by dotted key (`encoding.base`) what tells rows apart; without settings what the facts say."""
     if run.settings is not None:
         values = run.settings.row()
         if isinstance(run.settings, SubjectSettings) and run.settings.subject is not None:
@@ -40,7 +40,7 @@ def settings_of(run: Run) -> dict[str, str]:
             values |= {f"subject.{key}": value for key, value in subject.items() if key != "runs_dir"}
         return {key: as_text(value) for key, value in sorted(values.items())}
     facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
-    tree = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
+    tree: dict[str, Any] = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
     if "precision" in facts:
         tree["train"] = {"precision": facts["precision"]}
     flat = flatten(tree)
@@ -110,7 +110,10 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     defaults = {} if path is None else flatten(own_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     words = []
-    for key, text in flatten(extension).items():
+    knobs = flatten(extension)
+    in_order = [*(key for key in defaults if key in knobs), *(key for key in knobs if key not in defaults)]
+    for key in in_order:
+        text = knobs[key]
         if key.split(".")[0] not in left_out and defaults.get(key) != text:
             words.append(f"{key}={text}")
     if tuned:

@@ -238,8 +238,8 @@ def _of_one_tuning(measured: Sequence[Measurement]) -> list[Measurement]:
     """
     by_knobs: dict[str, list[Measurement]] = defaultdict(list)
     for measurement in measured:
-        knobs = {**(measurement.extend or {}), "resolved": None}
-        by_knobs[json.dumps(knobs, sort_keys=True)].append(measurement)
+        parameters = {**(measurement.extend or {}), "resolved": None}
+        by_knobs[json.dumps(parameters, sort_keys=True)].append(measurement)
 
     def preference(knobs: str) -> tuple[int, int, str]:
         windows = {measurement.window for measurement in by_knobs[knobs]}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required, cast
 
 from annotated_types import Gt, Len, MinLen
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
@@ -49,12 +49,12 @@ JsonInterval = Annotated[list[Number], Len(2, 2)]  # low, high
 
 
 def _wrong(problem: str) -> PydanticCustomError:
-    return PydanticCustomError("wrong_record", problem)  # type: ignore[arg-type]
+    return PydanticCustomError("wrong_record", "{problem}", {"problem": problem})
 
 
 def _check_documents(sums: PerDocument) -> PerDocument:
     """Return sums by document whose lists are aligned and whose documents are distinct."""
-    columns = [sums["document"], sums["nats"], sums["targets"], sums["bytes"]]
+    columns: list[Sequence[object]] = [sums["document"], sums["nats"], sums["targets"], sums["bytes"]]
     if "group" in sums:
         columns.append(sums["group"])
     if len({len(column) for column in columns}) > 1:
@@ -81,7 +81,7 @@ class Curve(TypedDict):
 def _check_curve(curve: Curve) -> Curve:
     """Return a curve with a number for each bin, and bins that follow each other."""
     edges = curve["edges"]
-    columns = [curve["nats"], curve["targets"], curve["rise"], curve["rise_ci95"]]
+    columns: list[Sequence[object]] = [curve["nats"], curve["targets"], curve["rise"], curve["rise_ci95"]]
     if len(edges) < 2 or any(len(column) != len(edges) - 1 for column in columns):
         raise _wrong("lists of different lengths")
     if any(start >= end for start, end in pairwise(edges)):
@@ -101,24 +101,26 @@ class Recall(TypedDict):
 
 def _check_recall(recall: Recall) -> Recall:
     """Return recall whose lists are aligned."""
-    columns = [recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"]]
+    columns: list[Sequence[object]] = [
+        recall["distance"],
+        recall["pairs"],
+        recall["windows"],
+        recall["correct"],
+        recall["nats"],
+    ]
     if len({len(column) for column in columns}) > 1:
         raise _wrong("lists of different lengths")
     return recall
 
 
-class Named(TypedDict):
-    """A choice as it was built: its name, and each parameter beside it."""
+class Extend(TypedDict):
+    """A test-time extension: its name, and each resolved parameter beside it."""
 
     name: Annotated[str, MinLen(1)]
-
-
-class Extend(Named):
-    """A test-time extension with resolved parameters."""
-
     tuned: NotRequired[list[str]]  # knobs that were chosen on validation documents
 
 
+@with_config(STRICT)
 class Record(TypedDict):
     """One stored measurement. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
 
@@ -155,11 +157,20 @@ def _check_note(record: Record) -> Record:
     return record
 
 
+def _check_named(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice that has a name."""
+    if not isinstance(choice.get("name"), str) or not choice["name"]:
+        raise _wrong("must have a name")
+    return choice
+
+
 class RunFacts(TypedDict, total=False):
     """The `run` object of results.json. `encoding`, `context_length` and `seed` are required on reading."""
 
     name: str  # of the run
-    encoding: Required[Named]  # {"name": ..., parameter: value, ..., "beyond": ...}
+    encoding: Required[
+        Annotated[dict[str, Any], AfterValidator(_check_named)]
+    ]  # {"name": ..., parameter: value, ..., "beyond": ...}
     attention: dict[str, Any]  # {"name": ..., window, scale, ...}
     positions: dict[str, Any]  # {"name": ..., ...}
     model: dict[str, Any]  # its config group
@@ -181,6 +192,7 @@ class RunFacts(TypedDict, total=False):
     versions: dict[str, Any]  # of Python and the libraries
 
 
+@with_config(STRICT)
 class Results(TypedDict):
     """results.json."""
 
@@ -211,12 +223,12 @@ def check_record(data: bytes) -> Record:
 
 @functools.cache
 def _results_adapter() -> TypeAdapter[Results]:
-    return TypeAdapter(Results, config=STRICT)
+    return TypeAdapter(Results)
 
 
 @functools.cache
 def _record_adapter() -> TypeAdapter[Record]:
-    return TypeAdapter(Annotated[Record, AfterValidator(_check_note)], config=STRICT)
+    return TypeAdapter(Annotated[Record, AfterValidator(_check_note)])
 
 
 def _first_problem(error: ValidationError) -> str:

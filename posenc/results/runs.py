@@ -17,13 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from posenc.core.errors import visible
 from posenc.results._transition import upgraded
 from posenc.results.files import LARGEST_CONFIG, LARGEST_RESULTS, read_file, read_json
 from posenc.results.records import Record, RunFacts, check_results
-from posenc.settings.stored import LOADER, StoredSettingsError, checked_settings
+from posenc.settings.stored import checked_settings, plain_yaml
 from posenc.settings.tree import RunSettings, SubjectSettings
 
 SEED_LINE = re.compile(rb"^seed: (\d{1,18})\n", re.M)
@@ -150,10 +148,7 @@ def _settings(run_dir: Path) -> StoredSettings | None:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(text: bytes) -> StoredSettings:
-    try:
-        data = yaml.load(text, Loader=LOADER)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise StoredSettingsError("config.yaml: cannot be read as YAML") from error
+    data = plain_yaml(text)
     return checked_settings(upgraded(data) if isinstance(data, dict) else data)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
@@ -112,7 +112,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print a run's table, of these records or of all; with an extension also the values without it."""
     run = load_run(directory)
     if records is not None and run.problem is None:
-        run.records = _with_crop_line(records, run.records)
+        run = replace(run, records=_with_crop_line(records, run.records))
     show_runs([run], sys.stdout, saved=directory)
 
 

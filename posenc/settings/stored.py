@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import yaml
 from pydantic import ValidationError
 
@@ -18,11 +20,18 @@ class StoredSettingsError(ValueError):
 
 def read_settings(text: bytes | str) -> RunSettings | SubjectSettings:
     """Return the settings that a config.yaml holds. Raises StoredSettingsError."""
+    return checked_settings(plain_yaml(text))
+
+
+def plain_yaml(text: bytes | str) -> object:
+    """Return what YAML holds: text, numbers, lists and mappings. Raises StoredSettingsError."""
     try:
         data = yaml.load(text, Loader=LOADER)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except Exception as error:  # its constructors raise IndexError on `!!int ''`, KeyError on `!!bool maybe`
         raise StoredSettingsError("config.yaml: cannot be read as YAML") from error
-    return checked_settings(data)
+    if json.loads(json.dumps(data, default=str)) != data:  # YAML also has dates, sets and bytes
+        raise StoredSettingsError("config.yaml: holds more than text, numbers, lists and mappings")
+    return data
 
 
 def checked_settings(data: object) -> RunSettings | SubjectSettings:

@@ -43,8 +43,8 @@ def root(tmp_path_factory):
             records.append(positions(shift=seed / 50))
             write_run(root, name, seed=seed, records=records, params=params)
     records = [record(T, 1.5), record(8 * T, 9.9, note=f"oom {EVIL}")]
-    write_run(root, f"x{EVIL}", records=records, config={"train": {"tokens": 3_276_800, "lr": EVIL}})
-    write_run(root, "fire", results=False, status="failed", reason=EVIL, config={EVIL: EVIL})
+    write_run(root, f"x{EVIL}", records=records, config={"train": {"tuned": EVIL}})
+    write_run(root, "fire", results=False, status="failed", reason=EVIL, config={"plugins": [EVIL]})
     return root
 
 

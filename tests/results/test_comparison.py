@@ -24,7 +24,7 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path):
     comparison = compared(tmp_path)
     (row,) = comparison.rows
     at, far = row.cells
-    assert (row.label, row.seeds, [c.window for c in comparison.columns]) == ("rope", [0, 1, 2], [64, 512])
+    assert (row.label, row.seeds, [c.window for c in comparison.columns]) == ("rope", (0, 1, 2), [64, 512])
     assert (at.mean, at.spread, at.seeds, at.change) == (pytest.approx(1.1), pytest.approx(0.1), 3, 0.0)
     assert (at.verdict, far.verdict, far.versus_best) == (None, "worse", None)
     # changes 0.5, 0.7, 0.4: mean 0.5333, sd 0.15275
@@ -32,7 +32,7 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path):
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
     half = (far.verdict_ci95[1] - far.verdict_ci95[0]) / 2
     assert half == pytest.approx(4.3026527 * 0.152753 / math.sqrt(3) / BIT, rel=1e-5)
-    assert (row.parameters, comparison.header["parameters"]) == (803_000, [803_000] * 2)
+    assert (row.parameters, comparison.header.parameters) == (803_000, (803_000, 803_000))
 
 
 def test_one_seed_has_an_interval_over_documents(tmp_path):
@@ -43,7 +43,7 @@ def test_one_seed_has_an_interval_over_documents(tmp_path):
     # differences 0.2 +- 0.2 over 40 documents: t(39) * 0.2 * sqrt(40 / 39) / sqrt(40)
     assert (high - low) / 2 == pytest.approx(2.0226909 * 0.2 / math.sqrt(39), rel=1e-6)
     bits = compared(tmp_path, "bpb").rows[0].cells[1].change_ci95
-    assert bits == [pytest.approx(low / BIT), pytest.approx(high / BIT)]
+    assert bits == pytest.approx((low / BIT, high / BIT))
 
 
 @pytest.mark.parametrize("metric", ["nats", "bpb", "ppl"])
@@ -99,8 +99,8 @@ def test_rows_are_named_by_what_differs(tmp_path):
     ropes = ["rope", "rope attention=mla scale=logn", "rope positions=randomized"]
     others = ["t5", "xpos base=10000", "xpos base=500000"]
     assert list(rows_of(comparison)) == ["alibi+rope", "learned", *ropes, *others]
-    assert rows_of(comparison)["xpos base=500000"].seeds == [0, 1]
-    assert comparison.header["also_differs"]["train.lr"] == ["0.003", "0.01"]
+    assert rows_of(comparison)["xpos base=500000"].seeds == (0, 1)
+    assert comparison.header.also_differs["train.lr"] == ["0.003", "0.01"]
     without = write_run(tmp_path / "facts", facts={"attention": {"name": "mha", "window": 16}})
     (without / "config.yaml").unlink()
     assert list(rows_of(compared(tmp_path / "facts"))) == ["rope window=16"]
@@ -117,7 +117,7 @@ def test_an_extension_is_compared_with_the_crop_line(tmp_path):
     rows = rows_of(compared(tmp_path))
     extended = rows["rope+yarn factor=2"]
     assert [cell.change for cell in extended.cells] == [pytest.approx(0.5), pytest.approx(0.25)]
-    assert extended.notes == ["seed 2 diverged: nan"]
+    assert extended.notes == ("seed 2 diverged: nan",)
     assert (extended.cells[1].note, extended.cells[1].rankable) == ("1 of 2 diverged", False)
 
 
@@ -130,8 +130,8 @@ def test_runs_of_other_code_or_size_are_other_rows(tmp_path):
     write_run(tmp_path, "rope", seed=1, status="diverged", results=False, config=SMALL)
     found = compared(tmp_path)
     seeds = {row.label.partition(" [")[0]: row.seeds for row in found.rows if row.encoding == "mine"}
-    assert seeds == {"mine code=aa": [0, 1], "mine code=bb": [1], "mine code=unknown": [2]}
-    assert found.header["also_differs"] == {}
+    assert seeds == {"mine code=aa": (0, 1), "mine code=bb": (1,), "mine code=unknown": (2,)}
+    assert found.header.also_differs == {}
     rope = [row for row in found.rows if row.encoding == "rope"]
     assert [row.cells[0].note for row in rope] == [None, "diverged"]
     assert rope[1].label.startswith("rope [rope-nano")
@@ -158,13 +158,13 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(tmp_path, key, first,
     write_run(tmp_path, "alibi")
     write_run(tmp_path, "rope", **changes)
     tables = compare_runs(load_runs([tmp_path]))
-    groups = {one.rows[0].label: one.header["group"] for one in tables}
+    groups = {one.rows[0].label: one.header.group for one in tables}
     assert groups == {"alibi": {key: first}, "rope": {key: second}}
-    assert not any(one.header["mixed"] for one in tables)
+    assert not any(one.header.mixed for one in tables)
     mixed = compared(tmp_path, allow_mixed=True)
-    assert list(mixed.header["mixed"]) == [key] and all(row.mixed for row in mixed.rows)
+    assert list(mixed.header.mixed) == [key] and all(row.mixed for row in mixed.rows)
     (alone,) = compare_runs(load_runs([tmp_path]), CompareRequest(rows=["alibi"]))
-    assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
+    assert (alone.header.group, alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
 def test_groups_of_runs(tmp_path):
@@ -183,16 +183,16 @@ def test_groups_of_runs(tmp_path):
     big, small, longer = compare_runs(runs)
     shown = [list(rows_of(one)) for one in (big, small, longer)]
     assert shown == [["fire", "rope", "t5"], ["alibi"], ["cope", "nope"]]
-    assert big.header["group"] == {"context length": "128"}
-    assert small.header["group"] == {"context length": "64", "target set": "aaaaaaaa, to 8x"}
-    assert longer.header["group"]["target set"] == "b, to 16x"
+    assert big.header.group == {"context length": "128"}
+    assert small.header.group == {"context length": "64", "target set": "aaaaaaaa, to 8x"}
+    assert longer.header.group["target set"] == "b, to 16x"
     assert small.rows[0].cells[0].note == "1 of 3 failed"
-    assert compare_runs(runs, CompareRequest(rows=["rope", "fire"], baseline="fire"))[0].header["group"] == {}
+    assert compare_runs(runs, CompareRequest(rows=["rope", "fire"], baseline="fire"))[0].header.group == {}
     # what fits one of them is no mistake
     chosen = compare_runs(runs, CompareRequest(columns=[16], sort="-16x", baseline="rope"))
-    assert [one.header["baseline"] for one in chosen] == ["rope", None, None]
+    assert [one.header.baseline for one in chosen] == ["rope", None, None]
     assert [[column.multiple for column in one.columns] for one in chosen[1:]] == [[0.5, 1, 2, 4, 8], [16]]
-    assert {one.header["protocol"] for one in compare_runs(runs, CompareRequest("all"))} == {"fixed-target"}
+    assert {one.header.protocol for one in compare_runs(runs, CompareRequest("all"))} == {"fixed-target"}
 
 
 def words(comparison, i=0):
@@ -226,7 +226,7 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path):
     comparison = compared(tmp_path)
     assert [column.window for column in comparison.columns] == [64, 512]
     assert rows_of(comparison)["rope"].cells[0].mean == pytest.approx(1.0)
-    assert (comparison.header["left_out"], comparison.header["split"]) == (13, "test")
+    assert (comparison.header.left_out, comparison.header.split) == (13, "test")
     runs = load_runs([tmp_path])
     (alone,) = compare_runs([r for r in runs if "rope" in r.name])
     assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
@@ -242,7 +242,7 @@ def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path):
     write_run(tmp_path, "rope", records=[*(record(m * T, 1.3) for m in (1, 2, 4, 8)), *few, *many])
     found = compared(tmp_path)
     (row,) = [row for row in found.rows if row.extend]
-    assert [cell.mean for cell in row.cells] == pytest.approx([1.4] * 4) and found.header["left_out"] == 2
+    assert [cell.mean for cell in row.cells] == pytest.approx([1.4] * 4) and found.header.left_out == 2
 
 
 def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path):
@@ -268,7 +268,7 @@ def test_undertrained_is_not_clearly_below_the_reference(tmp_path, below, wiggle
     comparison = compared(tmp_path, "bpb")
     for row in comparison.rows:
         assert (row.undertrained or "").startswith(f"{-below:+.3f} bits per byte") == marked
-    assert comparison.header["reference"]["mean"] == pytest.approx(1.81 / BIT)
+    assert comparison.header.reference.mean == pytest.approx(1.81 / BIT)
     assert protocols_of(load_runs([tmp_path])) == ["fixed-target"]
 
 
@@ -277,7 +277,7 @@ def test_a_probe_without_bytes_has_no_verdict_and_no_rank(tmp_path):
     for name, windows in (("rope", (64, 256, 512)), ("alibi", (64, 256))):
         write_run(tmp_path, name, records=[record(64, 1.0), *(record(w, w / 100, **copied) for w in windows)])
     alone = compared(tmp_path, protocol="induction")
-    assert alone.header["unit"] == copied["unit"]
+    assert alone.header.unit == copied["unit"]
     cell = rows_of(alone)["rope"].cells[1]
     assert (cell.mean, cell.change) == (pytest.approx(2.56), pytest.approx(1.92))
     assert not any(cell.versus_best or cell.verdict for row in alone.rows for cell in row.cells)
@@ -297,16 +297,16 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path):
     cell, at = comparison.rows[1].cells[6], comparison.rows[1].curve
     assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
     assert (cell.change_ci95, cell.verdict, cell.versus_best) == (None, None, None)
-    assert (at.breaks_at, at.train_length, at.holds) == ([97, 129, None], T, [False, False, True])
+    assert (at.breaks_at, at.train_length, at.holds) == ((97, 129, None), T, (False, False, True))
     assert {cell.note for cell in comparison.rows[0].cells} == {"oom"}
     extended = {**positions(shift=0.5), "extend": YARN}
     write_run(tmp_path / "one", records=[positions(), record(T, 1.0), extended])
     one = compared(tmp_path / "one", protocol="positions").rows[0]
-    assert one.cells[6].change_ci95 == [pytest.approx(0.35), pytest.approx(0.45)]
+    assert one.cells[6].change_ci95 == pytest.approx((0.35, 0.45))
     with pytest.raises(UserError, match="nats per token"):
         compared(tmp_path / "one", "bpb", protocol="positions")
     tables = compare_runs(load_runs([tmp_path / "one"]), CompareRequest("all", "ppl"))
-    assert [one.header["metric"] for one in tables] == ["ppl", "nats"]
+    assert [one.header.metric for one in tables] == ["ppl", "nats"]
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +339,7 @@ def test_columns_and_a_baseline(sweep, tmp_path):
     for n in (64, 512, 128):
         write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")
-    assert named.header["baseline"] == "rope [context length 64]"
+    assert named.header.baseline == "rope [context length 64]"
     with pytest.raises(UserError, match=r"several rows(.|\n)*rope \[context length 128\]"):
         compared(tmp_path, allow_mixed=True, baseline="rope")
 

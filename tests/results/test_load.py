@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -16,10 +17,19 @@ from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, writ
 
 from posenc.core.errors import RunError, UserError
 from posenc.report.runs_table import headline_losses, run_summary
-from posenc.results import load, load_runs
-from posenc.results.load import SUFFIX, bundled, load_run, packed
-from posenc.results.schema import check_record, make_record, printed, printed_change
-from posenc.results.settings import where
+from posenc.results import load_runs, records
+from posenc.results.bundles import SUFFIX, bundled, packed
+from posenc.results.numbers import printed, printed_change
+from posenc.results.records import (
+    DocumentSums,
+    RecordContext,
+    RecordKey,
+    check_record,
+    find_record,
+    make_record,
+)
+from posenc.results.runs import is_dead, load_run, resume_command
+from posenc.results.where import where
 
 
 def test_finds_runs_at_any_depth_once(tmp_path):
@@ -65,13 +75,32 @@ def test_damage_is_a_problem_never_an_exception(tmp_path, how):
     assert run_summary(run)["status"] == "damaged"
 
 
-def test_settings_that_are_no_plain_data_are_refused():
-    odd = ["a: !!python/object/apply:os.getcwd []", "a: [", "x: !!int ''", "x: 2001-01-01", "x: !!set {a}"]
-    for text in (*odd, "x: !!binary aGk=", "3: x", "\x00"):
-        with pytest.raises(ValueError, match=r"config\.yaml: "):
-            load.plain_yaml(text.encode())
-    plain = {"a": [1, 2.5, True, None, "${oc.env:HOME}"]}
-    assert load.plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == plain
+ODD = (
+    "!!python/object/apply:os.getcwd []",
+    "[",
+    "!!int ''",
+    "!!bool maybe",
+    "2001-01-01",
+    "!!set {a}",
+    "!!binary aGk=",
+    "{3: x}",
+    "\x00",
+)
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_settings_that_are_no_plain_data_are_refused(tmp_path, value):
+    config = write_run(tmp_path) / "config.yaml"
+    config.write_text(config.read_text().replace("name: rope", f"name: rope\n  odd: {value}"))
+    (run,) = load_runs([tmp_path])
+    assert (run.state, run.settings) == ("damaged", None)
+    assert run.problem.startswith("config.yaml: ")
+
+
+def test_interpolations_in_settings_are_plain_text(tmp_path):
+    write_run(tmp_path, params={"home": "${oc.env:HOME}"})
+    (run,) = load_runs([tmp_path])
+    assert run.settings.encoding.parameters == {"home": "${oc.env:HOME}"}
 
 
 def test_a_killed_process_is_dead_and_a_reused_number_too():
@@ -80,16 +109,16 @@ def test_a_killed_process_is_dead_and_a_reused_number_too():
     status = {"pid": process.pid, "host": socket.gethostname(), "updated": now}
     old = {**status, "updated": "2020-01-01T00:00:00+00:00"}
     try:
-        assert not load.is_dead(status) and load.is_dead(old)  # it began after that
+        assert not is_dead(status) and is_dead(old)  # it began after that
         for other in ({"host": "elsewhere"}, *({"pid": pid} for pid in (-1, 0, None, "7", 2**70, True))):
-            assert not load.is_dead({**old, **other})
+            assert not is_dead({**old, **other})
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-        assert load.is_dead(status)
+        assert is_dead(status)
     finally:
         process.kill()
         process.communicate()
-    assert load.is_dead(status)
+    assert is_dead(status)
 
 
 def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
@@ -113,9 +142,9 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
         edit_json(stopped / "status.json", status=state)
         assert run_summary(load_run(stopped))["continue"] == f"posenc train encoding=alibi seed=0{more}"
     edit_json(stopped / "status.json", overrides=["data.paths=a b"])
-    assert load.resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
+    assert resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)
-    assert load.resume_command(load_run(stopped)) is None
+    assert resume_command(load_run(stopped)) is None
 
 
 @pytest.fixture
@@ -170,8 +199,9 @@ def two(tmp_path):
 
 def test_a_bundle_holds_the_results(two, tmp_path):
     runs, bundle = two, tmp_path / f"two{SUFFIX}"
-    runs[0].status |= {"host": "mine", "pid": 77}
-    runs[0].config["runs_dir"] = "/home/me/runs"
+    settings = runs[0].settings.with_changes(runs_dir="/home/me/runs")
+    status = {**runs[0].status, "host": "mine", "pid": 77}
+    runs[0] = replace(runs[0], status=status, settings=settings)
     lines = [bundled(run) for run in runs]
     assert b"mine" not in lines[0] and b"/home/me" not in lines[0]
     bundle.write_bytes(packed(lines))
@@ -202,14 +232,22 @@ def test_a_damaged_bundle_is_a_problem(two, tmp_path):
 
 
 # --- Records on disk: what one says, its file, results.json; and settings as a command
-PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h", "seconds": 0.5}
-PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}
+PLACE = (
+    RecordKey(
+        protocol="fixed-target",
+        window=128,
+        fingerprint="f",
+        split="test",
+        targets_hash="h",
+        checkpoint_step=3,
+    ),
+    RecordContext(corpus="c", train_length=64, seconds=0.5),
+)
 
 
 def test_a_record_by_hand():
-    one = make_record(
-        **PLACE, documents=[4, 2, 7], nats=[30.0, 10.0, 0.0], targets=[10, 10, 0], bytes=[40, 10, 0]
-    )
+    sums = DocumentSums([4, 2, 7], nats=[30.0, 10.0, 0.0], targets=[10, 10, 0], bytes=[40, 10, 0])
+    one = make_record(*PLACE, sums)
     assert (one["nats"], one["targets"], one["documents"], one["multiple"]) == (2.0, 20, 2, 2.0)
     assert one["bpb"] == pytest.approx(40 / (math.log(2) * 50))
     assert one["ppl"] == pytest.approx(math.exp(2))
@@ -221,11 +259,11 @@ def test_a_record_by_hand():
 
 
 def test_overflow_note_and_divergence_have_no_numbers():
-    huge = make_record(**PLACE, documents=[0], nats=[8000.0], targets=[10], bytes=[10])
+    huge = make_record(*PLACE, DocumentSums([0], nats=[8000.0], targets=[10], bytes=[10]))
     assert (huge["nats"], huge["ppl"], huge["note"]) == (800.0, None, None)
-    oom = make_record(**PLACE, note="oom at 128 tokens")
+    oom = make_record(*PLACE, note="oom at 128 tokens")
     assert oom["nats"] is oom["bpb"] is oom["ppl"] is oom["per_document"] is None
-    bad = make_record(**PLACE, documents=[0, 1], nats=[1.0, math.nan], targets=[1, 1], bytes=[1, 1])
+    bad = make_record(*PLACE, DocumentSums([0, 1], nats=[1.0, math.nan], targets=[1, 1], bytes=[1, 1]))
     assert (bad["nats"], bad["note"], bad["targets"]) == (None, "diverged", 0)
 
 
@@ -238,7 +276,7 @@ WRONG = [  # key, value, what is said
     ("targets", -1, "targets"),
     ("checkpoint_step", True, "checkpoint_step"),
     ("ci95", [1.0], "ci95"),
-    ("extend", {}, "must have a name"),
+    ("extend", {}, "extend.name"),
     ("extend", {"name": "yarn", "tuned": [1]}, "tuned"),
     ("per_document", {**SUMS, "targets": [0]}, "targets"),
     ("per_document", {**SUMS, "nats": []}, "different lengths"),
@@ -259,41 +297,41 @@ def test_one_file_a_cell_and_its_name(tmp_path):
     changes += [{"extend": {"name": "../y|arn", "factor": factor}} for factor in (2, 4)]
     cells = [*(record(128, 1.0, **one) for one in changes), record(64, 1.0)]
     cells.append(record(128, 1.0, protocol="sliding", stride=8))
-    paths = {load.write_record(tmp_path, one) for one in cells}
+    paths = {records.write_record(tmp_path, one) for one in cells}
     assert len(paths) == len(cells)
     assert all(p.parent == tmp_path / "records" and re.fullmatch(r"[A-Za-z0-9._+-]+", p.name) for p in paths)
     # pinned: the finished cells of older runs are found by it
-    assert load.write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
+    assert records.write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
     assert set((tmp_path / "records").iterdir()) == paths  # no temporary is left
-    assert len(load.read_records(tmp_path)) == len(cells)
+    assert len(records.read_records(tmp_path)) == len(cells)
 
 
 def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path):
     one = record(128, 1.0)
-    cell = {key: one[key] for key in load.CELL}
-    assert load.find_record(tmp_path, **cell) is None
-    path = load.write_record(tmp_path, one)
-    assert load.find_record(tmp_path, **cell) == one
-    for key, other in {"window": 256, "split": "validation", "stride": 8, "targets_hash": "b"}.items():
-        assert load.find_record(tmp_path, **{**cell, key: other}) is None
+    key = RecordKey.of(one)
+    assert find_record(tmp_path, key) is None
+    path = records.write_record(tmp_path, one)
+    assert find_record(tmp_path, key) == one
+    for field, other in {"window": 256, "split": "validation", "stride": 8, "targets_hash": "b"}.items():
+        assert find_record(tmp_path, replace(key, **{field: other})) is None
     path.write_text(path.read_text()[:50])
-    assert load.find_record(tmp_path, **cell) is None
+    assert find_record(tmp_path, key) is None
     with pytest.raises(RunError, match=re.escape(path.name)):
-        load.read_records(tmp_path)
+        records.read_records(tmp_path)
 
 
 def test_results_are_sorted_and_whole(tmp_path):
     run = write_run(tmp_path, records=[positions(), *(record(w, 1.0) for w in (512, 64, 32))])
     data = json.loads((run / "results.json").read_text())
-    assert (data["schema_version"], data["run"]["encoding"]) == (1, {"name": "rope"})
+    assert (data["schema_version"], data["run"]["encoding"]) == (2, {"name": "rope"})
     order = [(r["protocol"], r["window"]) for r in data["records"]]
     assert order == [*(("fixed-target", window) for window in (32, 64, 512)), ("positions", 512)]
     (curve,) = json.loads((run / "positions.json").read_text())["curves"]
     assert curve["protocol"] == "positions" and curve["level"] == 1.2 and curve["documents"] == 40
     before = (run / "results.json").read_bytes()
-    load.assemble_results(run, data["run"])
+    records.assemble_results(run, data["run"])
     assert (run / "results.json").read_bytes() == before
-    load.assemble_results(tmp_path, {"name": "x"})
+    records.assemble_results(tmp_path, {"name": "x"})
     assert json.loads((tmp_path / "results.json").read_text())["records"] == []
 
 

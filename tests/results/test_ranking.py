@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posenc.results import load_runs, statistics
-from posenc.results.rows import group_runs, samples_of
-from posenc.results.settings import mixed_values, select
-from posenc.results.statistics import COLLAPSED, SAME, Estimate, compare_with, verdict
+from posenc.results import load_runs
+from posenc.results.cells import samples_of
+from posenc.results.grouping import group_runs, one_ranking
+from posenc.results.statistics.intervals import Estimate
+from posenc.results.statistics.ranking import compare_with
+from posenc.results.statistics.shared_variance import shared_variances
+from posenc.results.statistics.verdicts import COLLAPSED, MORE_DOCUMENTS, MORE_SEEDS, SAME, verdict
 
-MORE_DOCUMENTS, MORE_SEEDS = statistics.MORE_DOCUMENTS, statistics.MORE_SEEDS
 BIT = math.log(2)
 NEAR = 1e-6
 DOCUMENTS = 60
@@ -124,13 +126,13 @@ def column(rng, rows, seeds, spread, means=None):
 def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     rng = np.random.default_rng(0)
     rows = [*column(rng, 19, 3, 0.01), (0.0, 1e-5, -1e-5)]
-    shared = statistics.shared_variances(tuple(rows))
+    shared = shared_variances(tuple(rows))
     own = [np.var(row, ddof=1) for row in rows]
     assert shared[19][0] > 1000 * own[19] and all(2 < freedom <= 3.5 for _, freedom in shared)
     largest = int(np.argmax(own))
     assert 0.3 * own[largest] < shared[largest][0] < own[largest]
     means = np.linspace(0, 3, 20)
-    grown = statistics.shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
+    grown = shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
     assert grown[19][0] > 20 * grown[0][0]
 
 
@@ -138,7 +140,7 @@ def test_variances_are_not_shared():
     """Of few rows, two seeds, equal seeds, or without a common variance."""
     apart = np.where(np.arange(20) % 7, 0.01, 0.1)
     for rows, seeds, spread in ((7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, apart)):
-        assert statistics.shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
+        assert shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
 def test_rows_that_are_added_change_no_word():
@@ -165,11 +167,10 @@ def test_equal_rows_are_rarely_ranked(rows):
 
 def test_the_study_has_no_row_far_above_the_best_and_tied():
     runs = [run for run in load_runs([STUDY]) if run.seed in (0, 1, 2)]
-    selected = select(runs, "fixed-target")
-    groups = group_runs(runs, selected, mixed_values(selected))
+    groups = group_runs(one_ranking(runs, "fixed-target"))
     assert len(groups) == 29
     for multiple, least in ((1.0, 10), (2.0, 12), (4.0, 15), (8.0, 20)):
-        found = compare_with([samples_of(group, multiple) for group in groups], None, "nats").values()
+        found = compare_with([samples_of(group.members, multiple) for group in groups], None, "nats").values()
         assert {one.method for one in found} == {"moderated"}
         assert not [one for one in found if one.difference > 0.3 and one.word == "tied"]
         assert sum(one.word == "above" for one in found) >= least

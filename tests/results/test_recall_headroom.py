@@ -13,7 +13,8 @@ from posenc.report.writers import render
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.frame import cells_table
-from posenc.results.recall_headroom import LEVEL, wilson
+from posenc.results.recall import LEVEL
+from posenc.results.statistics.proportions import wilson
 
 LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
 
@@ -49,7 +50,7 @@ def test_columns_gate_and_horizon(tmp_path, found, far, within, beyond, learned,
     write(tmp_path, "rope", found, beyond=far)
     for protocol in ("fixed-target", "recall"):
         comparison = compared(tmp_path, protocol=protocol)
-        assert comparison.recall.multiples == [2, 4, 8]
+        assert comparison.recall.multiples == (2, 4, 8)
         own = comparison.rows[0].recall
         assert own.within.accuracy == pytest.approx(within) and own.learned is learned
         assert [one.accuracy for one in own.beyond] == pytest.approx(beyond)
@@ -82,7 +83,7 @@ def test_intervals_are_over_windows_and_seeds(tmp_path):
         write(tmp_path / "two", "rope", FADES | {448: at}, seed=seed)
     far = compared(tmp_path / "two").rows[0].recall.beyond[-1]
     assert (far.accuracy, far.seeds, far.spread) == (0.5, 2, pytest.approx(math.sqrt(0.02)))
-    assert far.ci95 == [0, 1]  # t(1) is 12.7
+    assert far.ci95 == (0, 1)  # t(1) is 12.7
     write(tmp_path / "two", "rope", FADES | {448: 50}, seed=2)
     far = compared(tmp_path / "two").rows[0].recall.beyond[-1]
     seeds, windows = 4.302653 * 0.1 / math.sqrt(3), 0.5 - wilson(0.5, 100)[0]
@@ -128,7 +129,7 @@ def test_beside_runs_without_records(tmp_path):
     rope, nope = rows["rope"].recall, rows["nope"].recall
     assert (rope.note, rope.beyond[0].seeds) == ("1 of 2 without", 1)
     assert (nope.note, nope.learned) == ("1 of 2 did not learn", True)
-    assert compared(tmp_path, columns=[1, 8]).recall.multiples == [8]
+    assert compared(tmp_path, columns=[1, 8]).recall.multiples == (8,)
     found = {x["label"] for x in cells_table([comparison]) if x["protocol"] == "recall"}
     assert found == {"rope", "nope"}
     without = [one for one in load_runs([tmp_path]) if not any("recall" in r for r in one.records)]
@@ -236,7 +237,7 @@ def test_the_reference_is_of_the_same_settings_and_not_ranked_beside_the_row(tmp
     own = record(8 * T, 0.5, train_length=8 * T)
     write_run(tmp_path / "other", "rope", seed=1, records=[own], **other)
     short, long = found(tmp_path)[:2]
-    assert [one.header["context_length"] for one in (short, long)] == [T, 8 * T]  # references come last
+    assert [one.header.context_length for one in (short, long)] == [T, 8 * T]  # references come last
     shares = {row.label: row.recovered.share for row in short.rows if row.recovered}
     assert shares == {"rope": pytest.approx(0.2), "alibi": pytest.approx(0.75)}
     assert not any(row.recovered for row in long.rows)
