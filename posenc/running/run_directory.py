@@ -120,8 +120,8 @@ def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False)
     """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without `retry`) or OPEN."""
     if read_status(directory).get("status") == DIVERGED and not retry:
         return DIVERGED
-    config = load_run(directory).config or {}
-    is_measured = config.get("eval") == evaluation.plain()
+    settings = load_run(directory).settings
+    is_measured = settings is not None and settings.eval == evaluation
     return FINISHED if is_measured and was_finished(directory) else OPEN
 
 

@@ -18,7 +18,6 @@ from posenc.results.load import load_run
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
 from posenc.running.run_directory import refuse_links
-from posenc.settings.stored import StoredSettingsError, checked_settings
 from posenc.settings.tree import RunSettings
 from posenc.training.checkpoint import (
     Checkpoint,
@@ -65,12 +64,9 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
 def _checked_settings(run: str, directory: Path, plugins: list[str]) -> RunSettings:
     """Return the settings of a run that was trained. Raises UserError."""
     loaded = load_run(directory)
-    if loaded.config is None:
+    stored = loaded.settings
+    if stored is None:
         raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
-    try:
-        stored = checked_settings(loaded.config)
-    except StoredSettingsError as error:
-        raise UserError("run", run, str(error)) from error
     if not isinstance(stored, RunSettings):
         hint = "posenc eval subject=hf subject.path=..., or posenc.evaluate"
         raise UserError("run", run, "is a model that was measured, not a run that was trained", hint=hint)

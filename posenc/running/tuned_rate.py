@@ -12,7 +12,6 @@ from posenc.core.paths import expanded
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import HEADLINE
 from posenc.running.identity import Identity, run_hash
-from posenc.settings.stored import StoredSettingsError, checked_settings
 from posenc.settings.tree import RunSettings
 
 TUNED = "tuned"
@@ -84,14 +83,8 @@ def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
 def _trained(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
     """Yield the finished runs with their settings."""
     for run in runs:
-        if run.state != "finished" or run.config is None:
-            continue
-        try:
-            settings = checked_settings(run.config)
-        except StoredSettingsError:  # a stranger's, or damaged: it says nothing of this run
-            continue
-        if isinstance(settings, RunSettings):
-            yield run, settings
+        if run.state == "finished" and isinstance(run.settings, RunSettings):
+            yield run, run.settings
 
 
 def validation_loss(run: Run) -> float | None:
