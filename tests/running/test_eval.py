@@ -4,6 +4,7 @@ import re
 import shutil
 from collections import Counter
 
+import pytest
 import tiny
 from fake_runs import read_json, stamps
 
@@ -12,6 +13,7 @@ from posenc.config.overrides import parse
 from posenc.running.jobs import check_jobs
 
 FIXED = "eval.protocols=[fixed-target]"
+TIMES = {"peak_memory_bytes", "wall_seconds", "tokens_per_second"}  # facts that another process may not know
 
 
 def results_of(run):
@@ -19,129 +21,289 @@ def results_of(run):
 
 
 def fixed_target(run, extend):
-    records = [r for r in results_of(run)["records"] if r["protocol"] == "fixed-target"]
-    of_name = [r for r in records if (r["extend"] or {}).get("name") == extend and r["split"] == "test"]
-    return {r["window"]: r for r in of_name}
+    """The records of fixed targets on test documents with an extension (None: as trained), by window."""
+    by_window = {}
+    for record in results_of(run)["records"]:
+        name = (record["extend"] or {}).get("name")
+        if record["protocol"] == "fixed-target" and name == extend and record["split"] == "test":
+            by_window[record["window"]] = record
+    return by_window
 
 
-def test_other_lengths_add_cells_and_change_no_facts(posenc, run_copy):
+def tried_on_validation(run):
+    return [record for record in results_of(run)["records"] if record["split"] == "validation"]
+
+
+# --- other lengths
+
+
+@pytest.fixture
+def at_other_lengths(posenc, run_copy):
+    """Measure at two more lengths; return the results before and the command's output."""
     before = results_of(run_copy)
-    asked = ["eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED]
-    result = posenc(*asked)
-    assert result.code == 0 and re.search(r"^context +16 = T +64 +256$", result.out, re.M), result.out
-    after = results_of(run_copy)
-    assert after["run"] == before["run"]
-    new = [r for r in after["records"] if r not in before["records"]]
-    # other targets: those that have 256 tokens before them
-    cells = {*(("fixed-target", window) for window in (16, 64, 256)), ("trigram", 16)}
-    assert {(r["protocol"], r["window"]) for r in new} == cells
-    assert len(after["records"]) == len(before["records"]) + len(cells)
-    again = posenc(*asked)
-    assert again.out == result.out and results_of(run_copy) == after
+    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED)
+    assert result.code == 0, result.err
+    return before, result.out
 
 
-def test_it_equals_what_the_training_measured(posenc, run_copy):
+def test_other_lengths_are_shown(at_other_lengths):
+    _, out = at_other_lengths
+    assert re.search(r"^context +16 = T +64 +256$", out, re.M), out
+
+
+def test_other_lengths_add_cells(at_other_lengths, run_copy):
+    before, _ = at_other_lengths
+    new = [record for record in results_of(run_copy)["records"] if record not in before["records"]]
+    # the targets are others: those that have 256 tokens before them
+    cells = {("fixed-target", 16), ("fixed-target", 64), ("fixed-target", 256), ("trigram", 16)}
+    assert {(record["protocol"], record["window"]) for record in new} == cells
+    assert len(new) == len(cells)
+
+
+def test_other_lengths_change_no_facts_of_the_run(at_other_lengths, run_copy):
+    before, _ = at_other_lengths
+    assert results_of(run_copy)["run"] == before["run"]
+
+
+def test_the_same_again_measures_nothing(at_other_lengths, posenc, run_copy):
+    _, out = at_other_lengths
+    results = results_of(run_copy)
+    again = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED)
+    assert again.out == out
+    assert results_of(run_copy) == results
+
+
+# --- it equals what the training measured
+
+
+@pytest.fixture
+def measured_anew(posenc, run_copy):
+    """Drop everything that was measured and measure it again; return the results before and after."""
     before = results_of(run_copy)
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json"]:
         path.unlink()
     assert posenc("eval", f"run={run_copy}").code == 0
-    after = results_of(run_copy)
-    assert [{**r, "seconds": 0} for r in after["records"]] == [{**r, "seconds": 0} for r in before["records"]]
-    differing = {key for key, value in before["run"].items() if after["run"][key] != value}
-    assert differing <= {"peak_memory_bytes", "wall_seconds", "tokens_per_second"}
-    assert after["run"]["peak_memory_bytes"] is None  # this process did not train it
-    assert after["run"]["wall_seconds"] > 0
+    return before, results_of(run_copy)
+
+
+def test_it_has_the_numbers_of_the_training(measured_anew):
+    before, after = ([{**record, "seconds": 0} for record in run["records"]] for run in measured_anew)
+    assert after == before
+
+
+def test_it_has_the_facts_of_the_training_but_for_what_it_cannot_know(measured_anew):
+    before, after = (run["run"] for run in measured_anew)
+    differing = {key for key, value in before.items() if after[key] != value}
+    assert differing <= TIMES
+    assert after["peak_memory_bytes"] is None  # this process did not train it
+    assert after["wall_seconds"] > 0
+
+
+# --- another corpus, another precision
 
 
 def test_another_corpus_is_kept_apart(posenc, run_copy, place):
     other, before = tiny.write_corpus(place / "other", documents=40), results_of(run_copy)
-    own = before["run"]["corpus"]["fingerprint"]
+    trained_on = before["run"]["corpus"]["fingerprint"]
     result = posenc("eval", f"run={run_copy}", "data=files", f"data.paths={other}", "eval.lengths=[1x,2x]")
     assert result.code == 0, result.err
-    prints = [r["fingerprint"] for r in results_of(run_copy)["records"]]
+    counts = Counter(record["fingerprint"] for record in results_of(run_copy)["records"])
+    assert counts.pop(trained_on) == len(before["records"])
     # two windows by two protocols and a curve; the trigram is of the corpus that was trained on
-    assert prints.count(own) == len(before["records"]) == len(prints) - 5 and len(set(prints)) == 2
+    assert list(counts.values()) == [5]
 
 
-def test_an_extension_is_a_row_of_its_own_beside_the_crop_line(posenc, run_copy):
-    asked = ["eval", f"run={run_copy}", "extend=pi", FIXED]
-    result = posenc(*asked)
-    assert result.code == 0, result.err
-    rows = [line.split()[0] for line in result.out.splitlines() if line.startswith("rope")]
-    assert result.out.startswith("2 rows | ") and rows == ["rope", "rope+pi"], result.out
-    found, plain = fixed_target(run_copy, "pi"), fixed_target(run_copy, None)
-    factors = {w: r["extend"]["resolved"]["factor"] for w, r in found.items()}
-    assert factors == {16: 1.0, 32: 2.0, 64: 4.0}
-    assert found[16]["per_document"] == plain[16]["per_document"]  # nothing to extend at T
-    assert found[64]["nats"] != plain[64]["nats"]
-    assert len({r["targets_hash"] for r in [*found.values(), *plain.values()]}) == 1
-    again = posenc(*asked)
-    assert again.code == 0 and fixed_target(run_copy, "pi") == found
-    assert not [x for x in again.err.splitlines() if "evaluating" in x and "(stored)" not in x]
+def eval_in(posenc, run, precision):
+    return posenc("eval", f"run={run}", FIXED, f"eval.precision={precision}")
 
 
 def test_another_precision_is_measured_anew_and_noted(posenc, run_copy):
     before = fixed_target(run_copy, None)
-    for precision, noted in (("bf16", "bf16"), ("auto", None)):
-        asked = ["eval", f"run={run_copy}", FIXED, f"eval.precision={precision}"]
-        assert posenc(*asked).code == 0
-        found = fixed_target(run_copy, None)
-        assert found.keys() == before.keys()  # one record a cell
-        assert {record.get("precision") for record in found.values()} == {noted}
-        same = [found[window]["nats"] == record["nats"] for window, record in before.items()]
-        assert all(same) == (noted is None)
-        assert posenc(*asked).code == 0 and fixed_target(run_copy, None) == found  # not again
-    wrong = posenc("eval", f"run={run_copy}", "eval.precision=fp16")
-    assert wrong.code == 2 and "eval.precision=fp16" in wrong.err and "bf16" in wrong.err
+    assert eval_in(posenc, run_copy, "bf16").code == 0
+    after = fixed_target(run_copy, None)
+    assert after.keys() == before.keys()  # one record a cell
+    assert {record["precision"] for record in after.values()} == {"bf16"}
+    assert any(after[window]["nats"] != record["nats"] for window, record in before.items())
 
 
-def test_what_does_not_fit_the_encoding_is_refused(posenc, train, run_copy, place, capsys):
+def test_the_precision_of_the_training_is_not_noted(posenc, run_copy):
+    before = fixed_target(run_copy, None)
+    assert eval_in(posenc, run_copy, "bf16").code == 0
+    assert eval_in(posenc, run_copy, "auto").code == 0
+    after = fixed_target(run_copy, None)
+    assert not any("precision" in record for record in after.values())
+    assert all(after[window]["nats"] == record["nats"] for window, record in before.items())
+
+
+def test_another_precision_is_not_measured_twice(posenc, run_copy):
+    assert eval_in(posenc, run_copy, "bf16").code == 0
+    first = fixed_target(run_copy, None)
+    assert eval_in(posenc, run_copy, "bf16").code == 0
+    assert fixed_target(run_copy, None) == first
+
+
+def test_a_precision_that_does_not_exist_is_refused(posenc, run_copy):
+    refused = eval_in(posenc, run_copy, "fp16")
+    assert refused.code == 2
+    assert "eval.precision=fp16" in refused.err
+    assert "bf16" in refused.err
+
+
+# --- extensions
+
+
+@pytest.fixture
+def extended(posenc, run_copy):
+    result = posenc("eval", f"run={run_copy}", "extend=pi", FIXED)
+    assert result.code == 0, result.err
+    return result
+
+
+def test_an_extension_is_a_row_of_its_own(extended):
+    rows = [line.split()[0] for line in extended.out.splitlines() if line.startswith("rope")]
+    assert extended.out.startswith("2 rows | ")
+    assert rows == ["rope", "rope+pi"], extended.out
+
+
+def test_an_extension_says_what_its_knobs_come_to(extended, run_copy):
+    records = fixed_target(run_copy, "pi")
+    factors = {window: record["extend"]["resolved"]["factor"] for window, record in records.items()}
+    assert factors == {16: 1.0, 32: 2.0, 64: 4.0}
+
+
+def test_an_extension_changes_nothing_at_the_training_length(extended, run_copy):
+    plain = fixed_target(run_copy, None)[16]
+    assert fixed_target(run_copy, "pi")[16]["per_document"] == plain["per_document"]
+
+
+def test_an_extension_changes_numbers_beyond_it(extended, run_copy):
+    assert fixed_target(run_copy, "pi")[64]["nats"] != fixed_target(run_copy, None)[64]["nats"]
+
+
+def test_an_extension_is_measured_on_the_same_targets(extended, run_copy):
+    records = [*fixed_target(run_copy, "pi").values(), *fixed_target(run_copy, None).values()]
+    assert len({record["targets_hash"] for record in records}) == 1
+
+
+def test_an_extension_is_not_measured_twice(extended, posenc, run_copy):
+    before = fixed_target(run_copy, "pi")
+    again = posenc("eval", f"run={run_copy}", "extend=pi", FIXED)
+    assert fixed_target(run_copy, "pi") == before
+    assert not [line for line in again.err.splitlines() if "evaluating" in line and "(stored)" not in line]
+
+
+@pytest.fixture
+def alibi(train, place, run_copy):
+    """A trained run that turns no pairs."""
     assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
     (run,) = (place / "runs" / "default").glob("alibi*")
+    return run
+
+
+def test_weights_of_another_encoding_are_refused(posenc, alibi, run_copy):
     shutil.rmtree(run_copy / "checkpoints")
-    shutil.copytree(run / "checkpoints", run_copy / "checkpoints")
+    shutil.copytree(alibi / "checkpoints", run_copy / "checkpoints")
     refused = posenc("eval", f"run={run_copy}")
-    assert refused.code == 1 and "encoding.name=alibi" in refused.err and "encoding.name=rope" in refused.err
-    # what does not apply is refused, and in a sweep left out
-    before = stamps(run)
-    refused = posenc("eval", f"run={run}", "extend=yarn")
-    assert refused.code == 2 and "extend=yarn: does not apply to encoding=alibi" in refused.err
+    assert refused.code == 1
+    assert "encoding.name=alibi" in refused.err
+    assert "encoding.name=rope" in refused.err
+
+
+def test_an_extension_that_does_not_apply_is_refused(posenc, alibi):
+    before = stamps(alibi)
+    refused = posenc("eval", f"run={alibi}", "extend=yarn")
+    assert refused.code == 2
+    assert "extend=yarn: does not apply to encoding=alibi" in refused.err
     assert "it is for encodings that turn pairs" in refused.err
-    assert stamps(run) == before
-    swept = compose_jobs("eval", parse(["-m", f"run={run}", "extend=pi,yarn,window", FIXED]))
+    assert stamps(alibi) == before
+
+
+def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(alibi, capsys):
+    swept = compose_jobs("eval", parse(["-m", f"run={alibi}", "extend=pi,yarn,window", FIXED]))
     checked = check_jobs(swept)
     assert [entry.composed.settings.extend.name for entry in checked] == ["window"]
     assert re.findall(r"left out: (\w+): does not apply", capsys.readouterr().err) == ["pi", "yarn"]
 
 
-def test_knobs_are_chosen_on_validation_documents(posenc, run_copy):
-    result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
-    assert result.code == 0 and "extend=yarn: beta_fast=" in result.err, result.err
-    tried = [r for r in results_of(run_copy)["records"] if r["split"] == "validation"]
-    assert {r["extend"]["name"] for r in tried} == {"yarn"} and {r["window"] for r in tried} == {32, 64}
+# --- knobs that are chosen on validation documents
+
+
+def summed_losses(records, knob):
+    """The loss of each value of a knob, summed over windows."""
     losses = Counter()
-    for r in tried:
-        losses[r["extend"]["beta_fast"]] += r["nats"]
-    assert "rope+yarn (tuned: beta_fast)" in result.out and len(losses) > 1
+    for record in records:
+        value = record["extend"][knob]
+        losses[tuple(value) if isinstance(value, list) else value] += record["nats"]
+    return losses
+
+
+@pytest.fixture
+def tuned(posenc, run_copy):
+    result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
+    assert result.code == 0, result.err
+    return result
+
+
+def test_candidates_are_tried_on_validation_documents_beyond_T(tuned, run_copy):
+    tried = tried_on_validation(run_copy)
+    assert {record["extend"]["name"] for record in tried} == {"yarn"}
+    assert {record["window"] for record in tried} == {32, 64}
+
+
+def test_the_best_candidate_is_reported(tuned, run_copy):
+    losses = summed_losses(tried_on_validation(run_copy), "beta_fast")
     reported = fixed_target(run_copy, "yarn").values()
-    assert {r["extend"]["beta_fast"] for r in reported} == {min(losses, key=lambda k: losses[k])}
-    assert {r["extend"]["tuned_on"] for r in reported} == {"validation"}
+    assert len(losses) > 1
+    assert {record["extend"]["beta_fast"] for record in reported} == {min(losses, key=losses.get)}
 
 
-def test_divisors_are_searched_on_validation_documents(posenc, run_copy):
+def test_a_tuned_row_says_so(tuned, run_copy):
+    assert "extend=yarn: beta_fast=" in tuned.err
+    assert "rope+yarn (tuned: beta_fast)" in tuned.out
+    reported = fixed_target(run_copy, "yarn").values()
+    assert {record["extend"]["tuned_on"] for record in reported} == {"validation"}
+
+
+LONGROPE = ("extend=longrope", "extend.tune=true", "extend.tries=9", FIXED)
+
+
+@pytest.fixture
+def searched(posenc, run_copy):
+    result = posenc("eval", f"run={run_copy}", *LONGROPE)
+    assert result.code == 0, result.err
+    return result
+
+
+def test_divisors_have_to_be_given_or_searched(posenc, run_copy):
     refused = posenc("eval", f"run={run_copy}", "extend=longrope", FIXED)
-    assert refused.code == 2 and "or extend.tune=true" in refused.err
-    asked = ["eval", f"run={run_copy}", "extend=longrope", "extend.tune=true", "extend.tries=9", FIXED]
-    result = posenc(*asked)
-    assert result.code == 0 and "the best of 9 on validation documents" in result.err, result.err
-    tried = Counter()
-    for r in (r for r in results_of(run_copy)["records"] if r["split"] == "validation"):
-        tried[tuple(r["extend"]["factors"])] += r["nats"]
-    s, pairs = 4, 8  # the longest window over T, and pairs of a head
-    assert (1.0,) * pairs in tried and (s,) * pairs in tried and 4 <= len(tried) <= 9
-    assert all(list(f) == sorted(f) and f[0] >= 1 and f[-1] <= 1.25 * s for f in tried)
+    assert refused.code == 2
+    assert "or extend.tune=true" in refused.err
+
+
+def test_divisors_are_searched_on_validation_documents(searched, run_copy):
+    assert "the best of 9 on validation documents" in searched.err
+    losses = summed_losses(tried_on_validation(run_copy), "factors")
+    factor, pairs = 4, 8  # the longest window over T, and pairs of a head
+    assert (1.0,) * pairs in losses
+    assert (factor,) * pairs in losses
+    assert 4 <= len(losses) <= 9
+
+
+def test_searched_divisors_grow_with_the_pair(searched, run_copy):
+    for divisors in summed_losses(tried_on_validation(run_copy), "factors"):
+        assert list(divisors) == sorted(divisors)
+        assert divisors[0] >= 1
+        assert divisors[-1] <= 1.25 * 4
+
+
+def test_the_best_divisors_are_reported(searched, run_copy):
+    losses = summed_losses(tried_on_validation(run_copy), "factors")
     reported = fixed_target(run_copy, "longrope").values()
-    assert {tuple(r["extend"]["factors"]) for r in reported} == {min(tried, key=lambda f: tried[f])}
-    assert "rope+longrope (tuned: factors)" in result.out
+    assert {tuple(record["extend"]["factors"]) for record in reported} == {min(losses, key=losses.get)}
+    assert "rope+longrope (tuned: factors)" in searched.out
+
+
+def test_every_candidate_is_stored(searched, posenc, run_copy):
     before = results_of(run_copy)["records"]
-    assert posenc(*asked).code == 0 and results_of(run_copy)["records"] == before  # every candidate is stored
+    assert posenc("eval", f"run={run_copy}", *LONGROPE).code == 0
+    assert results_of(run_copy)["records"] == before
