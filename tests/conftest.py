@@ -1,11 +1,12 @@
 """What the parts share: a tiny corpus, posenc called in this process, and one trained run to read."""
 
+import io
 import logging
 import os
 import shutil
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 import tiny
@@ -125,6 +126,20 @@ def posenc(place, capsys):
         return tiny.Result(exit_code_of(*arguments), *capsys.readouterr())
 
     return call
+
+
+def called_in(folder, cache, *arguments):
+    """`posenc ARGUMENTS` in this process and in a folder, for fixtures that several tests share."""
+    import torch
+
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("POSENC_CACHE", str(cache))
+        patch.setattr(torch, "set_num_threads", lambda _: None)
+        with redirect_stdout(out), redirect_stderr(err):
+            code = exit_code_of(*arguments)
+    return tiny.Result(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture

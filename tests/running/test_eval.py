@@ -3,9 +3,13 @@
 import re
 import shutil
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+from conftest import called_in
 from fake_runs import read_json, stamps
 
 from posenc.config.compose import compose_jobs
@@ -37,40 +41,60 @@ def tried_on_validation(run):
 # --- other lengths
 
 
-@pytest.fixture
-def at_other_lengths(posenc, run_copy):
-    """Measure at two more lengths; return the results before and the command's output."""
-    before = results_of(run_copy)
-    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED)
-    assert result.code == 0, result.err
-    return before, result.out
+@dataclass(frozen=True)
+class Evaluated:
+    """A copy of the trained run that was measured further, for several tests to read."""
+
+    run: Path
+    before: dict[str, Any]  # its results
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained_once, tmp_path_factory, shared_cache):
+    """Measure a copy of the trained run by these overrides."""
+
+    def measure(*overrides):
+        folder = tmp_path_factory.mktemp("evaluated")
+        shutil.copytree(trained_once, folder / "runs")
+        (run,) = (folder / "runs" / "default").iterdir()
+        before = results_of(run)
+        result = called_in(folder, shared_cache, "eval", f"run={run}", *overrides)
+        assert result.code == 0, result.err
+        return Evaluated(run, before, result.out, result.err)
+
+    return measure
+
+
+@pytest.fixture(scope="module")
+def at_other_lengths(evaluated):
+    return evaluated("eval.lengths=[1x,4x,16x]", FIXED)
 
 
 def test_other_lengths_are_shown(at_other_lengths):
-    _, out = at_other_lengths
-    assert re.search(r"^context +16 = T +64 +256$", out, re.M), out
+    assert re.search(r"^context +16 = T +64 +256$", at_other_lengths.out, re.M), at_other_lengths.out
 
 
-def test_other_lengths_add_cells(at_other_lengths, run_copy):
-    before, _ = at_other_lengths
-    new = [record for record in results_of(run_copy)["records"] if record not in before["records"]]
+def test_other_lengths_add_cells(at_other_lengths):
+    before = at_other_lengths.before["records"]
+    new = [record for record in results_of(at_other_lengths.run)["records"] if record not in before]
     # the targets are others: those that have 256 tokens before them
     cells = {("fixed-target", 16), ("fixed-target", 64), ("fixed-target", 256), ("trigram", 16)}
     assert {(record["protocol"], record["window"]) for record in new} == cells
     assert len(new) == len(cells)
 
 
-def test_other_lengths_change_no_facts_of_the_run(at_other_lengths, run_copy):
-    before, _ = at_other_lengths
-    assert results_of(run_copy)["run"] == before["run"]
+def test_other_lengths_change_no_facts_of_the_run(at_other_lengths):
+    assert results_of(at_other_lengths.run)["run"] == at_other_lengths.before["run"]
 
 
-def test_the_same_again_measures_nothing(at_other_lengths, posenc, run_copy):
-    _, out = at_other_lengths
-    results = results_of(run_copy)
-    again = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED)
-    assert again.out == out
-    assert results_of(run_copy) == results
+def test_the_same_again_measures_nothing(at_other_lengths, posenc):
+    run = at_other_lengths.run
+    results = results_of(run)
+    again = posenc("eval", f"run={run}", "eval.lengths=[1x,4x,16x]", FIXED)
+    assert again.out.partition("saved")[0] == at_other_lengths.out.partition("saved")[0]
+    assert results_of(run) == results
 
 
 # --- it equals what the training measured
@@ -152,11 +176,9 @@ def test_a_precision_that_does_not_exist_is_refused(posenc, run_copy):
 # --- extensions
 
 
-@pytest.fixture
-def extended(posenc, run_copy):
-    result = posenc("eval", f"run={run_copy}", "extend=pi", FIXED)
-    assert result.code == 0, result.err
-    return result
+@pytest.fixture(scope="module")
+def extended(evaluated):
+    return evaluated("extend=pi", FIXED)
 
 
 def test_an_extension_is_a_row_of_its_own(extended):
@@ -165,30 +187,31 @@ def test_an_extension_is_a_row_of_its_own(extended):
     assert rows == ["rope", "rope+pi"], extended.out
 
 
-def test_an_extension_says_what_its_knobs_come_to(extended, run_copy):
-    records = fixed_target(run_copy, "pi")
+def test_an_extension_says_what_its_knobs_come_to(extended):
+    records = fixed_target(extended.run, "pi")
     factors = {window: record["extend"]["resolved"]["factor"] for window, record in records.items()}
     assert factors == {16: 1.0, 32: 2.0, 64: 4.0}
 
 
-def test_an_extension_changes_nothing_at_the_training_length(extended, run_copy):
-    plain = fixed_target(run_copy, None)[16]
-    assert fixed_target(run_copy, "pi")[16]["per_document"] == plain["per_document"]
+def test_an_extension_changes_nothing_at_the_training_length(extended):
+    plain = fixed_target(extended.run, None)[16]
+    assert fixed_target(extended.run, "pi")[16]["per_document"] == plain["per_document"]
 
 
-def test_an_extension_changes_numbers_beyond_it(extended, run_copy):
-    assert fixed_target(run_copy, "pi")[64]["nats"] != fixed_target(run_copy, None)[64]["nats"]
+def test_an_extension_changes_numbers_beyond_it(extended):
+    plain = fixed_target(extended.run, None)[64]
+    assert fixed_target(extended.run, "pi")[64]["nats"] != plain["nats"]
 
 
-def test_an_extension_is_measured_on_the_same_targets(extended, run_copy):
-    records = [*fixed_target(run_copy, "pi").values(), *fixed_target(run_copy, None).values()]
+def test_an_extension_is_measured_on_the_same_targets(extended):
+    records = [*fixed_target(extended.run, "pi").values(), *fixed_target(extended.run, None).values()]
     assert len({record["targets_hash"] for record in records}) == 1
 
 
-def test_an_extension_is_not_measured_twice(extended, posenc, run_copy):
-    before = fixed_target(run_copy, "pi")
-    again = posenc("eval", f"run={run_copy}", "extend=pi", FIXED)
-    assert fixed_target(run_copy, "pi") == before
+def test_an_extension_is_not_measured_twice(extended, posenc):
+    before = fixed_target(extended.run, "pi")
+    again = posenc("eval", f"run={extended.run}", "extend=pi", FIXED)
+    assert fixed_target(extended.run, "pi") == before
     assert not [line for line in again.err.splitlines() if "evaluating" in line and "(stored)" not in line]
 
 
@@ -237,41 +260,37 @@ def summed_losses(records, knob):
     return losses
 
 
-@pytest.fixture
-def tuned(posenc, run_copy):
-    result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
-    assert result.code == 0, result.err
-    return result
+@pytest.fixture(scope="module")
+def tuned(evaluated):
+    return evaluated("extend=yarn", "extend.tune=true", FIXED)
 
 
-def test_candidates_are_tried_on_validation_documents_beyond_T(tuned, run_copy):
-    tried = tried_on_validation(run_copy)
+def test_candidates_are_tried_on_validation_documents_beyond_training(tuned):
+    tried = tried_on_validation(tuned.run)
     assert {record["extend"]["name"] for record in tried} == {"yarn"}
     assert {record["window"] for record in tried} == {32, 64}
 
 
-def test_the_best_candidate_is_reported(tuned, run_copy):
-    losses = summed_losses(tried_on_validation(run_copy), "beta_fast")
-    reported = fixed_target(run_copy, "yarn").values()
+def test_the_best_candidate_is_reported(tuned):
+    losses = summed_losses(tried_on_validation(tuned.run), "beta_fast")
+    reported = fixed_target(tuned.run, "yarn").values()
     assert len(losses) > 1
     assert {record["extend"]["beta_fast"] for record in reported} == {min(losses, key=losses.get)}
 
 
-def test_a_tuned_row_says_so(tuned, run_copy):
+def test_a_tuned_row_says_so(tuned):
     assert "extend=yarn: beta_fast=" in tuned.err
     assert "rope+yarn (tuned: beta_fast)" in tuned.out
-    reported = fixed_target(run_copy, "yarn").values()
+    reported = fixed_target(tuned.run, "yarn").values()
     assert {record["extend"]["tuned_on"] for record in reported} == {"validation"}
 
 
 LONGROPE = ("extend=longrope", "extend.tune=true", "extend.tries=9", FIXED)
 
 
-@pytest.fixture
-def searched(posenc, run_copy):
-    result = posenc("eval", f"run={run_copy}", *LONGROPE)
-    assert result.code == 0, result.err
-    return result
+@pytest.fixture(scope="module")
+def searched(evaluated):
+    return evaluated(*LONGROPE)
 
 
 def test_divisors_have_to_be_given_or_searched(posenc, run_copy):
@@ -280,30 +299,30 @@ def test_divisors_have_to_be_given_or_searched(posenc, run_copy):
     assert "or extend.tune=true" in refused.err
 
 
-def test_divisors_are_searched_on_validation_documents(searched, run_copy):
+def test_divisors_are_searched_on_validation_documents(searched):
     assert "the best of 9 on validation documents" in searched.err
-    losses = summed_losses(tried_on_validation(run_copy), "factors")
+    losses = summed_losses(tried_on_validation(searched.run), "factors")
     factor, pairs = 4, 8  # the longest window over T, and pairs of a head
     assert (1.0,) * pairs in losses
     assert (factor,) * pairs in losses
     assert 4 <= len(losses) <= 9
 
 
-def test_searched_divisors_grow_with_the_pair(searched, run_copy):
-    for divisors in summed_losses(tried_on_validation(run_copy), "factors"):
+def test_searched_divisors_grow_with_the_pair(searched):
+    for divisors in summed_losses(tried_on_validation(searched.run), "factors"):
         assert list(divisors) == sorted(divisors)
         assert divisors[0] >= 1
         assert divisors[-1] <= 1.25 * 4
 
 
-def test_the_best_divisors_are_reported(searched, run_copy):
-    losses = summed_losses(tried_on_validation(run_copy), "factors")
-    reported = fixed_target(run_copy, "longrope").values()
+def test_the_best_divisors_are_reported(searched):
+    losses = summed_losses(tried_on_validation(searched.run), "factors")
+    reported = fixed_target(searched.run, "longrope").values()
     assert {tuple(record["extend"]["factors"]) for record in reported} == {min(losses, key=losses.get)}
     assert "rope+longrope (tuned: factors)" in searched.out
 
 
-def test_every_candidate_is_stored(searched, posenc, run_copy):
-    before = results_of(run_copy)["records"]
-    assert posenc("eval", f"run={run_copy}", *LONGROPE).code == 0
-    assert results_of(run_copy)["records"] == before
+def test_every_candidate_is_stored(searched, posenc):
+    before = results_of(searched.run)["records"]
+    assert posenc("eval", f"run={searched.run}", *LONGROPE).code == 0
+    assert results_of(searched.run)["records"] == before

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import tiny
 import yaml
-from conftest import exit_code_of
+from conftest import called_in
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
@@ -32,14 +32,12 @@ def tuned_runs(tmp_path_factory, corpus, shared_cache):
     """The `runs` folder of rope at three rates and of rope at the best of them, trained once. Copy it."""
     folder = tmp_path_factory.mktemp("tuned")
     words = [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("POSENC_CACHE", str(shared_cache))
-        for rate in RATES:  # jobs of the preset's sweep
-            job = ("experiment=tuning", "encoding=rope", f"seed={SEED}", f"train.lr={rate}")
-            code = exit_code_of("train", *job, "hydra.mode=RUN", *without("eval.lengths", words))
-            assert code in (0, 1)
-        assert exit_code_of("train", "encoding=rope", "train.lr=tuned", *words) == 0
+    for rate in RATES:  # jobs of the preset's sweep
+        job = ("experiment=tuning", "encoding=rope", f"seed={SEED}", f"train.lr={rate}", "hydra.mode=RUN")
+        result = called_in(folder, shared_cache, "train", *job, *without("eval.lengths", words))
+        assert result.code in (0, 1), result.err
+    result = called_in(folder, shared_cache, "train", "encoding=rope", "train.lr=tuned", *words)
+    assert result.code == 0, result.err
     return folder / "runs"
 
 
