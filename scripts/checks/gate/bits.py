@@ -86,13 +86,16 @@ RUNS = (
     ShortRun("bpe", "encoding=nope data=files data.paths=[texts] tokenizer=bpe tokenizer.vocab_size=400"),
     ShortRun("continued", "encoding=rope extend=pi context_length=64 train.init={rope} eval.base_length=32"),
 )
-# Observation on the run of that label, beside what its training measured.
-EXTENDED = (
-    ("rope", "extend=glob(*)", True),
-    ("alibi", "extend=window,sinks,scale", True),
-    ("t5", "extend=self_extend", False),
-    ("mla", "extend=yarn", False),
+# Measured on the run of that label, beside what its training measured.
+OF_ROPE = (
+    *("dca", "drop", "dynamic_ntk", "llama3", "lm_infinite", "logn", "ntk", "ntk_by_parts", "pi"),
+    *("rerope", "scale", "self_extend", "sinks", "string", "window", "yarn"),
 )
+EXTENDED = (
+    *(("rope", name) for name in OF_ROPE),
+    *(("alibi", "window"), ("alibi", "sinks"), ("t5", "self_extend"), ("mla", "yarn")),
+)
+EXTENDED_CELLS = ("eval.lengths=[1x,8x]", "eval.protocols=[fixed-target]")
 INITIAL_VALUES = Path(__file__).with_name("initial_values.py")
 # One step whose rate is below the last bit of a weight, so what is saved are the initial values.
 ONE_STEP = (
@@ -116,8 +119,8 @@ def observe(tree: Tree) -> Observation:
             _expect(tree.run_interrupted(words, folder, folder / "runs"), STOPPED, words)
         _run(server, ["train", *run.words(folder)], folder)
         print(f"{tree.work.name}: {run.label} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    for label, extension, sweep in EXTENDED:
-        words = ["eval", *(["-m"] if sweep else []), f"run={_directory(folder, label)}", extension]
+    for label, extension in EXTENDED:
+        words = ["eval", f"run={_directory(folder, label)}", f"extend={extension}", *EXTENDED_CELLS]
         seconds = _run(server, words, folder)
         print(f"{tree.work.name}: {label} {extension} {seconds:.0f} s", file=sys.stderr, flush=True)
     server.close()
