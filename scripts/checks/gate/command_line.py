@@ -39,6 +39,7 @@ def run_part(
     observe_verb = verbs.add_parser("observe", help="record what one tree does")
     observe_verb.add_argument("tree", type=Path)
     observe_verb.add_argument("--out", type=Path, required=True)
+    observe_verb.add_argument("--full", action="store_true", help="store long contents, not their digests")
     compare_verb = verbs.add_parser("compare", help="compare two trees, or JSON files of `observe`")
     compare_verb.add_argument("old", type=Path)
     compare_verb.add_argument("new", type=Path)
@@ -48,7 +49,9 @@ def run_part(
         work = arguments.work or Path(temporary)
         if arguments.verb == "observe":
             observation = _observe(arguments.tree, "tree", observe, arguments.python, work)
-            write_observation(arguments.out, compact(observation) if compact else observation)
+            if compact and not arguments.full:
+                observation = compact(observation)
+            write_observation(arguments.out, observation)
             return 0
         # Both at once: nothing here measures time, and what runs in parallel must not matter.
         with ThreadPoolExecutor(max_workers=2) as pool:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from command_line import Observation, run_part
 from command_list import CHAPTERS, TINY, TINY_MODEL, TRAIN, Command
-from contents import Content, file_content, file_label, normalised, stream_content
+from contents import UNREAD, Content, file_content, file_label, normalised, stream_content
 from differences import Difference, compare_contents
 from texts import write_texts
 from trees import ForkServer, Outcome, Tree
@@ -107,7 +107,7 @@ def _described(
     for path in changed:
         content = file_content(folder / path, tags)
         if command.interrupted or path.suffix == ".txt":  # the moment of the signal is chance
-            content = Content(content.kind)
+            content = UNREAD
         files[_free_label(file_label(path), files)] = content
     if command.timed:
         stdout = _without_numbers(stdout)

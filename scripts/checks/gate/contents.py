@@ -50,13 +50,13 @@ FILE_HASH = re.compile(r"-[0-9a-f]{8}(?=[./]|$)")
 class Content:
     """A text or a file: its kind, and either its leaves or, once compacted, their digests."""
 
-    kind: str  # json, text, tensors, picture or empty
+    kind: str  # json, text, tensors, empty, or unread
     leaves: Leaves = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
     def compacted(self, most_characters: int) -> Content:
         """Return it with digests instead of leaves, if the leaves take more than so many characters."""
-        if len(json.dumps(self.leaves)) <= most_characters:
+        if not self.leaves or len(json.dumps(self.leaves)) <= most_characters:
             return self
         return Content(self.kind, digests=self.all_digests())
 
@@ -64,6 +64,8 @@ class Content:
         """Return the digests of its parts: what a comparison calls the kind of a difference."""
         if self.digests:
             return self.digests
+        if not self.leaves:
+            return {}
         if self.kind == "text":
             return {part: digest(self.leaves[part]) for part in ("numbers", "wording")}
         if self.kind == "tensors":
@@ -74,6 +76,9 @@ class Content:
 
     def stored(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value}
+
+
+UNREAD = Content("unread")  # a picture, or what depends on the moment: only that it is there
 
 
 def digest(value: object) -> str:
@@ -155,7 +160,7 @@ def file_content(path: Path, folders: dict[str, str]) -> Content:
     if suffix == ".safetensors":
         return Content("tensors", dict(tensor_digests(path)))
     if suffix in (".png", ".pdf", ".bin"):
-        return Content("picture")
+        return UNREAD
     if path.name == "manifest.json":  # digests of files that hold times
         return json_content(dict.fromkeys(json.loads(path.read_text())), folders)
     text = gzip.decompress(path.read_bytes()).decode() if suffix == ".gz" else path.read_text()

@@ -64,7 +64,7 @@ def compare_contents(subject: str, where: str, old: Content, new: Content) -> It
         yield Difference(subject, "keys", where, old.kind, new.kind)
     elif old.digests or new.digests:
         for part, before in old.all_digests().items():
-            after = new.all_digests()[part]
+            after = new.all_digests().get(part)
             if before != after:
                 yield Difference(subject, part, where, f"digest {before}", f"digest {after}")
     else:
