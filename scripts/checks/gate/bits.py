@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import Observation, run_part
+from command_line import Observation, Selection, run_part
 from contents import Leaves, flatten, tensor_digests
 from differences import Difference
 from texts import write_texts
@@ -105,28 +105,31 @@ ONE_STEP = (
 )
 
 
-def observe(tree: Tree) -> Observation:
+def observe(tree: Tree, selection: Selection) -> Observation:
     """Train, measure and read all runs of one tree; return their weights and numbers by label."""
     folder = tree.work / "bits"
     folder.mkdir(parents=True)
     write_texts(folder / "texts", seed=0)
-    observation: Observation = {"about": _machine(tree, folder), "runs": {}}
+    observation: Observation = {"about": _machine(tree, folder), "runs": {}, "initial": {}}
     server = ForkServer(tree, "bits")
-    for run in RUNS:
+    runs = [run for run in RUNS if selection.has(run.label)]
+    for run in runs:
         began = time.monotonic()
         if run.interrupted:
             words = ["train", *run.words(folder)]
             _expect(tree.run_interrupted(words, folder, folder / "runs"), STOPPED, words)
         _run(server, ["train", *run.words(folder)], folder)
         print(f"{tree.work.name}: {run.label} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    for label, extension in EXTENDED:
+    extended = [(label, extension) for label, extension in EXTENDED if selection.has(label)]
+    for label, extension in extended:
         words = ["eval", f"run={_directory(folder, label)}", f"extend={extension}", *EXTENDED_CELLS]
         seconds = _run(server, words, folder)
         print(f"{tree.work.name}: {label} {extension} {seconds:.0f} s", file=sys.stderr, flush=True)
     server.close()
-    for run in RUNS:
+    for run in runs:
         observation["runs"][run.label] = _read_run(_directory(folder, run.label))
-    observation["initial"] = _initial_values(tree, folder)
+    if selection.has("initial"):
+        observation["initial"] = _initial_values(tree, folder)
     return observation
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,19 @@ from differences import Difference, read_allowed, report
 from trees import Tree, open_tree
 
 Observation = dict[str, Any]
-Observe = Callable[[Tree], Observation]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which labels are observed: those of `--only`, or all."""
+
+    only: tuple[str, ...] = ()
+
+    def has(self, label: str) -> bool:
+        return not self.only or label in self.only
+
+
+Observe = Callable[[Tree, Selection], Observation]
 Compare = Callable[[Observation, Observation], Iterator[Difference]]
 Compact = Callable[[Observation], Observation]
 
@@ -35,6 +48,9 @@ def run_part(
     parser.add_argument(
         "--work", type=Path, help="new folder for all that is written, kept (else: temporary)"
     )
+    parser.add_argument(
+        "--only", default="", help="of commands: chapters; of bits: runs; as a,b (trees alone)"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     observe_verb = verbs.add_parser("observe", help="record what one tree does")
     observe_verb.add_argument("tree", type=Path)
@@ -44,11 +60,12 @@ def run_part(
     compare_verb.add_argument("old", type=Path)
     compare_verb.add_argument("new", type=Path)
     arguments = parser.parse_args()
+    selection = Selection(tuple(filter(None, arguments.only.split(","))))
 
     with tempfile.TemporaryDirectory(prefix="gate-") as temporary:
         work = arguments.work or Path(temporary)
         if arguments.verb == "observe":
-            observation = _observe(arguments.tree, "tree", observe, arguments.python, work)
+            observation = _observe(arguments.tree, work / "tree", observe, selection, arguments.python)
             if compact and not arguments.full:
                 observation = compact(observation)
             write_observation(arguments.out, observation)
@@ -57,20 +74,22 @@ def run_part(
         with ThreadPoolExecutor(max_workers=2) as pool:
             sources = ((arguments.old, "old"), (arguments.new, "new"))
             waiting = [
-                pool.submit(_observe, source, name, observe, arguments.python, work)
+                pool.submit(_observe, source, work / name, observe, selection, arguments.python)
                 for source, name in sources
             ]
             old, new = (future.result() for future in waiting)
         return report(compare(old, new), read_allowed())
 
 
-def _observe(source: Path, name: str, observe: Observe, python: str, work: Path) -> Observation:
+def _observe(source: Path, work: Path, observe: Observe, selection: Selection, python: str) -> Observation:
     """Return a stored observation, or observe a tree now."""
     if source.is_file():
+        if selection.only:
+            sys.exit("--only compares two trees: a stored observation has everything")
         return json.loads(source.read_text())
     began = time.monotonic()
-    observation = observe(open_tree(source, python, work / name))
-    print(f"{name}: observed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    observation = observe(open_tree(source, python, work), selection)
+    print(f"{work.name}: observed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return observation
 
 

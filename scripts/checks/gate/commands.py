@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from command_line import Observation, run_part
+from command_line import Observation, Selection, run_part
 from command_list import CHAPTERS, TINY, TINY_MODEL, TRAIN, Command
 from contents import UNREAD, Content, file_content, file_label, normalised, stream_content
 from differences import Difference, compare_contents
@@ -33,8 +33,8 @@ MOST_CHARACTERS = 3000  # of an output that is stored whole; of a longer one its
 WORKERS = 2
 
 
-def observe(tree: Tree) -> Observation:
-    """Type all commands; return what each of them did, by its text."""
+def observe(tree: Tree, selection: Selection) -> Observation:
+    """Type all commands, or those of some chapters; return what each of them did, by its text."""
     first = tree.work / "train"
     first.mkdir(parents=True)
     write_texts(first / "texts", seed=0)
@@ -42,7 +42,8 @@ def observe(tree: Tree) -> Observation:
     observed = _type_all(tree, first, TRAIN)
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
         waiting = []
-        for name, commands in CHAPTERS.items():
+        chapters = {name: commands for name, commands in CHAPTERS.items() if selection.has(name)}
+        for name, commands in chapters.items():
             folder = tree.work / name
             shutil.copytree(first, folder)
             waiting.append(pool.submit(_type_all, tree, folder, commands))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from command_line import Observation, run_part
+from command_line import Observation, Selection, run_part
 from contents import Content, numbers_in, stream_content
 from differences import Difference, compare_contents
 from trees import ForkServer, Tree
@@ -30,13 +30,15 @@ OPTIONS = (
 )
 
 
-def observe(tree: Tree) -> Observation:
+def observe(tree: Tree, selection: Selection) -> Observation:
     """Return the numbers of every row of the pages' tables, and every comparison of stored records."""
     folder = tree.work / "tables"
     folder.mkdir(parents=True)
     comparisons = {}
     server = ForkServer(tree, "tables")
     for label, subject in _subjects(tree.path):
+        if not selection.has(label):
+            continue
         for options in OPTIONS:
             outcome = server.run(["compare", subject, *options], folder)
             content = stream_content(outcome.stdout, {str(tree.path): "<tree>"})
