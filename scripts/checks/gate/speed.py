@@ -124,7 +124,7 @@ def training(tree: Tree) -> Timing:
 
 
 FIGURES = (
-    Figure("--help", posenc_timing("--help"), most_seconds=0.1),
+    Figure("help", posenc_timing("--help"), most_seconds=0.1),
     Figure("compare, 2 runs", posenc_timing("compare runs"), most_seconds=0.1),
     Figure("a mistake", posenc_timing("train encoding=rpe"), most_seconds=0.1),
     Figure("first step", first_step, most_seconds=0.2),
@@ -145,41 +145,51 @@ def prepare(tree: Tree) -> None:
         outcome = tree.run(words, tree.work)
         if outcome.code:
             sys.exit(outcome.stderr)
-    (run,) = (tree.work / "runs/default").glob("rope-*")
+    (directory,) = (tree.work / "runs/default").glob("rope-*")
+    run = StoredRun(
+        directory,
+        settings=yaml.safe_load((directory / "config.yaml").read_text()),
+        results=json.loads((directory / "results.json").read_text()),
+    )
     for row in range(ROWS):
         for seed in range(SEEDS):
             copy_run(run, tree.work / "many", row, seed)
 
 
-def copy_run(run: Path, folder: Path, row: int, seed: int) -> None:
-    """Copy what a comparison reads of a run, with another seed, another base of RoPE and other losses."""
+@dataclass(frozen=True)
+class StoredRun:
+    """A run on disk, with its settings and its results as read."""
+
+    directory: Path
+    settings: dict[str, Any]
+    results: dict[str, Any]
+
+
+def copy_run(run: StoredRun, folder: Path, row: int, seed: int) -> None:
+    """Write what a comparison reads of a run, with another seed, another base of RoPE and other losses."""
     copy = folder / f"rope-row{row}-s{seed}-{row * SEEDS + seed:08x}"
-    base = 10000.0 + row
+    encoding = {"base": 10000.0 + row}
     factor = 1 + 1e-3 * row + 1e-4 * ((37 * seed) % SEEDS)
     copy.mkdir(parents=True)
     for name in ("status.json", "log.txt", "metrics.jsonl"):
-        shutil.copy(run / name, copy / name)
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    settings |= {"seed": seed, "encoding": settings["encoding"] | {"base": base}}
-    (copy / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    results = json.loads((run / "results.json").read_text())
-    about = results["run"]
-    about |= {"name": copy.name, "seed": seed, "encoding": about["encoding"] | {"base": base}}
-    about["settings_hash"] = copy.name[-8:]
-    scale_losses(results["records"], factor)
+        shutil.copy(run.directory / name, copy / name)
+    settings = run.settings | {"seed": seed, "encoding": run.settings["encoding"] | encoding}
+    (copy / "config.yaml").write_text(yaml.dump(settings, Dumper=yaml.CSafeDumper, sort_keys=False))
+    about = run.results["run"]
+    changes = {"name": copy.name, "seed": seed, "encoding": about["encoding"] | encoding}
+    changes["settings_hash"] = copy.name[-8:]
+    records = [with_losses_times(record, factor) for record in run.results["records"]]
+    results = run.results | {"run": about | changes, "records": records}
     (copy / "results.json").write_text(json.dumps(results))
-    (copy / "records").mkdir()
-    for record_file in (run / "records").glob("*.json"):
-        record = json.loads(record_file.read_text())
-        scale_losses([record], factor)
-        (copy / "records" / record_file.name).write_text(json.dumps(record))
 
 
-def scale_losses(records: list[dict[str, Any]], factor: float) -> None:
-    """Multiply the nats of every document, so that rows and seeds differ."""
-    for record in records:
-        if isinstance(record.get("nats"), list):
-            record["nats"] = [nats * factor for nats in record["nats"]]
+def with_losses_times(record: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Return a record with the losses of all its documents multiplied, so that rows and seeds differ."""
+    documents = record.get("per_document")
+    if not documents:
+        return record
+    nats = [loss * factor for loss in documents["nats"]]
+    return record | {"nats": record["nats"] * factor, "per_document": documents | {"nats": nats}}
 
 
 def time_in_turns(figure: Figure, old: Tree, new: Tree, pairs: int) -> bool:
