@@ -65,6 +65,8 @@ def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(candidates)), counts), np.concatenate(places)
 
 
+# Without the cap, and with very unequal documents, a 95% interval over documents covered 71 to 86% in
+# simulations (scripts/checks/intervals.py).
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     """Choose how many blocks of each document are scored: (documents,) int64, `most` in all.
 

@@ -107,6 +107,7 @@ def extension_identity(cell: EvalCell) -> dict[str, Any] | None:
     if extension is None:
         return None
     identity = dict(extension.settings)
+    # Only revised formulas say so: the first records of an extension have no revision.
     if extension.revision > 1:
         identity["revision"] = extension.revision
     identity["resolved"] = extension.resolved(cell.window)

@@ -146,6 +146,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in parameters.items():
         if key not in keys:
             raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))
+    # Of protocols that are not measured, too: a typo should not wait until they are.
     checked: dict[str, Any] = {}
     for kind in kinds:
         checked |= typed(kind, parameters).plain()

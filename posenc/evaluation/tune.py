@@ -51,6 +51,7 @@ def tune(
     At most `tries` candidates are measured. A candidate without a number somewhere is never chosen. Where no
     candidate has numbers, or there is no knob to choose, the extension is returned as it is.
     """
+    # A knob that was chosen on the reported documents would make its extension look better than it is.
     validation = dataclasses.replace(request, split=SPLIT, max_targets=min(MOST_TARGETS, request.max_targets))
 
     def loss_of(candidate: Extension) -> float:

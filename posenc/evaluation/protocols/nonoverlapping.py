@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
 
+# Of 18 verdicts past T `sliding` agreed with `fixed-target` in all, this protocol in 12. The six others
+# favoured the longer windows.
 class NonOverlapping(Protocol[Spans]):
     name = "nonoverlapping"
     title = "loss in windows that do not overlap"

@@ -58,6 +58,7 @@ class Positions(Protocol[Spans]):
             problem = f"positions need a window of T = {length} tokens or more"
             raise NotApplicableError(f"n/a: {problem}")
         stops = plan.stops(context)
+        # Beside `nonoverlapping` this costs nothing: the pass over the longest windows is made once.
         nats = context.text_losses(stops, window, window)  # (N, W)
         level_nats = nats[:, length // 2 : length]  # (N, T/2)
         if context.extension is not None:  # an extension may change what comes before T as well
@@ -65,6 +66,7 @@ class Positions(Protocol[Spans]):
             first_tokens = as_trained.text_losses(stops - window + length, length, length)  # (N, T)
             level_nats = first_tokens[:, length // 2 :]
         sums = plan.sums(context, nats.sum(axis=1))
+        # A record holds finite numbers only: without a curve it still says `diverged`.
         if not (np.isfinite(nats).all() and np.isfinite(level_nats).all()):
             return sums
         curve = curve_of(nats, level_nats, independent_units(context, plan), length)

@@ -65,6 +65,7 @@ class Sliding(Protocol[SteppedSpans]):
 
     def plan(self, request: EvalRequest) -> SteppedSpans:
         """Plan spans in steps of the stride, which changes neither the targets nor their hash."""
+        # The stride is no part of the hash: `compare` reads it from the record.
         spans = plan_spans(request)
         return SteppedSpans(
             hash=spans.hash,
