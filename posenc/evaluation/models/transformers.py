@@ -13,6 +13,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -181,8 +182,10 @@ class TransformersModel(CallableModel):
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import eager_mask
 
-        def attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-            return attention(parts, module, *args, **kwargs), None
+        def attend(
+            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
+        ) -> tuple[Tensor, None]:
+            return attention(parts, q, k, v, mask, score_options(module, q.shape[-1], options)), None
 
         AttentionInterface.register(ATTENTION_NAME, attend)
         AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
@@ -210,16 +213,27 @@ def attention_parts(parts: Sequence[Encoding]) -> list[Encoding]:
     return [part for part in parts if part.hooks & ATTENTION_HOOKS]
 
 
-def attention(  # noqa: PLR0913 (transformers calls it so)
-    parts: list[Encoding],
-    module: nn.Module,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    **_unused: Any,
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How one layer of the model makes scores from products of queries and keys."""
+
+    layer: int
+    scale: float
+    softcap: float | None  # the scores s become c tanh(s / c)
+
+
+def score_options(module: nn.Module, head_dim: int, options: Mapping[str, Any]) -> ScoreOptions:
+    """Return the options of a layer, from what transformers passes to its attention function."""
+    scaling = options.get("scaling")
+    return ScoreOptions(
+        layer=getattr(module, "layer_idx", None) or 0,
+        scale=head_dim**-0.5 if scaling is None else scaling,
+        softcap=options.get("softcap"),
+    )
+
+
+def attention(
+    parts: Sequence[Encoding], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: ScoreOptions
 ) -> Tensor:
     """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
 
@@ -229,23 +243,21 @@ def attention(  # noqa: PLR0913 (transformers calls it so)
     queries_a_head = q.shape[1] // k.shape[1]
     k = k.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
     v = v.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
-    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = getattr(module, "layer_idx", None) or 0
     pos = torch.arange(length, device=q.device)
     blocks = []
     for start in range(0, length, QUERY_BLOCK):
         end = min(start + QUERY_BLOCK, length)
         q_pos = pos[start:end]
         k_pos = pos[:end]
-        s = (q[:, :, start:end] @ k[:, :, :end].mT).float() * scale  # (B, H, queries, keys)
-        if softcap is not None:
-            s = torch.tanh(s / softcap) * softcap
+        s = (q[:, :, start:end] @ k[:, :, :end].mT).float() * options.scale  # (B, H, queries, keys)
+        if options.softcap is not None:
+            s = torch.tanh(s / options.softcap) * options.softcap
         allowed = q_pos[:, None] >= k_pos  # (queries, keys)
         for part in parts:
             if "scores" in part.hooks:
-                s = part.scores(s, q, k, q_pos, k_pos, None, layer)
+                s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
             if "visible" in part.hooks:
-                allowed = allowed & part.visible(q_pos, k_pos, layer)
+                allowed = allowed & part.visible(q_pos, k_pos, options.layer)
         if mask is not None:
             s = s + mask[:, :, start:end, :end]
         p = s.masked_fill(~allowed, float("-inf")).softmax(-1).to(v.dtype)
