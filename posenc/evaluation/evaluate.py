@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,15 @@ from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.base import Protocol
 from posenc.evaluation.request import EvalRequest, Plan
-from posenc.results.load import find_record, write_record
-from posenc.results.schema import Record, make_record
+from posenc.results.records import (
+    DocumentSums,
+    Record,
+    RecordContext,
+    RecordKey,
+    find_record,
+    make_record,
+    write_record,
+)
 from posenc.training.device import fit_threads, keep_freed_memory
 
 
@@ -63,14 +70,14 @@ def evaluate(
         cells[0].context.cache.clear()  # the cells share one cache
     records = []
     for cell in cells:
-        identity = record_identity(cell, checkpoint_step)
-        stored = find_record(run_dir, **identity)
+        key = record_key(cell, checkpoint_step)
+        stored = find_record(run_dir, key)
         is_current = stored is not None and still_holds(stored, cell)
         if stored is not None and is_current:
             record = stored
         else:
             fit_threads(cell.context.device)
-            record = measured(cell, identity, corpus)
+            record = measured(cell, key, corpus)
             write_record(run_dir, record)
         records.append(record)
         on_cell(record, is_current)
@@ -87,18 +94,18 @@ def still_holds(record: Record, cell: EvalCell) -> bool:
     return record.get("precision") == cell.context.recorded_precision
 
 
-def record_identity(cell: EvalCell, checkpoint_step: int) -> dict[str, Any]:
-    """Return the fields of a record by which it is found again."""
-    return {
-        "protocol": cell.protocol.name,
-        "window": cell.window,
-        "extend": extension_identity(cell),
-        "stride": cell.plan.stride,
-        "fingerprint": cell.context.store.fingerprint,
-        "split": cell.context.split,
-        "targets_hash": cell.plan.hash,
-        "checkpoint_step": checkpoint_step,
-    }
+def record_key(cell: EvalCell, checkpoint_step: int) -> RecordKey:
+    """Return the key by which the record of a cell is found again."""
+    return RecordKey(
+        protocol=cell.protocol.name,
+        window=cell.window,
+        extend=extension_identity(cell),
+        stride=cell.plan.stride,
+        fingerprint=cell.context.store.fingerprint,
+        split=cell.context.split,
+        targets_hash=cell.plan.hash,
+        checkpoint_step=checkpoint_step,
+    )
 
 
 def extension_identity(cell: EvalCell) -> dict[str, Any] | None:
@@ -114,25 +121,25 @@ def extension_identity(cell: EvalCell) -> dict[str, Any] | None:
     return identity
 
 
-def measured(cell: EvalCell, identity: dict[str, Any], corpus: str) -> Record:
+def measured(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
     """Measure one cell and return its record, with a note where the cell has no number."""
     context = cell.context
     start = time.monotonic()
-    columns: dict[str, Any] = {}
+    document_sums: DocumentSums | None = None
+    extra: Mapping[str, Any] = {}
     note = None
     try:
         sums = cell.protocol.measure(context, cell.plan, cell.window)
-        columns = sums.columns(context.store.splits[context.split])
+        document_sums = sums.for_record(context.store.splits[context.split])
+        extra = sums.extra
     except (NotApplicableError, OutOfMemoryError) as reason:
         note = str(reason)
-    return make_record(
-        **identity,
-        train_length=context.context_length,
+    record_context = RecordContext(
         corpus=corpus,
-        unit=cell.protocol.unit_of(cell.plan),
+        train_length=context.context_length,
         seconds=round(time.monotonic() - start, 3),
+        unit=cell.protocol.unit_of(cell.plan),
         beyond=context.effective_encoding(cell.window).beyond,
         precision=context.recorded_precision,
-        note=note,
-        **columns,
     )
+    return make_record(key, record_context, document_sums, note=note, extra=extra)

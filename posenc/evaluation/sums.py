@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from posenc.results.records import DocumentSums
+
 if TYPE_CHECKING:
     from posenc.data import Split
 
@@ -23,23 +25,22 @@ class LossSums:
     of_text: bool = True  # False: `documents` are sequences that a probe made up
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields that the protocol adds to the record
 
-    def columns(self, split: Split) -> dict[str, Any]:
-        """Return the arguments of `make_record` that come from the sums.
+    def for_record(self, split: Split) -> DocumentSums:
+        """Return the sums that a record is made from.
 
         Documents of one folder or book are alike, so a record keeps the group of each document where the
         corpus names groups: its interval is made over groups.
         """
         groups = None
         if self.of_text and split.groups is not None:
-            groups = split.groups[self.documents]
-        return {
-            "documents": self.documents,
-            "nats": self.nats,
-            "targets": self.targets,
-            "bytes": self.bytes,
-            "groups": groups,
-            **self.extra,
-        }
+            groups = split.groups[self.documents].tolist()
+        return DocumentSums(
+            documents=self.documents.tolist(),
+            nats=self.nats.tolist(),
+            targets=self.targets.tolist(),
+            bytes=self.bytes.tolist(),
+            groups=groups,
+        )
 
 
 def sums_by_document(

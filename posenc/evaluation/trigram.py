@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,15 @@ from posenc.data import TokenStore
 from posenc.evaluation.blocks import Blocks
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.load import find_record, write_record
-from posenc.results.schema import REFERENCE_PROTOCOL, Record, make_record
+from posenc.results.records import (
+    REFERENCE_PROTOCOL,
+    Record,
+    RecordContext,
+    RecordKey,
+    find_record,
+    make_record,
+    write_record,
+)
 
 ORDER = 3  # bytes
 CHUNK = 1 << 21  # bytes of a document that are counted at once
@@ -41,26 +47,25 @@ def measure_reference(
     `byte_store` is the same corpus tokenised by bytes.
     """
     store = request.store
-    identity: dict[str, Any] = {
-        "protocol": REFERENCE_PROTOCOL,
-        "window": request.lengths.context_length,
-        "fingerprint": store.fingerprint,
-        "split": request.split,
-        "targets_hash": plan.hash,
-        "checkpoint_step": checkpoint_step,
-    }
-    stored = find_record(run_dir, **identity, extend=None, stride=None)
+    key = RecordKey(
+        protocol=REFERENCE_PROTOCOL,
+        window=request.lengths.context_length,
+        fingerprint=store.fingerprint,
+        split=request.split,
+        targets_hash=plan.hash,
+        checkpoint_step=checkpoint_step,
+    )
+    stored = find_record(run_dir, key)
     if stored is not None:
         return stored
     start = time.monotonic()
     sums = trigram_sums(byte_store, store, request.split, plan)
-    record = make_record(
-        **identity,
-        train_length=request.lengths.context_length,
+    context = RecordContext(
         corpus=corpus,
+        train_length=request.lengths.context_length,
         seconds=round(time.monotonic() - start, 3),
-        **sums.columns(store.splits[request.split]),
     )
+    record = make_record(key, context, sums.for_record(store.splits[request.split]))
     write_record(run_dir, record)
     return record
 

@@ -15,7 +15,7 @@ from posenc.evaluation.extensions import Extension, build_extension
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
-from posenc.results.schema import Record
+from posenc.results.records import Record
 
 MOST_TARGETS = 8000  # for each candidate and length
 SPLIT = "validation"

@@ -10,8 +10,6 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from posenc.results.schema import HEADLINE
-
 if TYPE_CHECKING:
     from posenc.evaluation.protocols.base import Protocol
 
@@ -20,10 +18,9 @@ NOT_PROTOCOLS = ("base",)  # modules of this folder that hold none
 
 @functools.cache
 def protocol_names() -> tuple[str, ...]:
-    """Return the names of all protocols: the headline first, the others by the alphabet."""
+    """Return the names of all protocols, by the alphabet."""
     modules = [module.name for module in pkgutil.iter_modules(__path__)]
-    names = [module.replace("_", "-") for module in modules if module not in NOT_PROTOCOLS]
-    return tuple(sorted(names, key=lambda name: (name != HEADLINE, name)))
+    return tuple(sorted(name.replace("_", "-") for name in modules if name not in NOT_PROTOCOLS))
 
 
 @functools.cache

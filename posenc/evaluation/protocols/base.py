@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
-from posenc.results.schema import UNIT
+from posenc.results.records import UNIT
 from posenc.settings.base import Settings
 
 if TYPE_CHECKING:

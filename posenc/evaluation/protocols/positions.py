@@ -26,7 +26,7 @@ from posenc.evaluation.protocols.base import Protocol
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.spans import Spans, plan_spans
 from posenc.evaluation.sums import LossSums
-from posenc.results.schema import BREAK, Curve
+from posenc.results.records import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
 
 if TYPE_CHECKING:

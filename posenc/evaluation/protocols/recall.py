@@ -25,7 +25,7 @@ from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.schema import Recall as RecallCounts
+from posenc.results.records import Recall as RecallCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Whole, check_whole
 from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, TokensOrMultiple

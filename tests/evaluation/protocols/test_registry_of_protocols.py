@@ -18,10 +18,6 @@ print([heavy for heavy in ("torch", "scipy.stats", "pandas") if heavy in sys.mod
 """
 
 
-def test_the_headline_comes_first():
-    assert protocol_names()[0] == "fixed-target"
-
-
 def test_all_protocols_are_found():
     assert set(protocol_names()) == {
         *("fixed-target", "sliding", "nonoverlapping", "positions"),
