@@ -116,7 +116,7 @@ class Table:
 
     def text(self, format: str = "table") -> str:
         """Return it as table, markdown, csv, latex or json."""
-        from posenc.report.writers import render
+        from posenc.report.formats import render
 
         return render(self.tables, format, TEXT_WIDTH)
 
@@ -149,7 +149,8 @@ class Plot:
         return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        from posenc.report.charts import DPI, WIDTH
+        from posenc.report.charts import WIDTH
+        from posenc.report.vega import DPI
 
         # not as SVG: the clip paths of two of them in one notebook would have the same names
         return self.data("png"), {"width": round(WIDTH / 72 * DPI / 2)}

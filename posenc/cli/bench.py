@@ -14,8 +14,9 @@ from typing import Any
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.errors import UserError
-from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import markdown, terminal, terminal_width, write
+from posenc.report.papers import markdown
+from posenc.report.tables import Report, Table, table_of_rows
+from posenc.report.terminal import terminal_text, terminal_width, write
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.document import measure_all, measure_case
 from posenc.running.bench.timing import Figures
@@ -49,11 +50,11 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
         answer="",
         tables=_tables(document["cells"]),
         notes=_notes(document),
-        gap=True,
+        has_gap=True,
     )
     if format == "markdown":
         return markdown([report])
-    return terminal([report], width, color=False)
+    return terminal_text([report], width, color=False)
 
 
 def _machine_line(document: Mapping[str, Any]) -> str:
@@ -71,14 +72,14 @@ def _machine_line(document: Mapping[str, Any]) -> str:
 
 def _tables(rows: list[dict[str, Any]]) -> list[Table]:
     """Return a table for each title: rows of the same model, length and device."""
-    tables: dict[str, Table] = {}
+    rows_of_tables: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        title = _title(row)
-        key = f"{title} {row['vocab_size']}"
-        if key not in tables:
-            tables[key] = Table(_heads(row), [], title)
-        tables[key].rows.append([CellText(text) for text in _texts(row)])
-    return list(tables.values())
+        rows_of_tables.setdefault(f"{_title(row)} {row['vocab_size']}", []).append(row)
+    tables = []
+    for table_rows in rows_of_tables.values():
+        texts = [_texts(row) for row in table_rows]
+        tables.append(table_of_rows(_heads(table_rows[0]), texts, _title(table_rows[0])))
+    return tables
 
 
 def _title(row: Mapping[str, Any]) -> str:

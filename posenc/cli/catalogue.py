@@ -22,7 +22,7 @@ from posenc.core.signature import parameters_of
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.token_cache import entry_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
-from posenc.report.writers import terminal_width
+from posenc.report.terminal import terminal_width
 from posenc.settings.tree import RunSettings
 
 # Where an encoding acts, in the order of a forward pass, and in words.

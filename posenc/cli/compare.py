@@ -12,10 +12,11 @@ from pathlib import Path
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.captions import explain
 from posenc.report.charts import KIND, KINDS, check_plot, save_plot
+from posenc.report.explain import explain
+from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.writers import color_of, render, terminal_width, write
+from posenc.report.terminal import has_color, terminal_width, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import RECALL
@@ -89,7 +90,7 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
     """Print the comparison; write picture and page."""
     found = compare_runs(runs, request)
     how = {"full": output.full, "every": bool(request.columns)}
-    write(render(found, output.format, terminal_width(), color_of(sys.stdout), **how), sys.stdout)
+    write(render(found, output.format, terminal_width(), has_color(sys.stdout), **how), sys.stdout)
     if output.plot is not None:
         save_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), found)
         say(f"wrote {output.plot}")

@@ -18,7 +18,7 @@ from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.hub import go_offline
 from posenc.data.sources import is_streamed, pinned_identity
-from posenc.report.writers import terminal_width
+from posenc.report.terminal import terminal_width
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.captions import MOST_NAMED
-from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
-from posenc.report.writers import terminal_width
+from posenc.report.runs_table import Summary, counts, document, notes, run_summary, run_table
+from posenc.report.terminal import has_color, table_text, terminal_width, write
+from posenc.report.texts import MOST_NAMED
 from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_places
 from posenc.results.settings import where as fitting
 
@@ -36,8 +37,9 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         return
     console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
     now = time.time()
-    lines = [*table(runs, console.width, now), Text("")] if runs else []
-    lines += [Text(line) for line in notes(runs, now)]
+    if runs:
+        write(table_text(run_table(runs, now), console.width, has_color(sys.stdout)) + "\n", sys.stdout)
+    lines = [Text(line) for line in notes(runs, now)]
     if any(run["nats_at_train_length"] or run["nats_at_longest"] for run in runs):
         lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
     for line in [*lines, Text(counts(runs), style="bold")]:

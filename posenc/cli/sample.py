@@ -13,7 +13,7 @@ from typing import Any
 from posenc.api.jobs import LoadedRun, load
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
-from posenc.report.writers import write
+from posenc.report.terminal import write
 
 WIDTH = 80  # columns
 GAP = " | "

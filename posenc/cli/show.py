@@ -16,8 +16,8 @@ from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import FAR, measure
 from posenc.pictures.panels import Picture
 from posenc.pictures.text import picture_text
+from posenc.report.terminal import write
 from posenc.report.vega import FORMATS
-from posenc.report.writers import write
 from posenc.results.load import spoken_name
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, check_parts

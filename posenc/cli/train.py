@@ -14,7 +14,7 @@ from posenc.config.yaml_files import Setting, chosen_settings, command_tree, con
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.core.paths import choice_files
-from posenc.report.writers import terminal_width, write
+from posenc.report.terminal import terminal_width, write
 from posenc.running.invocation import Invocation
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import textwrap
 import numpy as np
 
 from posenc.pictures.panels import Curves, Map, Picture
-from posenc.report.table import CellText, Table
-from posenc.report.writers import table_lines
+from posenc.report.tables import Table, table_of_rows
+from posenc.report.terminal import table_text
 
 WIDTH = 80  # columns of a terminal
 MOST_NUMBERS = 7  # of a line
@@ -19,15 +19,14 @@ def picture_text(picture: Picture) -> str:
     head = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in (picture.title, *picture.notes)]
     blocks = ["\n".join(head)]
     for panel in picture.panels:
-        lines = table_lines(_panel_table(panel), WIDTH)
-        blocks.append("\n".join(line.plain.rstrip() for line in lines))
+        blocks.append(table_text(_panel_table(panel), WIDTH).rstrip("\n"))
     return "\n\n".join(blocks)
 
 
 def _panel_table(panel: Curves | Map) -> Table:
     if isinstance(panel, Map):
         seen_keys = f"{np.nansum(panel.seen[-1]):.0f} of {panel.seen.shape[1]}"
-        return Table(["", "keys seen"], [[CellText("the last query"), CellText(seen_keys)]], panel.title)
+        return table_of_rows(["", "keys seen"], [["the last query", seen_keys]], panel.title)
     printed = _printed_x(panel)
     mark_names = {x: name for name, x in panel.marks.items()}
     heads = [mark_names.get(x, f"{x:g}") for x in printed]
@@ -35,8 +34,8 @@ def _panel_table(panel: Curves | Map) -> Table:
     for line in panel.lines:
         value_at = dict(zip(line.x.tolist(), line.y.tolist(), strict=True))
         texts = [_number(value_at[x]) if x in value_at else "" for x in printed]
-        rows.append([CellText(line.label), *map(CellText, texts)])
-    return Table([panel.x_label, *heads], rows, f"{panel.title}: {panel.y_label}")
+        rows.append([line.label, *texts])
+    return table_of_rows([panel.x_label, *heads], rows, f"{panel.title}: {panel.y_label}")
 
 
 def _printed_x(panel: Curves) -> list[float]:

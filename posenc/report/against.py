@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from posenc.core.errors import UserError
-from posenc.report.captions import millions
-from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import color_of, markdown, terminal, terminal_width, write
+from posenc.report.papers import markdown
+from posenc.report.tables import Report, table_of_rows
+from posenc.report.terminal import has_color, terminal_text, terminal_width, write
+from posenc.report.texts import count_text
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.load import Run
 from posenc.results.plain import plain
@@ -135,7 +136,7 @@ def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
     elif format == "markdown":
         text = markdown([_report(found)])
     else:
-        text = terminal([_report(found)], terminal_width(), color_of(stream))
+        text = terminal_text([_report(found)], terminal_width(), has_color(stream))
     write(text, stream)
 
 
@@ -143,7 +144,7 @@ def _report(found: dict[str, Any]) -> Report:
     """Return both sides' settings and a line for each published number at a length that was measured."""
     theirs, ours = found["published"], found["measured"]
     shown = [row for row in found["rows"] if row["multiple"] is not None]
-    size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
+    size = " to ".join(dict.fromkeys(map(count_text, ours["parameters"] or [])))
     hidden = len(found["rows"]) - len(shown)
     unit = "shares found" if theirs["metric"] == SHARES else "nats per token"
     notes = [
@@ -152,13 +153,13 @@ def _report(found: dict[str, Any]) -> Report:
         f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
         f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
         f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, {unit}, "
-        f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
+        f"T = {as_text(ours['context_length'])}, {count_text(ours['tokens'])} tokens, "
         f"seeds {', '.join(map(str, ours['seeds']))}",
         f"change: against T, in {unit}, ± SD over seeds. Corpus, model, "
         "tokenizer and length differ: compare its direction, not its size",
     ]
-    table = Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])
-    return Report([f"{found['table']} beside these runs"], "", [table], notes, gap=True)
+    table = table_of_rows(HEADS, [_texts(row) for row in shown])
+    return Report([f"{found['table']} beside these runs"], "", [table], notes, has_gap=True)
 
 
 def _texts(row: dict[str, Any]) -> list[str]:

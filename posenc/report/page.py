@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +19,81 @@ import vl_convert
 from posenc import __version__
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
-from posenc.report.captions import explain, label, own_text
-from posenc.report.charts import chart, stored
-from posenc.report.series import Names, panel_titles
-from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
+from posenc.report.chart import Panel, RowNames, panels_of
+from posenc.report.charts import chart
+from posenc.report.explain import explain
+from posenc.report.reports import full_report, rows_table, short_report
+from posenc.report.styles import MARKERS
+from posenc.report.tables import BEST, TIED, Table, TableCell
+from posenc.report.texts import row_label
+from posenc.report.vega import Spec
 from posenc.results.comparison import Comparison
-from posenc.results.schema import RECALL
+from posenc.results.records import RECALL
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-CHIPS = {word: word for word in ("better", "same", "worse", "collapsed", "unclear")}
-CHIPS |= {"below": "better", "tied": "same", "above": "worse", "undertrained": "unclear"}  # style classes
-ON_PAGE = {"width": "container", "height": 280, "autosize": {"type": "fit-x", "contains": "padding"}}
-MEANS = {BEST: "best", TIED: "not distinguishable from the best"}
+WORD_CLASSES = {  # style classes of the words in cells
+    "better": "better",
+    "same": "same",
+    "worse": "worse",
+    "collapsed": "collapsed",
+    "unclear": "unclear",
+    "below": "better",
+    "tied": "same",
+    "above": "worse",
+    "undertrained": "unclear",
+}
+MARK_MEANINGS = {BEST: "best", TIED: "not distinguishable from the best"}
+SIZE_ON_PAGE: Spec = {
+    "width": "container",
+    "height": 280,
+    "autosize": {"type": "fit-x", "contains": "padding"},
+}
+CHARTS_OF_LOSSES = ("context", "change", "use")
+
+
+@dataclass(frozen=True)
+class PageRow:
+    """A row of a table on the page."""
+
+    name: str
+    number: int  # of its style
+    cells: Sequence[TableCell]
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table as the template reads it."""
+
+    caption: str
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[PageRow]
+    left: Sequence[int]  # the columns of words, without the first one
+
+
+@dataclass(frozen=True)
+class PageChart:
+    """A chart as the template reads it."""
+
+    title: str
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the section of a comparison shows."""
+
+    title: str
+    answer: str
+    facts: Sequence[str]
+    charts: Sequence[PageChart]
+    table: PageTable
+    details: Sequence[PageTable]
+    notes: Sequence[str]
 
 
 def write_page(path: Path, comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> None:
@@ -46,20 +107,36 @@ def write_page(path: Path, comparisons: Sequence[Comparison], command: Sequence[
 
 def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
     """Return the document, a function of its arguments."""
+    names = RowNames(comparisons)
+    sections = [_section(panel, names) for panel in panels_of(comparisons)]
+    style = _style_sheet(names)
+    # Vega's bundle has 0.90 MB. Bokeh's has 1.27, needs `eval`, and draws no SVG that takes its colours
+    # from a style sheet.
+    library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
+    scripts = [library, _file_text("page.js")]
+    runs = {str(run.path): run for comparison in comparisons for run in comparison.runs}
+    return _rendered(
+        heading=f"{_count_of_encodings(comparisons)}: trained short, tested long",
+        policy=POLICY.format(scripts=" ".join(_hash(script) for script in scripts), styles=_hash(style)),
+        style=style,
+        scripts=scripts,
+        specs=[page_chart.spec for section in sections for page_chart in section.charts],
+        sections=sections,
+        swatches=[(row_style, MARKERS[row_style.marker]) for row_style in names.styles.values()],
+        unfinished=[run for run in runs.values() if run.state != "finished"],
+        command=shlex.join(command),
+        version=__version__,
+        chips=WORD_CLASSES,
+        means=MARK_MEANINGS,
+        rules=explain(),
+    )
+
+
+def _rendered(*, policy: str, style: str, scripts: Sequence[str], rules: str, **values: Any) -> str:
+    """Fill the template in; `policy`, `style` and `scripts` are markup, everything else is escaped."""
     import jinja2
     from markupsafe import Markup, escape
 
-    runs = {str(run.path): run for one in comparisons for run in one.runs}
-    names = Names(comparisons)
-    sections = [*_sections(comparisons, names)]
-    styles = list(names.styles.values())
-    encodings = {row.encoding for one in comparisons for row in one.rows}
-    what = f"{len(encodings)} positional encodings" if len(encodings) != 1 else "A positional encoding"
-    colors = [f"--s{i}:light-dark({style.color},{style.dark})" for i, style in enumerate(styles)]
-    style = f":root{{{';'.join(colors)}}}\n" + own_text("page.css")
-    # of 0.90 MB; Bokeh's has 1.27, draws no SVG that takes colours from a style sheet, and needs `eval`
-    library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
-    scripts = [library, own_text("page.js")]
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -68,51 +145,73 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.from_string(own_text("page.html.j2")).render(
-        heading=f"{what}: trained short, tested long",
-        policy=Markup(POLICY.format(scripts=" ".join(map(_hash, scripts)), styles=_hash(style))),
+    return environment.from_string(_file_text("page.html.j2")).render(
+        policy=Markup(policy),
         style=Markup(style),
         scripts=[Markup(script) for script in scripts],
-        specs=[chart["spec"] for section in sections for chart in section["charts"]],
-        sections=sections,
-        swatches=[(style, stored("shapes")[style.marker]) for style in styles],
-        unfinished=[run for run in runs.values() if run.state != "finished"],
-        command=shlex.join(command),
-        version=__version__,
-        chips=CHIPS,
-        means=MEANS,
-        rules=escape(explain()),  # our own, in lines
+        rules=escape(rules),  # of several lines, which `visible` would join
+        **values,
     )
+
+
+def _count_of_encodings(comparisons: Sequence[Comparison]) -> str:
+    encodings = {row.encoding for comparison in comparisons for row in comparison.rows}
+    return "A positional encoding" if len(encodings) == 1 else f"{len(encodings)} positional encodings"
+
+
+def _style_sheet(names: RowNames) -> str:
+    """Return the page's style sheet, with a colour for each row in light and dark."""
+    colors = []
+    for number, style in enumerate(names.styles.values()):
+        colors.append(f"--s{number}:light-dark({style.on_white},{style.on_dark})")
+    return f":root{{{';'.join(colors)}}}\n" + _file_text("page.css")
+
+
+def _file_text(name: str) -> str:
+    """Return the content of one of the files beside this one."""
+    return files("posenc.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 # --- the sections
 
 
-def _sections(comparisons: Sequence[Comparison], names: Names) -> Iterator[dict[str, Any]]:
-    """Yield what the section of each comparison shows."""
-    for comparison, panel in zip(comparisons, panel_titles(comparisons), strict=True):
-        name = panel or comparison.header.protocol
-        short, full = report_of(comparison), full_report_of(comparison)
-        kinds = [] if comparison.header.protocol == RECALL else ["context", "change", "use"]
-        charts = [found for kind in kinds if (found := chart(kind, [comparison], names))]
-        numbers = {label(row): names.number(names.of(row)) for row in comparison.rows}
-        yield {
-            "title": name,
-            "answer": short.answer,
-            "facts": short.facts,
-            "charts": [{"title": one.title, "spec": one.spec | ON_PAGE} for one in charts],
-            "table": _table(rows_table(comparison), name, numbers),
-            "details": [_table(one, f"{name}: {one.title}", numbers) for one in full.tables],
-            "notes": [*short.notes, *full.notes],
-        }
+def _section(panel: Panel, names: RowNames) -> Section:
+    comparison = panel.comparison
+    title = panel.title or comparison.header.protocol
+    short = short_report(comparison)
+    full = full_report(comparison)
+    numbers = {row_label(row): names.number(names.name(row)) for row in comparison.rows}
+    return Section(
+        title=title,
+        answer=short.answer,
+        facts=short.facts,
+        charts=_charts(comparison, names),
+        table=_page_table(rows_table(comparison), title, numbers),
+        details=[_page_table(table, f"{title}: {table.title}", numbers) for table in full.tables],
+        notes=[*short.notes, *full.notes],
+    )
 
 
-def _table(table: Table, caption: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
+    if comparison.header.protocol == RECALL:
+        return []
+    charts = []
+    for kind in CHARTS_OF_LOSSES:
+        made = chart(kind, [comparison], names)
+        if made is not None:
+            charts.append(PageChart(made.title, {**made.spec, **SIZE_ON_PAGE}))
+    return charts
+
+
+def _page_table(table: Table, caption: str, numbers: Mapping[str, int]) -> PageTable:
     """Return a table for the template; `numbers` are those of the styles by row."""
-    rows = [{"name": row[0].text, "number": numbers[row[0].text], "cells": row[1:]} for row in table.rows]
-    left = [i - 1 for i in table.left]
-    return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    rows = []
+    for name, *cells in table.rows:
+        rows.append(PageRow(name.text, numbers[name.text], cells))
+    left = [index for index, column in enumerate(table.columns[1:]) if column.is_words]
+    return PageTable(caption, table.title, table.heads, rows, left)

@@ -6,17 +6,15 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from posenc.core.console import clock
 from posenc.core.errors import plural, visible
-from posenc.report.captions import length, millions
-from posenc.report.table import CellText, Table
-from posenc.report.writers import fitting, table_lines
+from posenc.report.tables import Table, text_column
+from posenc.report.texts import count_text, length_text
 from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name
 from posenc.results.schema import HEADLINE
 from posenc.results.settings import select
@@ -24,8 +22,6 @@ from posenc.results.settings import select
 FINISHED, RUNNING, DIVERGED = "finished", "running", "diverged"
 ORDER = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
-LEFT = ("experiment", "encoding", "model", "run")
-LESS = ("age", "tok/s", "tokens", "model", "experiment")  # left out in this order where the width is small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 Summary = Mapping[str, Any]
 
@@ -107,36 +103,72 @@ def counts(runs: Sequence[Summary]) -> str:
     return plural(len(runs), "run") + (f": {listed}" if listed else "")
 
 
-def table(runs: Sequence[Summary], width: int, now: float) -> list[Text]:
-    """Return a line a run below the heads, without the columns of LESS where `width` is too small."""
-    cells = [_cells(run, now) | {"run": Path(run["path"]).name} for run in runs]
-    heads = list(cells[0])
-    left, drop = tuple(heads.index(head) for head in LEFT), [heads.index(head) for head in LESS]
-    texts = [[CellText(text or "-") for text in row.values()] for row in cells]
-    lines = list(table_lines(fitting(Table(heads, texts, left=left, drop=drop), width)[0], width))
-    for line in lines:
-        line.rstrip()
-    return lines
+@dataclass(frozen=True, kw_only=True)
+class RunColumn:
+    """A column of `posenc runs`."""
+
+    head: str
+    text: Callable[[Summary], str | None]  # None where nothing is known
+    is_words: bool = False
+    leaves: int | None = None  # where the width is too small: the lowest goes first; None: it stays
 
 
-def _cells(run: Summary, now: float) -> dict[str, str | None]:
-    """Return the cells of a run by their column; None where nothing is known."""
-    tokens, asked, longest = run["tokens"], run["tokens_asked"], run["longest_multiple"]
-    of = f"/{millions(asked)}" if asked and (tokens or 0) < 0.999 * asked else ""
+def run_table(runs: Sequence[Summary], now: float) -> Table:
+    """Return a line for each run."""
+    columns = []
+    for column in _columns(now):
+        texts = [column.text(run) or "-" for run in runs]
+        columns.append(text_column(column.head, texts, is_words=column.is_words, leaves=column.leaves))
+    return Table(tuple(columns))
 
-    def shown(key: str, text: Callable[[Any], str] = str) -> str | None:
-        return None if run[key] is None else text(run[key])
 
-    return {
-        **{key: run[key] for key in ("status", "experiment", "encoding", "model")},
-        "T": shown("context_length"),
-        "seed": shown("seed"),
-        "tokens": shown("tokens", lambda count: millions(count) + of),
-        "tok/s": shown("tokens_per_second", lambda speed: millions(round(speed))),
-        "age": shown("written", lambda at: age(now - at)),
-        "at T": shown("nats_at_train_length", "{:.3f}".format),
-        "longest": shown("nats_at_longest", lambda nats: f"{nats:.3f} {length(longest)}"),
-    }
+def _columns(now: float) -> tuple[RunColumn, ...]:
+    def age_text(run: Summary) -> str | None:
+        return None if run["written"] is None else age(now - run["written"])
+
+    return (
+        RunColumn(head="status", text=lambda run: run["status"]),
+        RunColumn(head="experiment", text=lambda run: run["experiment"], is_words=True, leaves=4),
+        RunColumn(head="encoding", text=lambda run: run["encoding"], is_words=True),
+        RunColumn(head="model", text=lambda run: run["model"], is_words=True, leaves=3),
+        RunColumn(head="T", text=lambda run: _text_of(run["context_length"])),
+        RunColumn(head="seed", text=lambda run: _text_of(run["seed"])),
+        RunColumn(head="tokens", text=_tokens_text, leaves=2),
+        RunColumn(head="tok/s", text=_speed_text, leaves=1),
+        RunColumn(head="age", text=age_text, leaves=0),
+        RunColumn(head="at T", text=_loss_at_t_text),
+        RunColumn(head="longest", text=_longest_text),
+        RunColumn(head="run", text=lambda run: Path(run["path"]).name, is_words=True),
+    )
+
+
+def _text_of(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _tokens_text(run: Summary) -> str | None:
+    """Return `3.2M/4M`, or `4M` where all tokens that were asked for are trained on."""
+    tokens = run["tokens"]
+    planned = run["tokens_asked"]
+    if tokens is None:
+        return None
+    is_part = planned and tokens < 0.999 * planned
+    return f"{count_text(tokens)}/{count_text(planned)}" if is_part else count_text(tokens)
+
+
+def _speed_text(run: Summary) -> str | None:
+    speed = run["tokens_per_second"]
+    return None if speed is None else count_text(round(speed))
+
+
+def _loss_at_t_text(run: Summary) -> str | None:
+    loss = run["nats_at_train_length"]
+    return None if loss is None else f"{loss:.3f}"
+
+
+def _longest_text(run: Summary) -> str | None:
+    loss = run["nats_at_longest"]
+    return None if loss is None else f"{loss:.3f} {length_text(run['longest_multiple'])}"
 
 
 def notes(runs: Sequence[Summary], now: float) -> list[str]:

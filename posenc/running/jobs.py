@@ -11,7 +11,7 @@ from posenc.config.overrides import is_hydras
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
-from posenc.report.writers import show_runs
+from posenc.report.end_of_run import show_runs
 from posenc.results.load import load_run
 from posenc.results.schema import Record, target_set
 from posenc.running.evaluate import run_eval

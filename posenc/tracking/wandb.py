@@ -23,7 +23,7 @@ from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation.protocols import protocol_names
-from posenc.report import captions
+from posenc.report.texts import length_text
 from posenc.results.settings import own_yaml, parse_multiple
 from posenc.tracking import (
     POSITION,
@@ -194,7 +194,7 @@ def make_dashboard(
 ) -> None:
     """Save the workspace, bars at `length` times T, and print its address; or write its JSON to `out`."""
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    multiple = captions.length(parse_multiple(length, "--length"))
+    multiple = length_text(parse_multiple(length, "--length"))
     if protocol.partition("+")[0] not in protocol_names():  # fixed-target+yarn: with a test-time extension
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
     if (project := project or settings().project) is None:

@@ -9,7 +9,7 @@ from typing import Any
 from markdown_table import MarkdownTable
 from posenc_output import RECORDS
 
-from posenc.report.writers import show_runs
+from posenc.report.end_of_run import show_runs
 from posenc.results import load_runs
 
 

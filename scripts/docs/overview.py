@@ -17,7 +17,7 @@ from pathlib import Path
 from figures import Spec, png_of
 from posenc_output import Json, cell_at, compare, last_cell, verdict_word
 
-from posenc.report.charts import SIGNED
+from posenc.report.chart import SIGNED_LABELS
 
 ROW_HEIGHT = 10.5  # points
 COLOR = "#2a78d6"
@@ -61,7 +61,7 @@ PANELS = (
         title="harm: change at 8T, nats",
         width=88,
         scale={"type": "symlog", "constant": 0.02, "domain": [-0.02, 2]},
-        axis={"values": [0, 0.05, 0.5], **SIGNED},
+        axis={"values": [0, 0.05, 0.5], **SIGNED_LABELS},
         has_zero_line=True,
     ),
     Panel(
@@ -77,7 +77,7 @@ PANELS = (
         title="room at 8T, nats",
         width=68,
         scale={"domain": [-0.31, 0.25]},
-        axis={"values": [-0.2, 0, 0.2], **SIGNED},
+        axis={"values": [-0.2, 0, 0.2], **SIGNED_LABELS},
         has_zero_line=True,
     ),
 )

@@ -63,7 +63,9 @@ def test_accuracies_stand_beside_recall(tmp_path, capsys):
     assert "did not learn to recall within T, so without a change: alibi" in notes
     assert "fine-tuned for 300 steps there, recall here" in notes
     show_against(found, "markdown", sys.stdout)
-    assert "0.140 | -0.840 |" in (text := capsys.readouterr().out) and "nats" not in text
+    text = capsys.readouterr().out
+    assert "0.140 | -0.840 |" in text
+    assert "nats" not in text
     write_run(tmp_path / "losses", "rope", records=[record(T, 1.2)])
     with pytest.raises(UserError, match="no run was asked to recall"):
         against(load_runs([tmp_path / "losses"]), "scale-invariant-needle")

@@ -1,174 +1,252 @@
 """Charts of comparisons: what is drawn is what was measured; files are whole and the same every time."""
 
 import math
-import re
 from xml.etree import ElementTree
 
 import pytest
 from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir
-from posenc.report import series
-from posenc.report.charts import FORMATS, PLOTS, chart, check_plot, plot_bytes, save_plot
-from posenc.report.series import DASHES, MARKERS, VARIANT_DASHES, Names, style_of, styles_of
+from posenc.report.chart import RowNames
+from posenc.report.charts import PLOTS, chart, check_plot, plot_bytes, save_plot
+from posenc.report.styles import style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 
 FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
-CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
-EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
+SLOPES = {"alibi": 0.002, "rope": 0.4}  # of the loss past T
+PAGE_WIDTH = 5.5 * 72  # points
 
 
-def given(root, **request):
+def comparisons_of(root, **request):
     return compare_runs(load_runs([root]), CompareRequest(**request))
 
 
-def chart_of(kind, found):
-    made = chart(kind, found, Names(found))
+def chart_of(kind, comparisons):
+    made = chart(kind, comparisons, RowNames(comparisons))
     assert made is not None
     return made
 
 
-def points(made, row, panel=""):
-    values = made.spec["data"]["values"]
-    return {p["x"]: p["y"] for p in values if (p.get("row"), p["panel"]) == (row, panel)}
+def points_of(made):
+    return made.spec["data"]["values"]
 
 
-def svg_texts(kind, found):
-    root = ElementTree.fromstring(plot_bytes("svg", kind, found))
-    return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
+def values_by_x(made, row, panel=""):
+    """What a line is drawn through."""
+    points = [point for point in points_of(made) if point.get("row") == row and point["panel"] == panel]
+    return {point["x"]: point["y"] for point in points}
+
+
+def svg_of(kind, comparisons):
+    """The root of a drawn chart, and all its texts."""
+    root = ElementTree.fromstring(plot_bytes("svg", kind, comparisons))
+    return root, ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """One that keeps its loss and one that collapses, three seeds each, with every kind of record."""
     root = tmp_path_factory.mktemp("sweep")
-    for name, slope in (("alibi", 0.002), ("rope", 0.4)):
+    for name, slope in SLOPES.items():
         for seed in (0, 1, 2):
             losses = {m: 1.2 + 0.01 * seed * m + max(0, m - 1) * slope for m in MULTIPLES}
             records = [record(int(m * T), loss) for m, loss in losses.items()]
             for probe in ("induction", "far-copy"):
                 records += [record(m * T, 2 + m * slope, protocol=probe) for m in (1, 2, 8)]
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
-            records += recall_records(FOUND | ({448: 10} if name == "rope" else {8: 20 + seed}))
+            special = {448: 10} if name == "rope" else {8: 20 + seed}
+            records += recall_records(FOUND | special)
             write_run(root, name, seed=seed, records=records)
     return root
 
 
+# --- what is drawn
+
+
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_kind_is_as_wide_as_a_page(swept, kind):
-    texts, root = svg_texts(kind, given(swept))
-    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(5.5 * 72, abs=2)
-    assert {"alibi", "rope"} <= set(texts) and "T = 64" in " ".join(texts)
+def test_every_kind_is_as_wide_as_a_page_and_names_its_rows(swept, kind):
+    root, texts = svg_of(kind, comparisons_of(swept))
+    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(PAGE_WIDTH, abs=2)
+    assert {"alibi", "rope"} <= set(texts)
+    assert "T = 64" in " ".join(texts)
 
 
-@pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0), ("ppl", None)])
-def test_the_charts_have_the_comparisons_numbers_and_margins(swept, metric, unit):
-    found = given(swept, metric=metric)
-    context, change = chart_of("context", found), chart_of("change", found)
-    for row in found[0].rows:
-        assert points(context, row.label) == pytest.approx({c.multiple: c.mean for c in row.cells}, rel=1e-5)
-        moved = {c.multiple: c.change for c in row.cells}
-        assert points(change, row.label) == pytest.approx(moved, rel=1e-5, abs=1e-9)
-    cell = found[0].rows[0].cells[-1]
-    band = next(p for p in context.spec["data"]["values"] if p.get("row") == "alibi" and p["x"] == 8)
-    ends = (cell.mean - cell.spread, cell.mean + cell.spread)
-    assert (band["low"], band["high"]) == pytest.approx(ends, rel=1e-5)
-    margins = [(p["bottom"], p["top"]) for p in change.spec["data"]["values"] if "top" in p]
-    assert margins == ([] if unit is None else [pytest.approx((-0.02 * unit, 0.02 * unit))])
-    assert context.spec["encoding"]["y"]["scale"]["type"] == ("log" if metric == "ppl" else "linear")
-    assert change.spec["encoding"]["y"]["scale"]["type"] == "symlog"
-    assert context.rows == ["rope", "alibi"] and "standard deviation over 3 seeds" in context.note
-    assert any(p.get("name") == "trigram" for p in context.spec["data"]["values"])
-    assert style_of("rope", "rope").color in plot_bytes("svg", "context", found).decode()
+@pytest.mark.parametrize("metric", ["nats", "bpb", "ppl"])
+def test_the_lines_are_the_losses_of_the_comparison(swept, metric):
+    comparisons = comparisons_of(swept, metric=metric)
+    made = chart_of("context", comparisons)
+    for row in comparisons[0].rows:
+        losses = {cell.multiple: cell.mean for cell in row.cells}
+        assert values_by_x(made, row.label) == pytest.approx(losses, rel=1e-5)
 
 
-def test_other_protocols_are_drawn_alike(swept):
-    curve = points(chart_of("context", given(swept, protocol="positions")), "rope")
+@pytest.mark.parametrize("metric", ["nats", "bpb", "ppl"])
+def test_the_lines_of_changes_are_the_changes_of_the_comparison(swept, metric):
+    comparisons = comparisons_of(swept, metric=metric)
+    made = chart_of("change", comparisons)
+    for row in comparisons[0].rows:
+        changes = {cell.multiple: cell.change for cell in row.cells}
+        assert values_by_x(made, row.label) == pytest.approx(changes, rel=1e-5, abs=1e-9)
+
+
+def test_the_band_is_the_standard_deviation_over_seeds(swept):
+    comparisons = comparisons_of(swept)
+    made = chart_of("context", comparisons)
+    cell = comparisons[0].rows[0].cells[-1]
+    point = next(point for point in points_of(made) if point.get("row") == "alibi" and point["x"] == 8)
+    assert point["low"] == pytest.approx(cell.mean - cell.spread, rel=1e-5)
+    assert point["high"] == pytest.approx(cell.mean + cell.spread, rel=1e-5)
+    assert "standard deviation over 3 seeds" in made.note
+
+
+@pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0)])
+def test_the_margin_of_same_is_marked_in_the_charts_unit(swept, metric, unit):
+    made = chart_of("change", comparisons_of(swept, metric=metric))
+    (margin,) = [point for point in points_of(made) if "top" in point]
+    assert margin["bottom"] == pytest.approx(-0.02 * unit)
+    assert margin["top"] == pytest.approx(0.02 * unit)
+
+
+def test_perplexities_have_no_margins(swept):
+    made = chart_of("change", comparisons_of(swept, metric="ppl"))
+    assert not [point for point in points_of(made) if "top" in point]
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "scale"),
+    [("context", "nats", "linear"), ("context", "ppl", "log"), ("change", "nats", "symlog")],
+)
+def test_changes_and_perplexities_are_logarithmic(swept, kind, metric, scale):
+    made = chart_of(kind, comparisons_of(swept, metric=metric))
+    assert made.spec["encoding"]["y"]["scale"]["type"] == scale
+
+
+def test_the_legend_is_in_the_order_in_which_the_lines_end(swept):
+    assert chart_of("context", comparisons_of(swept)).rows == ["rope", "alibi"]
+
+
+def test_the_trigram_is_a_level(swept):
+    made = chart_of("context", comparisons_of(swept))
+    (level,) = [point for point in points_of(made) if point.get("name") == "trigram"]
+    assert level["level"] == pytest.approx(1.9)
+
+
+def test_a_row_has_the_colour_of_its_encoding(swept):
+    svg = plot_bytes("svg", "context", comparisons_of(swept)).decode()
+    assert style_of("rope", "rope").on_white in svg
+
+
+def test_a_curve_over_positions_has_a_point_for_each_bin(swept):
+    curve = values_by_x(chart_of("context", comparisons_of(swept, protocol="positions")), "rope")
     assert [x * T for x in curve] == pytest.approx([8, 16, 32, 48, 64, 96, 128, 256, 512], abs=1e-3)
     assert list(curve.values()) == pytest.approx([1.1 + i / 10 for i in range(9)])
-    probes = chart_of("context", given(swept, protocol="far-copy"))
-    assert list(points(probes, "rope").values()) == pytest.approx([2.4, 2.8, 5.2])
 
 
-def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path):
+def test_a_probe_is_drawn_like_a_loss(swept):
+    line = values_by_x(chart_of("context", comparisons_of(swept, protocol="far-copy")), "rope")
+    assert list(line.values()) == pytest.approx([2.4, 2.8, 5.2])
+
+
+# --- grids
+
+
+@pytest.fixture
+def incomplete(tmp_path):
+    """A row that lacks memory at the longest window, and one that failed."""
     write_run(tmp_path, "rope", losses={0.5: 1.25, 1: 1.2, 8: 3.0})
     write_run(tmp_path, "alibi", records=[record(T, 1.3), record(8 * T, 0, note="oom at 512 tokens")])
     write_run(tmp_path, "t5", status="failed", reason="boom", results=False)
-    found = given(tmp_path)
-    texts, _ = svg_texts("heatmap", found)
-    assert {"+0.050", "1.200", "+1.800", "1.300", "oom"} <= set(texts) and texts.count("failed") == 3
-    assert points(chart_of("context", found), "alibi")[8] is None  # a gap, no line across it
-    shades = {(p["row"], p["column"]): p["shade"] for p in chart_of("heatmap", found).spec["data"]["values"]}
-    assert 0 < shades["rope", "0.5"] < shades["rope", "8"] < 1 and shades["rope", "1"] is None
+    return comparisons_of(tmp_path)
 
 
-def test_recall_is_a_grid_and_a_point_for_each_row(swept):
-    grid = chart_of("recall", given(swept))
-    shares = {(p["panel"], p["row"], p["column"]): p["text"] for p in grid.spec["data"]["values"]}
-    assert grid.panels == ["alibi", "rope"] and len(shares) == 2 * (1 + 3 + 4 + 5 + 6)  # of four pairs
-    assert (shares["rope", "512", "448"], shares["alibi", "512", "448"]) == ("10", "5")
-    assert (shares["rope", "32", "8"], shares["alibi", "32", "8"]) == ("100", "21")  # the mean of three seeds
-    texts, _ = svg_texts("recall", given(swept))
-    assert texts.count("distance (tokens)") == 2 and texts.count("62") == 2 * 3
-    use = chart_of("use", given(swept))
-    at = {p["row"]: p for p in use.spec["data"]["values"]}
-    assert [at["rope"]["y"], at["rope"]["x"]] == pytest.approx([10, 2.8 + 0.07], rel=1e-5)
-    assert [at["alibi"]["y"], at["alibi"]["x"]] == pytest.approx([5, 0.014 + 0.07], rel=1e-5)
-    assert at["rope"]["low"] < 10 < at["rope"]["high"] and at["rope"]["left"] < 2.87 < at["rope"]["right"]
-    assert "at 8x" in use.spec["encoding"]["x"]["axis"]["title"]
-    assert use.note.endswith("Did not learn to recall: alibi.")
+def test_the_heat_map_prints_its_numbers_and_reasons(incomplete):
+    _, texts = svg_of("heatmap", incomplete)
+    assert {"+0.050", "1.200", "+1.800", "1.300", "oom"} <= set(texts)
+    assert texts.count("failed") == 3
 
 
-def test_the_same_runs_give_the_same_bytes(swept):
-    for format, start in zip(FORMATS, (b"\x89PNG\r\n\x1a\n", b"<svg", b"%PDF-"), strict=True):
-        content = plot_bytes(format, "context", given(swept))
-        assert content == plot_bytes(format, "context", given(swept)) and content.startswith(start)
-        assert b"CreationDate" not in content
-    assert re.search(rb"/FontFile2? \d+ 0 R|/FontFile3", content) or b"FlateDecode" in content
+def test_a_larger_change_is_darker_and_the_loss_itself_white(incomplete):
+    points = points_of(chart_of("heatmap", incomplete))
+    shades = {(point["row"], point["column"]): point["shade"] for point in points}
+    assert 0 < shades["rope", "0.5"] < shades["rope", "8"] < 1
+    assert shades["rope", "1"] is None
 
 
-def test_wrong_input_is_named(tmp_path):
+def test_a_missing_value_is_a_gap_in_its_line(incomplete):
+    assert values_by_x(chart_of("context", incomplete), "alibi")[8] is None
+
+
+def shares_of(made):
+    return {(point["panel"], point["row"], point["column"]): point["text"] for point in points_of(made)}
+
+
+def test_recall_is_a_grid_of_windows_and_distances_for_each_row(swept):
+    made = chart_of("recall", comparisons_of(swept))
+    shares = shares_of(made)
+    assert made.panels == ["alibi", "rope"]
+    assert shares["rope", "512", "448"] == "10"
+    assert shares["alibi", "512", "448"] == "5"
+    assert shares["alibi", "32", "8"] == "21"  # the mean of three seeds
+
+
+def test_the_grid_of_recall_has_only_as_many_pairs_as_the_training(swept):
+    assert len(shares_of(chart_of("recall", comparisons_of(swept)))) == 2 * (1 + 3 + 4 + 5 + 6)
+
+
+def test_every_panel_of_recall_has_its_axes(swept):
+    _, texts = svg_of("recall", comparisons_of(swept))
+    assert texts.count("distance (tokens)") == 2
+
+
+# --- harm and use
+
+
+@pytest.mark.parametrize(("row", "recall", "change"), [("rope", 10, 2.8 + 0.07), ("alibi", 5, 0.014 + 0.07)])
+def test_a_row_is_a_point_of_its_change_and_its_recall(swept, row, recall, change):
+    points = points_of(chart_of("use", comparisons_of(swept)))
+    point = next(point for point in points if point["row"] == row)
+    assert point["y"] == pytest.approx(recall, rel=1e-5)
+    assert point["x"] == pytest.approx(change, rel=1e-5)
+    assert point["low"] < recall < point["high"]
+    assert point["left"] < change < point["right"]
+
+
+def test_harm_and_use_say_their_window_and_who_did_not_learn(swept):
+    made = chart_of("use", comparisons_of(swept))
+    assert "at 8x" in made.spec["encoding"]["x"]["axis"]["title"]
+    assert made.note.endswith("Did not learn to recall: alibi.")
+
+
+# --- files
+
+
+@pytest.mark.parametrize(
+    ("format", "start"), [("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<svg"), ("pdf", b"%PDF-")]
+)
+def test_the_same_runs_give_the_same_bytes(swept, format, start):
+    content = plot_bytes(format, "context", comparisons_of(swept))
+    assert content.startswith(start)
+    assert content == plot_bytes(format, "context", comparisons_of(swept))
+    assert b"CreationDate" not in content
+
+
+WRONG = [
+    ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
+    ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
+]
+WITHOUT_RECALL = ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall")
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), [*WRONG, WITHOUT_RECALL])
+def test_wrong_input_is_named_and_nothing_is_written(tmp_path, name, kind, message):
     write_run(tmp_path / "runs", "n" * 44)
-    for path, kind, words in (
-        ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
-        ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
-        ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall"),
-    ):
-        with pytest.raises(UserError, match=words):
-            save_plot(tmp_path / path, kind, given(tmp_path / "runs"))
-        if kind != "recall":  # asked before the work, too
-            with pytest.raises(UserError, match=words):
-                check_plot(tmp_path / path, kind)
-    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
+    with pytest.raises(UserError, match=message):
+        save_plot(tmp_path / name, kind, comparisons_of(tmp_path / "runs"))
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-def test_styles_are_distinct_and_those_of_earlier_figures():
-    assert len(set(styles_of({name: name for name in CATALOGUE}).values())) == len(CATALOGUE) > 25
-    extended = dict.fromkeys(["rope", *(f"rope+{name}" for name in EXTENSIONS)], "rope")
-    assert len(set(styles_of(extended).values())) == len(extended)
-    assert style_of("rope", "rope") == series.Style("#2B9DF4", "#7C9AD3", (), "P")
-    assert style_of("rope base=500000", "rope") == series.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
-    # a variant keeps the family and an extension its mark
-    base, yarn = style_of("rope", "rope"), style_of("rope+yarn", "rope")
-    other = style_of("alibi+yarn", "alibi")
-    assert (yarn.dash, yarn.marker) == (other.dash, other.marker)
-    assert base.color == yarn.color != other.color
-    # a sum is an encoding, of a family of its own; what is behind it a variant
-    assert style_of("alibi+rope", "alibi+rope").dash in DASHES
-    assert style_of("alibi+rope+yarn", "alibi+rope").dash in VARIANT_DASHES
-
-
-def test_rows_that_stand_together_are_told_apart_in_any_order():
-    labels = {name: name for name in CATALOGUE} | {f"rope base={n}": "rope" for n in range(20)}
-    labels |= {f"zz{n}": f"zz{n}" for n in range(60)}
-    found = styles_of(labels)
-    assert len(set(found.values())) == len(labels)
-    assert found == styles_of(dict(reversed(labels.items())))
-    alone = styles_of({name: name for name in CATALOGUE})
-    own = {name for name in CATALOGUE if alone[name] == style_of(name, name)}  # one of those that are alike
-    assert len(own) == len({style_of(name, name) for name in CATALOGUE})
-    assert {"nope", "learned", "sinusoidal", "rope", "alibi", "t5"} <= own
-    for name in ("", "+", "a+", "+a", "\ud800", "x" * 10_000):
-        assert style_of(name, name[:1]).marker in MARKERS
+@pytest.mark.parametrize(("name", "kind", "message"), WRONG)
+def test_wrong_input_is_named_before_the_work(tmp_path, name, kind, message):
+    with pytest.raises(UserError, match=message):
+        check_plot(tmp_path / name, kind)

@@ -12,9 +12,10 @@ import pytest
 from fake_runs import T, positions, recall_records, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.report.captions import explain, full_notes
+from posenc.report.explain import explain
 from posenc.report.page import write_page
-from posenc.report.table import full_report_of, report_of, rows_table
+from posenc.report.reports import full_report, rows_table, short_report
+from posenc.report.sentences import full_notes
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.load import load_runs
 
@@ -81,11 +82,11 @@ def elements(page):
 
 def test_all_that_the_tables_say_is_in_the_page(root, elements):
     comparison = compare_runs(load_runs([root]))[0]
-    tables = [rows_table(comparison), *full_report_of(comparison).tables]
+    tables = [rows_table(comparison), *full_report(comparison).tables]
     shown = [cell.text for one in tables for row in one.rows for cell in row]
     assert len(shown) > 30 and all(text.partition(",")[0] in elements.text for text in shown)
     assert all(line in elements.text for line in full_notes(comparison))
-    assert report_of(comparison).answer in elements.text
+    assert short_report(comparison).answer in elements.text
     assert explain().rstrip() in elements.text  # in its lines
     assert re.search(r"fire-nano-T64-s0-\w+: failed, " + re.escape(EVIL), elements.text)
 

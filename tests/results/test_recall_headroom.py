@@ -8,8 +8,8 @@ import pytest
 from fake_runs import DOCUMENTS, T, compared, recall_records, record, rows_of, write_run
 
 from posenc.core.errors import UserError
-from posenc.report.table import recovered_text
-from posenc.report.writers import render
+from posenc.report.columns import recovered_text
+from posenc.report.formats import render
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.frame import cells_table

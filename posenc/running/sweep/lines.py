@@ -8,8 +8,8 @@ from pathlib import Path
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
-from posenc.report.captions import length
 from posenc.report.runs_table import headline_losses
+from posenc.report.texts import length_text
 from posenc.results.load import load_run
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.sweep.task import WAITING, SweepTask, TaskOutcome
@@ -44,7 +44,7 @@ def losses_text(directory: Path) -> str:
     losses = headline_losses(load_run(directory))
     if not losses:
         return ""
-    return ", ".join(f"{length(multiple)} {losses[multiple]:.3f}" for multiple in sorted(losses)) + (
+    return ", ".join(f"{length_text(multiple)} {losses[multiple]:.3f}" for multiple in sorted(losses)) + (
         " nats per token"
     )
 

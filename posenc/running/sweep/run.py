@@ -11,7 +11,7 @@ from pathlib import Path
 from posenc.config.overrides import CommandLine
 from posenc.core.console import say
 from posenc.core.machine import free_memory, say_load, usable_cores
-from posenc.report.writers import show_runs
+from posenc.report.end_of_run import show_runs
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import REFERENCE_PROTOCOL
 from posenc.running.evaluate import targets_of

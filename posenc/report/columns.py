@@ -1,0 +1,402 @@
+"""The columns of the comparison, as data.
+
+An entry of CELL_COLUMNS is a number of each row and window, an entry of ROW_COLUMNS one of each row. The
+entry has everything that is said of it: its head and text in tables, its fields in CSV, its line of
+`--explain`. A new column is a new entry (and, where no result has its number yet, a field of
+`posenc.results`, which brings it into the JSON).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.report.tables import TIED
+from posenc.report.texts import length_text, token_noun
+from posenc.results.cells import Cell, CurveSummary
+from posenc.results.comparison import Comparison, Row
+from posenc.results.headroom import Recovered
+from posenc.results.numbers import printed, printed_change
+from posenc.results.recall import RowRecall
+from posenc.results.statistics import short_verdict
+from posenc.results.statistics.intervals import Interval
+from posenc.results.statistics.ranking import Versus
+
+LONGEST_REASON = 12  # characters of why a cell has no number
+
+CsvFields = dict[str, Any]
+Term = tuple[str, str]  # a word and what it means, for --explain
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellColumn:
+    """A number of each row and window. Without a head it is in CSV only."""
+
+    head: Callable[[Comparison], str] | None = None
+    text: Callable[[Comparison, Row, Cell], str] = lambda comparison, row, cell: ""
+    csv: Callable[[Comparison, Row, Cell], CsvFields] = lambda comparison, row, cell: {}
+    explain: tuple[Term, ...] = ()
+    is_words: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowColumn:
+    """A number of each row. Without a head it is in CSV only."""
+
+    head: Callable[[Comparison], str] | None = None
+    text: Callable[[Row], str] = lambda row: ""  # in the table of --full
+    short: Callable[[Row], str] | None = None  # in the table of one screen, if it is there
+    paper: Callable[[Row], str] | None = None  # the same in a paper, with its interval
+    csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
+    explain: tuple[Term, ...] = ()
+
+
+# --- numbers as text
+
+
+def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
+    """Return ± the spread over seeds, else ± half the interval; nothing without either."""
+    half = spread
+    if half is None and interval is not None:
+        half = (interval[1] - interval[0]) / 2
+    return "" if half is None else f"±{printed(half, metric)}"
+
+
+def loss_text(metric: str, cell: Cell) -> str:
+    """Return the loss, or the first words of why there is none."""
+    if cell.mean is not None:
+        return printed(cell.mean, metric)
+    reason, _, _ = (cell.note or "-").partition(",")
+    return reason[:LONGEST_REASON]
+
+
+def change_text(metric: str, cell: Cell) -> str:
+    """Return the change against T with its sign; nothing without one."""
+    return "" if cell.change is None else printed_change(cell.change, metric)
+
+
+def versus_text(metric: str, versus: Versus | None) -> str:
+    """Return `+0.120 [+0.100, +0.140] p<0.001`; `best` for the best row, `-` where nothing is compared."""
+    if versus is None:
+        return "-"
+    if versus.word == "best":
+        return "best"
+    parts = [printed_change(versus.difference, metric)]
+    if versus.ci95 is not None:
+        low, high = (printed_change(end, metric) for end in versus.ci95)
+        parts.append(f"[{low}, {high}]")
+    if versus.p is not None:
+        parts.append("p<0.001" if versus.p < 0.001 else f"p={versus.p:.3f}")
+    if versus.method != "welch":
+        parts.append(versus.method)
+    if versus.word == "tied":
+        parts.append(TIED)
+    return " ".join(parts)
+
+
+def recovered_text(recovered: Recovered | None) -> str:
+    """Return the recovered share, `12%`; `<-100%` below that; nothing where there is no room."""
+    if recovered is None or recovered.share is None:
+        return ""
+    return "<-100%" if recovered.share < -1 else f"{100 * recovered.share:z.0f}%"
+
+
+def recovered_with_interval(recovered: Recovered | None) -> str:
+    """Return the recovered share with half its interval, `12% ±3`."""
+    if recovered is None or recovered.share is None:
+        return ""
+    text = f"{100 * recovered.share:z.0f}%"
+    if recovered.ci95 is None:
+        return text
+    low, high = recovered.ci95
+    return f"{text} ±{50 * (high - low):.0f}"
+
+
+def horizon_text(recall: RowRecall | None) -> str:
+    """Return `3.5x`; `7x+` where no longer distance was asked for, `0x` where no distance has half."""
+    if recall is None or recall.learned is None:
+        return ""
+    if recall.horizon is None:
+        return "did not learn"
+    text = length_text(round(recall.horizon.multiple, 2))
+    return f"{text}+" if recall.horizon.longest else text
+
+
+def breaks_text(curve: CurveSummary) -> str:
+    """Return where the seeds of a row break: `1.44x`, `1.44x-2x (2 of 3 seeds)`, `no break`, `unclear`."""
+    positions = sorted(position for position in curve.breaks_at if position is not None)
+    if not positions:
+        return "no break" if all(curve.holds) else "unclear"
+    first = length_text(round(positions[0] / curve.train_length, 2))
+    last = length_text(round(positions[-1] / curve.train_length, 2))
+    text = first if first == last else f"{first}-{last}"
+    seeds = len(curve.breaks_at)
+    return text if len(positions) == seeds else f"{text} ({len(positions)} of {seeds} seeds)"
+
+
+def is_base(row: Row, cell: Cell) -> bool:
+    """Return whether the cell is what its row's changes are measured against."""
+    return cell.multiple == 1 and row.extend is None and row.curve is None
+
+
+def _has_curves(comparison: Comparison) -> bool:
+    return any(row.curve is not None for row in comparison.rows)
+
+
+# --- by row and window
+
+
+def _change_head(comparison: Comparison) -> str:
+    return "rise" if _has_curves(comparison) else "change"
+
+
+def _change_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "-" if is_base(row, cell) else change_text(comparison.header.metric, cell)
+
+
+def _change_spread_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "" if is_base(row, cell) else half_width(comparison.header.metric, cell.change_spread)
+
+
+def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "" if row.undertrained else short_verdict(cell.verdict or "")
+
+
+def _versus_head(comparison: Comparison) -> str:
+    baseline = comparison.header.baseline
+    return "above the best" if baseline is None else f"minus {baseline}"
+
+
+def _versus_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    versus = cell.versus_best if comparison.header.baseline is None else cell.versus_baseline
+    return versus_text(comparison.header.metric, versus)
+
+
+def _with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
+    low, high = interval or (None, None)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _window_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
+
+
+def _loss_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    name = f"loss_{comparison.header.metric}"
+    return {name: cell.mean, f"{name}_sd": cell.spread}
+
+
+def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    name = f"change_{comparison.header.metric}"
+    fields = {name: cell.change, f"{name}_sd": cell.change_spread}
+    fields |= _with_interval(name, cell.change, cell.change_ci95)
+    if cell.verdict is not None:  # the margins of a verdict are in bits per byte, whatever the metric
+        fields |= _with_interval("change_bpb", cell.verdict_change, cell.verdict_ci95)
+    return fields
+
+
+def _verdict_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return {"verdict": cell.verdict}
+
+
+def _versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    metric = comparison.header.metric
+    best = _one_versus_csv("versus_best", metric, cell.versus_best)
+    return best | _one_versus_csv("versus_baseline", metric, cell.versus_baseline)
+
+
+def _one_versus_csv(name: str, metric: str, versus: Versus | None) -> CsvFields:
+    """Return the word, the difference with its interval, p and method."""
+    if versus is None:
+        return {}
+    difference = _with_interval(f"{name}_{metric}", versus.difference, versus.ci95)
+    return {name: versus.word, **difference, f"{name}_p": versus.p, f"{name}_method": versus.method}
+
+
+def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
+
+
+CELL_COLUMNS = (
+    CellColumn(csv=_window_csv),
+    CellColumn(
+        head=lambda comparison: "loss",
+        text=lambda comparison, row, cell: loss_text(comparison.header.metric, cell),
+        csv=_loss_csv,
+        explain=(
+            ("loss", "nats/token, or nats/byte where a token is a byte; --metric bpb, ppl"),
+            ("1x (T)", "the crop line: the loss if you truncate the text to T tokens"),
+        ),
+    ),
+    CellColumn(
+        head=lambda comparison: "sd",
+        text=lambda comparison, row, cell: half_width(comparison.header.metric, cell.spread),
+    ),
+    CellColumn(
+        head=_change_head,
+        text=_change_column_text,
+        csv=_change_csv,
+        explain=(
+            ("change", "loss minus the loss at 1x as trained; above 0, longer text harms"),
+            ("±", "several seeds: standard deviation over seeds; one seed: half the 95% CI"),
+        ),
+    ),
+    CellColumn(
+        head=lambda comparison: "95% CI",
+        text=lambda comparison, row, cell: half_width(comparison.header.metric, None, cell.change_ci95),
+        explain=(
+            (
+                "95% CI",
+                "over test documents (by folder, book or article where known) and seeds; with one seed over "
+                "documents only: it says nothing about other seeds",
+            ),
+        ),
+    ),
+    CellColumn(head=lambda comparison: f"sd of {_change_head(comparison)}", text=_change_spread_text),
+    CellColumn(
+        head=lambda comparison: "verdict",
+        text=_verdict_text,
+        csv=_verdict_csv,
+        is_words=True,
+        explain=(
+            (
+                "verdict",
+                "on the change in bits/byte, with its whole 95% CI: same within {same:g}, better or worse "
+                "beyond it, collapsed above {collapsed:g}; unclear: the CI crosses a threshold",
+            ),
+        ),
+    ),
+    CellColumn(
+        head=_versus_head,
+        text=_versus_column_text,
+        csv=_versus_csv,
+        explain=(
+            ("*", "best: the lowest loss of its column"),
+            (
+                "~",
+                "tied: not surely (95%, corrected for the rows) more than {same:g} bits/byte above the best; "
+                "with few seeds that says little. No mark: above the best, or not comparable with it",
+            ),
+        ),
+    ),
+    CellColumn(csv=_counts_csv),
+)
+
+
+# --- by row
+
+
+def _undertrained_csv(comparison: Comparison, row: Row) -> CsvFields:
+    return {"undertrained": row.undertrained is not None}
+
+
+def _breaks_csv(comparison: Comparison, row: Row) -> CsvFields:
+    if row.curve is None:
+        return {}
+    positions = ["none" if position is None else str(position) for position in row.curve.breaks_at]
+    return {"breaks_at": " ".join(positions)}
+
+
+def _seeds_text(row: Row) -> str:
+    return " ".join(str(seed) for seed in row.seeds)
+
+
+def _room_text(row: Row) -> str:
+    if row.recovered is None:
+        return ""
+    room = printed_change(row.recovered.room, "nats")
+    return room + half_width("nats", None, row.recovered.room_ci95)
+
+
+def _room_csv(comparison: Comparison, row: Row) -> CsvFields:
+    if row.recovered is None:
+        return {}
+    return _with_interval("room_nats", row.recovered.room, row.recovered.room_ci95)
+
+
+def _recovered_column_text(row: Row) -> str:
+    if row.recovered is None:
+        return ""
+    share = row.recovered.note or recovered_with_interval(row.recovered)
+    return f"{share} at {length_text(row.recovered.multiple)}"
+
+
+def _recovered_csv(comparison: Comparison, row: Row) -> CsvFields:
+    if row.recovered is None:
+        return {}
+    return _with_interval("recovered", row.recovered.share, row.recovered.ci95)
+
+
+def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
+    header = comparison.header
+    if header.reference is None:
+        return {}
+    return {f"reference_{header.metric}": header.reference.mean}
+
+
+ROW_COLUMNS = (
+    RowColumn(
+        csv=_undertrained_csv,
+        explain=(
+            (
+                "undertrained",
+                "at T not {reference:g} bits/byte below a byte trigram of the training text: its change past "
+                "T says nothing about the encoding",
+            ),
+        ),
+    ),
+    RowColumn(
+        csv=_breaks_csv,
+        explain=(
+            (
+                "breaks at",
+                "the first position past T where the loss exceeds its level at T by {break_at:g} nats "
+                "(95% confidence)",
+            ),
+        ),
+    ),
+    RowColumn(head=lambda comparison: "seeds", text=_seeds_text),
+    RowColumn(
+        head=lambda comparison: f"room, nats/{token_noun(comparison.header)}",
+        text=_room_text,
+        csv=_room_csv,
+    ),
+    RowColumn(
+        head=lambda comparison: "recovered",
+        text=_recovered_column_text,
+        short=lambda row: recovered_text(row.recovered),
+        paper=lambda row: recovered_with_interval(row.recovered),
+        csv=_recovered_csv,
+        explain=(
+            (
+                "recovered",
+                "the share of (loss at T - loss of a model trained at 8T) that is gained at 8T on the same "
+                "targets: 0% cropping, 100% training long; blank: no room (95% CI)",
+            ),
+        ),
+    ),
+    RowColumn(
+        head=lambda comparison: "recall horizon",
+        text=lambda row: horizon_text(row.recall),
+        explain=(
+            (
+                "recall@T",
+                "share of the planted values that are found in windows of T, mean over the distances within "
+                "T; @8x: at the farthest distance in windows of 8T. Its 95% CI is Wilson's over windows, "
+                "with several seeds over seeds too",
+            ),
+            (
+                "did not learn",
+                "to recall: below {level:g}% within T (--recall-level), so in brackets and not ranked: far "
+                "text may be unused whatever the loss says",
+            ),
+            (
+                "recall horizon",
+                "the largest distance, in the longest window, with at least {kept:.0%} of the recall within "
+                "T",
+            ),
+        ),
+    ),
+    RowColumn(csv=_reference_csv),
+)

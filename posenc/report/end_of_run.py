@@ -1,0 +1,65 @@
+"""What a training or an evaluation prints at its end: the answer of its runs, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from posenc.core.paths import choice_files
+from posenc.report.reports import short_report
+from posenc.report.terminal import has_color, terminal_text, terminal_width, write
+from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run, resume_command
+from posenc.settings.tree import RunSettings
+
+LEFT = len("next   ")  # columns before the command
+
+
+def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
+    """Print the answer of runs at the end of a command: one screen.
+
+    `saved` is the directory of the only run. Runs of several settings (a sweep over T) have a table each.
+    """
+    measured = protocols_of(runs)
+    width = terminal_width()
+    comparisons = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
+    reports = [short_report(comparison) for comparison in comparisons]
+    if saved is not None:
+        is_weak = any(row.undertrained for comparison in comparisons for row in comparison.rows)
+        command = next_command(runs[0], saved, is_weak, width)
+        reports[-1] = replace(reports[-1], tail=[f"saved  {saved}", f"next   {command}"])
+    write(terminal_text(reports, width, has_color(stream)), stream)
+
+
+def next_command(run: Run, saved: Path, is_weak: bool, width: int) -> str:
+    """Return what to type next: the same with another encoding and more seeds, or with more training."""
+    tokens = _trained_tokens(run)
+    if is_weak and tokens is not None:
+        return f"train longer: train.tokens={10 * tokens} (now {tokens})"
+    command = resume_command(run)
+    if command is None:
+        return f"posenc compare {saved.parent.parent}"
+    program, train, *overrides = shlex.split(command)
+    overrides = [override for override in overrides if not override.startswith("seed=")]
+    has_parameters = any(override.startswith("encoding.") for override in overrides)
+    if not has_parameters:  # another encoding would refuse them
+        overrides = _with_second_encoding(overrides)
+    sweep = shlex.join([program, train, "-m", *overrides, "seed=0,1,2"])
+    return sweep if LEFT + len(sweep) <= width else f"posenc compare {saved.parent.parent}"
+
+
+def _with_second_encoding(overrides: Sequence[str]) -> list[str]:
+    names = sorted(choice_files("encoding"))
+    second = next(name for name in names if f"encoding={name}" not in overrides)
+    return [
+        f"{override},{second}" if override.startswith("encoding=") else override for override in overrides
+    ]
+
+
+def _trained_tokens(run: Run) -> int | None:
+    """Return the tokens that the run was to be trained on; None for a model that posenc did not train."""
+    return run.settings.train.tokens if isinstance(run.settings, RunSettings) else None

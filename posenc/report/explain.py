@@ -1,0 +1,46 @@
+"""The rules of the tables, for --explain: every term with its meaning, and the margins in force."""
+
+from __future__ import annotations
+
+import textwrap
+
+from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
+from posenc.report.protocol_words import explanations
+from posenc.results.recall import KEPT, LEVEL
+from posenc.results.records import BREAK
+from posenc.results.statistics import COLLAPSED, REFERENCE, SAME
+
+WIDTH = 80
+INDENT = 10
+MARGINS = {
+    "same": SAME,
+    "collapsed": COLLAPSED,
+    "reference": REFERENCE,
+    "break_at": BREAK,
+    "level": LEVEL,
+    "kept": KEPT,
+}
+LENGTHS: Term = ("T", "training length; 8x is a context of 8T, its loss on the same targets")
+BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
+
+
+def explain() -> str:
+    """Return the rules of the tables, 80 columns wide."""
+    terms = [LENGTHS]
+    for cell_column in CELL_COLUMNS:
+        terms += cell_column.explain
+    for row_column in ROW_COLUMNS:
+        terms += row_column.explain
+    terms.append(BEYOND)
+    lines = [_term_lines(term, meaning.format(**MARGINS), INDENT) for term, meaning in terms]
+    protocols = explanations()
+    longest = max(len(name) for name, _ in protocols)
+    lines.append("\nprotocols (--protocol)")
+    lines += [_term_lines(name, meaning, longest + 2) for name, meaning in protocols]
+    return "\n".join(lines) + "\n"
+
+
+def _term_lines(term: str, meaning: str, indent: int) -> str:
+    """Return a term and its meaning, which begins in the same column for all short terms."""
+    start = term.ljust(indent) if len(term) < indent else f"{term}   "
+    return textwrap.fill(meaning, WIDTH, initial_indent=start, subsequent_indent=" " * indent)

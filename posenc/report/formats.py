@@ -1,0 +1,166 @@
+"""Write comparisons in each format of `posenc compare`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from posenc.core.errors import UserError, visible
+from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS
+from posenc.report.papers import latex, markdown
+from posenc.report.reports import full_report, paper_report, short_report
+from posenc.report.sentences import answer
+from posenc.report.terminal import terminal_text
+from posenc.results.comparison import Comparison, Row
+from posenc.results.recall import RecallCell
+from posenc.results.records import RECALL, SCHEMA_VERSION
+
+FORMATS = ("table", "markdown", "csv", "latex", "json")
+FORMULA_SIGNS = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins with one for a formula
+
+Line = dict[str, Any]
+
+
+def render(
+    comparisons: Sequence[Comparison],
+    format: str,
+    width: int = 80,
+    color: bool = False,
+    *,
+    full: bool = False,
+    every: bool = False,
+) -> str:
+    """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
+
+    `full`: every number with its interval; `every`: lengths below T too. Raises UserError for a format that
+    is not in FORMATS.
+    """
+    match format:
+        case "table" if full:
+            return terminal_text([full_report(comparison) for comparison in comparisons], width, color)
+        case "table":
+            return terminal_text(
+                [short_report(comparison, every) for comparison in comparisons], width, color
+            )
+        case "markdown":
+            return markdown([paper_report(comparison, every or full) for comparison in comparisons])
+        case "latex":
+            return latex([paper_report(comparison, every or full) for comparison in comparisons])
+        case "csv":
+            return csv_text(csv_lines(comparisons))
+        case "json":
+            return json_document(comparisons)
+    raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
+
+
+# --- JSON
+
+
+def json_document(comparisons: Sequence[Comparison]) -> str:
+    """Return the document of docs/schema.md; of several tables a list of them as `comparisons`."""
+    import orjson
+
+    documents = []
+    for comparison in comparisons:
+        document = {"summary": visible(answer(comparison)), **comparison.to_dict()}
+        _note_infinite_means(document)
+        documents.append(document)
+    if len(documents) == 1:
+        whole_document = documents[0]
+    else:
+        whole_document = {"schema_version": SCHEMA_VERSION, "comparisons": documents}
+    return orjson.dumps(whole_document, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _note_infinite_means(document: dict[str, Any]) -> None:
+    """Give a perplexity that overflows a note: orjson writes it as null."""
+    for row in document["rows"]:
+        for cell in row["cells"]:
+            if cell["mean"] == math.inf:
+                cell["note"] = cell["note"] or ">1e30"
+
+
+# --- CSV
+
+
+def csv_lines(comparisons: Sequence[Comparison]) -> list[Line]:
+    """Return a line for each row and window, means over seeds; a row without a window has its reason.
+
+    Protocols, extensions and whatever tells tables apart are columns. A column has one unit, numbers are not
+    rounded, and all lines have the same keys.
+    """
+    lines: list[Line] = []
+    for comparison in comparisons:
+        for row in comparison.rows:
+            lines += _lines_of_row(comparison, row)
+    all_keys = dict.fromkeys(key for line in lines for key in line)
+    return [{**all_keys, **line} for line in lines]
+
+
+def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
+    head = {
+        "protocol": comparison.header.protocol,
+        **comparison.header.group,
+        "label": row.label,
+        "encoding": row.encoding,
+        "extend": row.extend,
+        "beyond": row.beyond,
+        **row.mixed,
+    }
+    row_fields: Line = {}
+    for row_column in ROW_COLUMNS:
+        row_fields |= row_column.csv(comparison, row)
+    for cell in row.cells:
+        line = dict(head)
+        for cell_column in CELL_COLUMNS:
+            line |= cell_column.csv(comparison, row, cell)
+        yield line | row_fields
+    if not row.cells:
+        yield head | {"note": "; ".join(row.notes)}
+    if row.recall is not None:
+        for recall_cell in row.recall.grid:
+            yield head | _recall_fields(recall_cell)
+
+
+def _recall_fields(cell: RecallCell) -> Line:
+    low, high = cell.ci95
+    return {
+        "protocol": RECALL,
+        "multiple": cell.multiple,
+        "window": cell.window,
+        "seeds": cell.seeds,
+        "distance": cell.distance,
+        "pairs": cell.pairs,
+        "windows": cell.windows,
+        "recall": cell.accuracy,
+        "recall_sd": cell.spread,
+        "recall_low": low,
+        "recall_high": high,
+    }
+
+
+def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines that have the same keys as CSV, empty where there is no value.
+
+    By the standard library: pandas would make floats of whole numbers beside an empty field.
+    """
+    if not lines:
+        return "\n"
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_csv_field(head) for head in lines[0]])
+    for line in lines:
+        writer.writerow([_csv_field(value) for value in line.values()])
+    return text.getvalue()
+
+
+def _csv_field(value: object) -> object:
+    """Return a value as it is; a text so that no spreadsheet takes it for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    begins = text.lstrip()[:1]
+    return f"'{text}" if begins and begins in FORMULA_SIGNS else text

@@ -1,0 +1,25 @@
+"""What each protocol says of itself in tables and in --explain, by its file in evaluation/protocols.
+
+A stored record may name a protocol that this posenc does not have. Then there are no words.
+"""
+
+from __future__ import annotations
+
+from posenc.evaluation.protocols import find_protocol, protocol_names
+
+DOCUMENT = "document"
+
+
+def note_of(protocol: str) -> str | None:
+    """Return the line that --full puts below a table; None without one."""
+    return find_protocol(protocol).note if protocol in protocol_names() else None
+
+
+def sample_noun(protocol: str) -> str:
+    """Return what the targets lie in: `document`, or `sequence` where the text is random."""
+    return find_protocol(protocol).sample_noun if protocol in protocol_names() else DOCUMENT
+
+
+def explanations() -> list[tuple[str, str]]:
+    """Return each protocol with what it measures."""
+    return [(name, find_protocol(name).explain) for name in protocol_names()]

@@ -1,0 +1,522 @@
+"""Say a comparison in words: its facts in one line, the answer, and the notes. All of it is plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from posenc.core.errors import plural, visible
+from posenc.report.columns import breaks_text, horizon_text, recovered_with_interval
+from posenc.report.protocol_words import note_of, sample_noun
+from posenc.report.tables import BEST, TIED
+from posenc.report.texts import (
+    MOST_NAMED,
+    count_text,
+    length_text,
+    names_text,
+    percent_text,
+    row_label,
+    span_text,
+    token_noun,
+    unit_text,
+)
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.numbers import printed_change
+from posenc.results.recall import RecallCell
+from posenc.results.records import HEADLINE, RECALL
+from posenc.results.runs import encoding_name
+from posenc.results.statistics import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short_verdict
+
+NOTHING_YET = "No run has a number yet."
+# Keys that tell tables apart and are among the facts anyway.
+IN_FACTS = {
+    "context length",
+    "context_length",
+    "T",
+    "tokens trained",
+    "tokens",
+    "split",
+    "stride",
+    "seed",
+    "evaluated in",
+}
+UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What one row does, and what several rows do."""
+
+    one: str
+    several: str
+
+
+VERBS = {  # by the word for a row, in the order of the sentence
+    BETTER: Verb("gains", "gain"),
+    SAME_WORD: Verb("keeps its loss", "keep their loss"),
+    "below": Verb("is lower", "are lower"),
+    "tied": Verb("is tied", "are tied"),
+    "no break": Verb("does not break", "do not break"),
+    "unclear": Verb("is unclear", "are unclear"),
+    "above": Verb("is higher", "are higher"),
+    WORSE: Verb("gets worse", "get worse"),
+    COLLAPSED_WORD: Verb("collapses", "collapse"),
+    "breaks": Verb("breaks", "break"),
+    "": Verb("has no verdict", "have no verdict"),
+}
+
+
+def shown_columns(comparison: Comparison) -> list[int]:
+    """Return the indices of the columns that tables show."""
+    return [index for index, column in enumerate(comparison.columns) if column.shown]
+
+
+def is_recall_only(comparison: Comparison) -> bool:
+    """Return whether the table has recall and no losses."""
+    return comparison.header.protocol == RECALL and comparison.recall is not None
+
+
+def _all_cells(comparison: Comparison) -> list[Cell]:
+    return [cell for row in comparison.rows for cell in row.cells]
+
+
+# --- the facts
+
+
+def facts_of(comparison: Comparison) -> list[str]:
+    """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
+    header = comparison.header
+    group = [f"{key} {value}" for key, value in header.group.items() if key not in IN_FACTS]
+    if len(comparison.rows) == 1:
+        rows = [row_label(comparison.rows[0]), *_settings(comparison), _seeds(comparison)]
+    else:
+        rows = [_count_of_rows(comparison), _seeds(comparison), *_settings(comparison)]
+    precision = "/".join(header.precisions)
+    evaluated_in = f"evaluated in {header.evaluated_in}" if header.evaluated_in else ""
+    facts = [*group, _protocol(header), *rows, precision, evaluated_in]
+    return [visible(fact) for fact in facts if fact]
+
+
+def _protocol(header: Header) -> str:
+    if header.protocol == HEADLINE:
+        return ""
+    if header.stride is None:
+        return header.protocol
+    return f"{header.protocol}, stride {header.stride}"
+
+
+def _count_of_rows(comparison: Comparison) -> str:
+    rows = comparison.rows
+    encodings = {row.encoding for row in rows}
+    noun = "encodings" if len(encodings) == len(rows) else "rows"
+    return f"{len(rows)} {noun}"
+
+
+def _seeds(comparison: Comparison) -> str:
+    header = comparison.header
+    if len(header.seeds) == 1:
+        return f"seed {header.seeds[0]}"
+    counts = sorted({cell.seeds for cell in _all_cells(comparison) if cell.seeds})
+    if not counts:
+        return ""
+    return "1 seed" if counts == [1] else f"{span_text(counts)} seeds"
+
+
+def _settings(comparison: Comparison) -> list[str]:
+    """Return what the runs share; a text is empty where they differ in it."""
+    header = comparison.header
+    length = ""
+    if header.context_length:
+        length = f"T = {header.context_length} {token_noun(header)}s"
+    tokens = "" if header.tokens is None else f"{count_text(header.tokens)} tokens"
+    return [_model(header), length, _corpus(header), tokens, _tuned(comparison.rows)]
+
+
+def _corpus(header: Header) -> str:
+    if not header.corpus:
+        return ""
+    is_usual = header.split in (None, "test")
+    return header.corpus if is_usual else f"{header.corpus} ({header.split})"
+
+
+def _tuned(rows: Sequence[Row]) -> str:
+    tuned = [row for row in rows if row.tuned]
+    if not tuned:
+        return ""
+    if len(tuned) == len(rows):
+        return "learning rate tuned"
+    return f"learning rate of {names_text(tuned)} tuned"
+
+
+def _model(header: Header) -> str:
+    """Return `nano 0.82M`, with the range of sizes where the rows differ."""
+    name = encoding_name(header.model) or ""
+    if header.parameters is None:
+        return name
+    fewest, most = header.parameters
+    digits = 2 if fewest == most else 1
+    sizes = []
+    for parameters in header.parameters:
+        millions = parameters / 1e6
+        sizes.append(f"{millions:.0f}" if millions >= 10 else f"{millions:.{digits}g}")
+    return f"{name} {span_text(sizes)}M".strip()
+
+
+# --- the answer
+
+
+def answer(comparison: Comparison) -> str:
+    """Return what the comparison shows, in one sentence or a few."""
+    rows = comparison.rows
+    shown = shown_columns(comparison)
+    has_numbers = any(cell.mean is not None for cell in _all_cells(comparison))
+    if not shown or not has_numbers:
+        return NOTHING_YET
+    if comparison.header.protocol == RECALL:
+        return recall_answer(comparison) or NOTHING_YET
+    if any(row.curve for row in rows):
+        return _break_answer(rows)
+    if comparison.header.baseline is not None:
+        return _baseline_answer(comparison, shown[-1])
+    if len(rows) == 1:
+        return _row_answer(rows[0], comparison.header.metric)
+    sentences = [
+        _undertrained_answer(rows),
+        *_best_answers(comparison, shown),
+        _verdict_answer(comparison, shown[-1]),
+        recall_answer(comparison),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _break_answer(rows: Sequence[Row]) -> str:
+    """Return `Past T alibi does not break; rope breaks.`"""
+    words = []
+    for row in rows:
+        if row.curve is None:
+            continue
+        text = breaks_text(row.curve)
+        if len(rows) == 1 and text not in VERBS:
+            return f"Past T {row_label(row)} breaks at {text}."
+        words.append((row, text if text in VERBS else "breaks"))
+    return _rows_by_word("Past T", words)
+
+
+def _baseline_answer(comparison: Comparison, last: int) -> str:
+    """Return `Against nope at 8x alibi is lower; t5 is higher.`"""
+    length = length_text(comparison.columns[last].multiple)
+    start = f"Against {visible(comparison.header.baseline)} at {length}"
+    words = []
+    for row in comparison.rows:
+        versus = row.cells[last].versus_baseline
+        if versus is not None:
+            words.append((row, str(versus.word)))
+    return _rows_by_word(start, words) or f"{start}: no row can be compared with it."
+
+
+def _row_answer(row: Row, metric: str) -> str:
+    """Return `Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    if row.undertrained:
+        return "Undertrained: at T not below a byte trigram, so changes past T say little."
+    past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
+    if not past:
+        return "Not measured past T."
+    first = past[0]
+    last = past[-1]
+    clauses = [f"{_short_change(first, metric)} {UNITS_OF_CHANGES[metric]} at {length_text(first.multiple)}"]
+    if last is not first:
+        clauses.append(f"{_short_change(last, metric)} at {length_text(last.multiple)}")
+    sentence = f"{_outcome(last)} at {length_text(last.multiple)}: {', '.join(clauses)}"
+    needs = re.search(r"\(needs (.*)\)", last.verdict or "")
+    if needs:
+        sentence += f"; {needs[1]} would help"
+    if row.breaks is not None and any(row.breaks.breaks_at):
+        sentence += f"; breaks at {breaks_text(row.breaks)}"
+    return f"{sentence}."
+
+
+def _outcome(cell: Cell) -> str:
+    verb = VERBS[short_verdict(cell.verdict or "")]
+    return verb.one.capitalize()
+
+
+def _short_change(cell: Cell, metric: str) -> str:
+    """Return a change in two digits, a small one in three."""
+    change = cell.change or 0.0
+    return f"{change:+.2f}" if 0.1 <= abs(change) < 1000 else printed_change(change, metric)
+
+
+def _undertrained_answer(rows: Sequence[Row]) -> str:
+    weak = [row for row in rows if row.undertrained]
+    as_trained = [row for row in rows if row.extend is None]
+    if not weak:
+        return ""
+    if len(weak) == len(as_trained):
+        return "All runs undertrained."
+    return f"Undertrained: {names_text(weak)}."
+
+
+def _best_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
+    """Return `Best at T: rope (tied: learned).`, and the same at the longest window.
+
+    Where the rows are the same at both, one sentence has both: `Best at T and 8x: alibi.`
+    """
+    at_t = [index for index in shown if comparison.columns[index].multiple == 1]
+    lengths: dict[str, list[str]] = {}
+    for index in dict.fromkeys([*at_t, shown[-1]]):
+        best = _rows_of_rank(comparison.rows, index, "best")
+        tied = _rows_of_rank(comparison.rows, index, "tied")
+        if not best:
+            continue
+        text = names_text(best)
+        if tied:
+            text += f" (tied: {names_text(tied, 'others')})"
+        multiple = comparison.columns[index].multiple
+        lengths.setdefault(text, []).append("T" if multiple == 1 else length_text(multiple))
+    return [f"Best at {' and '.join(places)}: {text}." for text, places in lengths.items()]
+
+
+def _rows_of_rank(rows: Sequence[Row], index: int, word: str) -> list[Row]:
+    ranked = []
+    for row in rows:
+        versus = row.cells[index].versus_best
+        if versus is not None and versus.word == word:
+            ranked.append(row)
+    return ranked
+
+
+def _verdict_answer(comparison: Comparison, last: int) -> str:
+    """Return `At 8x alibi is unclear; the other 5 collapse.`"""
+    multiple = comparison.columns[last].multiple
+    if multiple <= 1:
+        return ""
+    trained = [row for row in comparison.rows if not row.undertrained]
+    words = [(row, short_verdict(row.cells[last].verdict or "")) for row in trained]
+    return _rows_by_word(f"At {length_text(multiple)}", words)
+
+
+def _rows_by_word(start: str, words: Sequence[tuple[Row, str]]) -> str:
+    """Return a sentence of what the rows do, rows of the same word in one clause; empty without a word."""
+    rows_of: dict[str, list[Row]] = {}
+    for word in VERBS:
+        rows = [row for row, word_of_row in words if word_of_row == word]
+        if rows:
+            rows_of[word] = rows
+    if not any(rows_of):
+        return ""
+    if len(rows_of) == 1 and len(words) > 1:
+        (word,) = rows_of
+        return f"{start} all {VERBS[word].several}."
+    clauses: list[str] = []
+    for word, rows in rows_of.items():
+        verb = VERBS[word].one if len(rows) == 1 else VERBS[word].several
+        is_last = len(clauses) == len(rows_of) - 1
+        subject = f"the other {len(rows)}" if is_last and len(rows) > 1 else names_text(rows)
+        clauses.append(f"{subject} {verb}")
+    return f"{start} {'; '.join(clauses)}."
+
+
+# --- recall
+
+
+def recall_answer(comparison: Comparison) -> str:
+    """Return `Best recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: alibi and nope.`"""
+    if comparison.recall is None or not comparison.recall.multiples:
+        return ""
+    length = length_text(comparison.recall.multiples[-1])
+    sentences = [_recall_ranks(comparison.rows, length), _recall_failures(comparison.rows)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _recall_ranks(rows: Sequence[Row], length: str) -> str:
+    learned: list[tuple[Row, RecallCell]] = []
+    for row in rows:
+        farthest = row.recall.beyond[-1] if row.recall is not None and row.recall.learned else None
+        if farthest is not None:
+            learned.append((row, farthest))
+    if not learned:
+        return ""
+    learned.sort(key=lambda pair: -pair[1].accuracy)
+    best_row, best = learned[0]
+    if best.rank != "best":  # nothing is ranked: the numbers alone
+        texts = [f"{row_label(row)} {percent_text(cell)}" for row, cell in learned[:MOST_NAMED]]
+        return f"Recall at {length}: {', '.join(texts)}."
+    tied = [row for row, cell in learned if cell.rank == "tied"]
+    number = percent_text(best)
+    if tied:
+        number += f"; tied: {names_text(tied, 'others')}"
+    return f"Best recall at {length}: {row_label(best_row)} ({number})."
+
+
+def _recall_failures(rows: Sequence[Row]) -> str:
+    asked = [row for row in rows if row.recall is not None]
+    weak = [row for row in rows if row.recall is not None and row.recall.learned is False]
+    if not weak:
+        return ""
+    if len(weak) == len(asked) > 1:
+        return "No row learned to recall."
+    return f"Did not learn to recall: {names_text(weak)}."
+
+
+def recall_line(comparison: Comparison) -> str:
+    """Return `recall: 97% within T, 62% at 2x, 5% at 8x; horizon 3.5x` of the only row; empty without it."""
+    recall = comparison.rows[0].recall
+    if recall is None or comparison.recall is None or recall.within is None:
+        return ""
+    within = f"{percent_text(recall.within)} within T"
+    if not recall.learned:
+        return f"recall: did not learn, {within} (below {comparison.recall.level:g}%)"
+    parts = [within]
+    for multiple, cell in zip(comparison.recall.multiples, recall.beyond, strict=True):
+        if cell is not None:
+            parts.append(f"{percent_text(cell)} at {length_text(multiple)}")
+    return f"recall: {', '.join(parts)}; horizon {horizon_text(recall)}"
+
+
+# --- the notes
+
+
+def sample_line(comparison: Comparison) -> str:
+    """Return documents and seeds, and what the CI of one seed does not cover; empty without documents."""
+    header = comparison.header
+    if header.documents is None:
+        return ""
+    noun = sample_noun(header.protocol)
+    kind = noun if noun != "document" else f"{header.split or 'test'} document"
+    count = span_text(header.documents)
+    line = f"{count} {kind}" if count == "1" else f"{count} {kind}s"
+    cells = _all_cells(comparison)
+    if {cell.seeds for cell in cells if cell.seeds} == {1}:
+        has_interval = any(cell.change_ci95 for cell in cells)
+        covers = f"the CI covers {noun}s, not training randomness" if has_interval else "no 95% CI"
+        return f"{line}; 1 seed: {covers}"
+    if len(comparison.rows) == 1:
+        seeds = ", ".join(str(seed) for seed in comparison.rows[0].seeds)
+        return f"{line}; seeds {seeds}"
+    return line
+
+
+def unit_note(comparison: Comparison) -> str:
+    """Return what the numbers of the table of one screen are."""
+    header = comparison.header
+    unit = unit_text(header)
+    if header.baseline is not None:
+        return f"{unit}: difference to {header.baseline} at the same length; of itself the loss"
+    if any(row.curve for row in comparison.rows):
+        return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
+    quantity = "perplexity" if header.metric == "ppl" else f"loss in {unit}"
+    chance = re.search(r"\(chance.*", header.unit)
+    if chance and header.metric != "ppl":
+        quantity += f" {chance[0]}"
+    return f"{quantity} at T, then the change when the same targets see more text"
+
+
+def recall_note(comparison: Comparison, with_interval: bool) -> str:
+    """Return what the columns of recall are; empty without them."""
+    if comparison.recall is None:
+        return ""
+    note = "recall@: % of planted values found within T, then the farthest"
+    if any(row.recall and row.recall.learned is False for row in comparison.rows):
+        note += "; (did not learn)"
+    return f"{note}, each ± half its 95% CI" if with_interval else note
+
+
+def beyond_notes(comparison: Comparison) -> list[str]:
+    """Return the policies past T, for a table whose columns of recall leave no room for them."""
+    if comparison.recall is None:
+        return []
+    rows_of: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if row.beyond:
+            rows_of.setdefault(row.beyond, []).append(row_label(row))
+    return [f"beyond={policy} of {' and '.join(names)}" for policy, names in rows_of.items()]
+
+
+def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
+    """Return what the recovered share is of; of a single row also the share. Empty without one."""
+    recovered = [row.recovered for row in rows if row.recovered is not None]
+    if not recovered:
+        return ""
+    lengths = dict.fromkeys(length_text(one_row.multiple) for one_row in recovered)
+    meaning = f"of what training at {' or '.join(lengths)} gains (0% is cropping); blank: no room"
+    note = f"recovered: {meaning}"
+    if len(rows) == 1:
+        share = recovered[0].note or recovered_with_interval(recovered[0])
+        note = f"recovered: {share} {meaning}"
+    return f"{note}, ± half its 95% CI" if with_interval else note
+
+
+def plus_minus_note(comparison: Comparison) -> str:
+    """Return what ± is in the table of a paper; empty where no loss has it."""
+    cells = _all_cells(comparison)
+    if is_recall_only(comparison):
+        return ""
+    over_seeds = any(cell.spread is not None for cell in cells)
+    over_documents = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
+    if comparison.header.baseline is not None:
+        return "±: half the 95% CI"
+    if over_seeds and over_documents:
+        return "±: standard deviation over seeds, with one seed half the 95% CI over documents"
+    if over_seeds:
+        return "±: standard deviation over seeds"
+    return "±: half the 95% CI over documents" if over_documents else ""
+
+
+def ranks_note(comparison: Comparison) -> str:
+    """Return what bold and the tilde are in the table of a paper; empty where nothing is ranked."""
+    if not any(cell.versus_best for cell in _all_cells(comparison)):
+        return ""
+    if is_recall_only(comparison):
+        best = "highest recall"
+    elif comparison.recall is not None:
+        best = "lowest loss, highest recall"
+    else:
+        best = "lowest loss"
+    return f"bold: {best} of the column, tilde: not distinguishable from it"
+
+
+def more_note(comparison: Comparison) -> str:
+    """Return what the marks are, and how to see more."""
+    if is_recall_only(comparison):
+        return "more: --full, --explain, --plot FILE (the grid of windows and distances)"
+    if not any(cell.versus_best for cell in _all_cells(comparison)):
+        return "more: --full, --explain, --protocol all"
+    best = "lowest loss" if comparison.recall is None else "best"
+    return f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all"
+
+
+def also_measured_note(header: Header) -> str:
+    """Return the other protocols of the runs; empty without any."""
+    others = [name for name in header.also_measured if name not in (HEADLINE, RECALL)]
+    if not others or header.protocol != HEADLINE:
+        return ""
+    return f"also measured: {', '.join(others)} (posenc compare --protocol all)"
+
+
+def full_notes(comparison: Comparison) -> list[str]:
+    """Return what the tables of --full do not say: targets, reference, left out records, notes of rows."""
+    header = comparison.header
+    notes = []
+    protocol_note = note_of(header.protocol)
+    if protocol_note:
+        notes.append(f"{header.protocol}: {protocol_note}")
+    if header.targets is not None:
+        notes.append(f"{span_text(header.targets)} targets; {sample_line(comparison)}")
+    if header.reference is not None and header.reference.mean is not None:
+        loss = f"{header.reference.mean:.3f} {unit_text(header)}"
+        notes.append(f"a byte trigram of the training text: {loss}")
+    for row in comparison.rows:
+        if row.recall is not None and row.recall.note:
+            notes.append(f"recall: {row_label(row)}: {row.recall.note}")
+    notes += _differences(header.also_differs)
+    if header.left_out:
+        notes.append(f"not shown: {plural(header.left_out, 'record')} of other targets or checkpoints")
+    for row in comparison.rows:
+        notes += [f"{row_label(row)}: {note}" for note in row.notes]
+    return notes
+
+
+def _differences(values_of: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"the rows also differ in {key}: {', '.join(values)}" for key, values in values_of.items()]

@@ -1,0 +1,81 @@
+"""Small texts that tables, sentences and charts share: names of rows, lengths, counts, units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.cells import cell_len
+
+from posenc.core.errors import visible
+from posenc.results.comparison import Header, Row
+from posenc.results.recall import RecallCell
+from posenc.results.runs import encoding_name
+
+LONGEST_NAME = 44  # characters, in charts
+MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
+UNITS_OF_COUNTS = ((999_500_000, 10**9, "B"), (999_500, 10**6, "M"), (10**4, 10**3, "k"))
+
+
+def row_label(row: Row) -> str:
+    """Return the row's name, with what sets it apart in a mixed table."""
+    return visible(row.full_label)
+
+
+def cut(text: str, longest: int = LONGEST_NAME) -> str:
+    """Return a text as it can be printed, without its middle where it is too long."""
+    text = visible(text)
+    if cell_len(text) <= longest:
+        return text
+    half = (longest - 2) // 2
+    end = text[len(text) - (longest - 2 - half) :]
+    return f"{text[:half]}..{end}"
+
+
+def length_text(multiple: float) -> str:
+    """Return a window as a multiple of T: `0.5x`, `8x`."""
+    return f"{multiple:g}x"
+
+
+def count_text(count: object) -> str:
+    """Return a count of tokens or parameters in three digits: `3.28M`, `512`."""
+    if not isinstance(count, int):
+        return str(count)
+    for least, size, letter in UNITS_OF_COUNTS:
+        if count >= least:
+            return f"{count / size:.3g}{letter}"
+    return str(count)
+
+
+def span_text(ends: Iterable[object]) -> str:
+    """Return the first and the last of sorted values: `3`, `3-5`."""
+    values = list(dict.fromkeys(str(end) for end in ends))
+    return values[0] if len(values) == 1 else f"{values[0]}-{values[-1]}"
+
+
+def token_noun(header: Header) -> str:
+    """Return `byte` where a token is one, else `token`."""
+    return "byte" if encoding_name(header.tokenizer) == "bytes" else "token"
+
+
+def unit_text(header: Header) -> str:
+    """Return the short unit of the losses: `nats/byte`, `bits/byte`, `perplexity`."""
+    if header.metric == "bpb":
+        return "bits/byte"
+    if header.metric == "ppl":
+        return "perplexity"
+    return f"nats/{token_noun(header)}"
+
+
+def percent_text(cell: RecallCell | None) -> str:
+    """Return a recall as `98%`; empty without one."""
+    return "" if cell is None else f"{100 * cell.accuracy:.0f}%"
+
+
+def names_text(rows: Iterable[Row], many: str = "rows") -> str:
+    """Return `alibi, fire and rope`, or `5 rows` where they are more than a sentence can name."""
+    names = [row_label(row) for row in rows]
+    if len(names) > MOST_NAMED:
+        return f"{len(names)} {many}"
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"

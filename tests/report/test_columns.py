@@ -1,0 +1,70 @@
+"""Columns as data: one entry is in every format."""
+
+import csv
+import io
+
+import pytest
+from fake_runs import compared
+
+from posenc.report import columns, explain, formats, reports
+from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, CellColumn, RowColumn
+from posenc.report.formats import render
+
+PER_CELL = CellColumn(
+    head=lambda comparison: "seeds of it",
+    text=lambda comparison, row, cell: f"{cell.seeds} seeds of it",
+    csv=lambda comparison, row, cell: {"seeds_of_it": cell.seeds},
+    explain=(("seeds of it", "how many seeds a number is of"),),
+)
+PER_ROW = RowColumn(
+    head=lambda comparison: "size",
+    text=lambda row: f"{row.parameters} in full",
+    short=lambda row: f"{row.parameters} in short",
+    csv=lambda comparison, row: {"size": row.parameters},
+    explain=(("size", "parameters of the model"),),
+)
+
+
+@pytest.fixture
+def new_columns(monkeypatch):
+    for module in (columns, reports, formats, explain):
+        monkeypatch.setattr(module, "CELL_COLUMNS", (*CELL_COLUMNS, PER_CELL))
+        monkeypatch.setattr(module, "ROW_COLUMNS", (*ROW_COLUMNS, PER_ROW))
+
+
+def test_a_column_by_window_is_in_the_table_of_everything(new_columns, sweep):
+    text = render([compared(sweep)], "table", 200, full=True)
+    assert "seeds of it" in text
+    assert "3 seeds of it" in text
+
+
+def test_a_column_by_row_is_in_the_table_of_everything(new_columns, sweep):
+    assert "in full" in render([compared(sweep)], "table", 200, full=True)
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex"])
+def test_a_column_with_a_short_text_is_in_the_short_tables(new_columns, sweep, format):
+    assert "in short" in render([compared(sweep)], format, 200)
+
+
+@pytest.mark.parametrize("head", ["seeds_of_it", "size"])
+def test_a_column_is_in_csv(new_columns, sweep, head):
+    rows = list(csv.DictReader(io.StringIO(render([compared(sweep)], "csv"))))
+    assert all(row[head] for row in rows)
+
+
+@pytest.mark.parametrize("line", ["seeds of it   how many seeds", "size      parameters of the model"])
+def test_a_column_is_explained(new_columns, line):
+    assert line in explain.explain()
+
+
+def test_the_rules_have_the_margins_in_force_and_every_protocol():
+    rules = explain.explain()
+    assert "same within 0.02" in rules
+    assert "collapsed above 0.5" in rules
+    assert "fixed-target" in rules
+    assert "key-tokens" in rules
+
+
+def test_the_rules_fit_into_a_terminal():
+    assert all(len(line) <= 80 for line in explain.explain().splitlines())

@@ -1,0 +1,171 @@
+"""Papers and programs: Markdown, LaTeX, CSV and JSON; other people's text stays text in each."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from fake_runs import compared, write_run
+
+from posenc.core.errors import UserError
+from posenc.report.formats import FORMATS, render
+from posenc.report.papers import latex_text
+from posenc.report.sentences import answer
+from posenc.results import load_runs
+from posenc.results.comparison import CompareRequest, compare_runs
+
+HOSTILE = ["[red]x[/red]", "=cmd()", "a|b", "two\nlines", "\x1b[31mred", "<img src=x>", "+1"]
+
+
+def pipe_rows(markdown):
+    """The cells of the lines of a pipe table."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_an_unknown_format_names_the_nearest(sweep):
+    with pytest.raises(UserError, match="did you mean: markdown"):
+        render([compared(sweep)], "markdwn")
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if name != "csv"])
+def test_every_format_says_why_a_run_has_no_number(tmp_path, format):
+    write_run(tmp_path, status="failed", reason="boom", results=False)
+    assert "boom" in render([compared(tmp_path)], format)
+
+
+# --- papers
+
+
+def test_markdown_has_a_line_for_each_row_and_the_best_in_bold(sweep):
+    head, _, *rows = pipe_rows(render([compared(sweep)], "markdown"))
+    assert head == ["encoding", "1x (T)", "2x", "4x", "8x", "verdict at 8x"]
+    assert len(rows) == 4
+    rope = next(row for row in rows if row[0] == "rope")
+    assert re.fullmatch(r"\*\*1\.2\d\d±0\.00\d\*\*", rope[1])
+    assert rope[-1] == "collapsed"
+
+
+def test_markdown_aligns_numbers_to_the_right_and_words_to_the_left(sweep):
+    _, rule, *_ = pipe_rows(render([compared(sweep)], "markdown"))
+    assert [cell.endswith(":") for cell in rule] == [False, True, True, True, True, False]
+
+
+def test_the_caption_says_what_the_numbers_are(sweep):
+    caption = render([compared(sweep)], "markdown").splitlines()[0]
+    assert caption.startswith("**4 encodings, 3 seeds, ")
+    assert "standard deviation over seeds" in caption
+
+
+def test_latex_has_a_caption_a_label_and_a_line_for_each_row(sweep):
+    text = render([compared(sweep)], "latex")
+    body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
+    assert len(body) == 4
+    assert r"\textbf{1.2" in body[2]
+    assert r"$\pm$0.00" in body[2]
+    assert r"\label{tab:posenc-fixed-target-nats}" in text
+    assert r"\caption{4 encodings" in text
+
+
+@pytest.mark.parametrize(("protocol", "times"), [("fixed-target", 1), ("recall", 0)])
+def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses(recalling, protocol, times):
+    comparisons = compare_runs(load_runs([recalling]), CompareRequest(protocol))
+    caption = render(comparisons, "markdown").splitlines()[0]
+    assert "each ± half its 95% CI" in caption
+    assert caption.count("±: half the 95% CI") == times
+
+
+def test_recall_in_a_paper_has_its_interval(recalling):
+    text = render([compared(recalling)], "latex")
+    assert r"\textbf{97$\pm$4}" in text
+    assert r"recall@: \% of planted values" in text
+
+
+def test_latex_is_text_in_any_font_encoding():
+    shown = latex_text('a_b%&#{}~^\\$x$ \\input{/etc/passwd} <i> | é ± "q" -1 --x')
+    commands = r"\\textbackslash\{\}|\\text\w+\{\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-"
+    bare = re.sub(commands, "", shown)
+    assert shown.isascii()
+    assert not set(bare) & set("\\{}$&%#_~^")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("-0.123±0.004", r"$-$0.123$\pm$0.004"), ("fixed-target T-2", "fixed-target T-2")],
+)
+def test_a_minus_before_a_number_is_no_hyphen(text, expected):
+    assert latex_text(text) == expected
+
+
+# --- programs
+
+
+def test_json_has_the_answer(sweep):
+    comparison = compared(sweep)
+    assert json.loads(render([comparison], "json"))["summary"] == answer(comparison)
+
+
+def test_json_of_several_tables_is_a_list(sweep):
+    comparison = compared(sweep)
+    document = json.loads(render([comparison, comparison], "json"))
+    assert len(document["comparisons"]) == 2
+
+
+def test_a_perplexity_that_overflows_is_null_with_a_note(tmp_path):
+    write_run(tmp_path, losses={1: 1.0, 8: 800.0})
+    document = json.loads(render([compared(tmp_path, metric="ppl")], "json"))
+    far = document["rows"][0]["cells"][1]
+    assert far["mean"] is None
+    assert far["note"] == ">1e30"
+    assert far["window"] == 512
+
+
+def test_whole_numbers_stay_whole_in_csv_beside_empty_fields(tmp_path):
+    write_run(tmp_path, "rope", losses={1: 1.0, 8: 2.0})
+    write_run(tmp_path, "alibi", status="failed", reason="boom", results=False)
+    lines = list(csv.DictReader(io.StringIO(render([compared(tmp_path)], "csv"))))
+    assert {line["window"] for line in lines if line["label"] == "rope"} == {"64", "512"}
+
+
+# --- other people's text
+
+
+@pytest.fixture(params=HOSTILE)
+def hostile(request, tmp_path):
+    """A name that means something to a format, and a comparison in which it is everywhere."""
+    name = request.param
+    for number, encoding in enumerate((name, "rope")):
+        facts = {"tokenizer": name, "model": {"name": name}}
+        write_run(tmp_path, encoding, name=f"run{number}", params={"beyond": name}, facts=facts)
+    return name, compared(tmp_path)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_name_is_printed_as_it_is_on_a_terminal(hostile, full):
+    name, comparison = hostile
+    text = render([comparison], "table", 200, full=full)
+    assert "\x1b" not in text
+    assert name.encode("unicode_escape").decode() in text
+
+
+def test_a_name_is_no_formula_and_no_line_in_csv(hostile):
+    _, comparison = hostile
+    rows = list(csv.reader(io.StringIO(render([comparison], "csv"))))
+    assert len(rows) == 11
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert not any(field.startswith(("=", "@", "+1")) for row in rows for field in row)
+
+
+def test_a_name_makes_no_column_and_no_element_in_markdown(hostile):
+    _, comparison = hostile
+    markdown = render([comparison], "markdown")
+    rows = pipe_rows(markdown)
+    assert [len(row) for row in rows] == [6] * 4
+    assert not re.search(r"(?<!\\)<", markdown)
+
+
+def test_a_name_is_data_in_json(hostile):
+    name, comparison = hostile
+    document = json.loads(render([comparison], "json"))
+    assert name in [row["encoding"] for row in document["rows"]]

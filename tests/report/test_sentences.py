@@ -1,0 +1,162 @@
+"""What is said of a comparison: facts, the answer, the notes."""
+
+import pytest
+from fake_runs import T, compared, positions, recall_records, record, write_run
+
+from posenc.report.reports import short_report
+from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line
+
+WEAK = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
+
+
+def write_losses(root, losses_at_8x):
+    """Three seeds of each encoding, whose loss at T is 1."""
+    for name, loss in losses_at_8x.items():
+        for seed in range(3):
+            losses = {1: 1.0 + 0.0001 * seed, 8: loss + 0.0001 * seed}
+            write_run(root, name, seed=seed, losses=losses)
+
+
+@pytest.fixture
+def five(tmp_path):
+    write_losses(tmp_path, {"alibi": 1.001, "rope": 1.1, "nope": 2.0, "t5": 3.0, "cope": 0.9})
+    return tmp_path
+
+
+def test_the_facts_are_what_all_rows_share(sweep):
+    facts = facts_of(compared(sweep))
+    assert facts[:4] == ["4 encodings", "3 seeds", "nano 0.8M", "T = 64 bytes"]
+
+
+def test_the_facts_of_a_single_row_begin_with_its_name(tmp_path):
+    write_run(tmp_path, "rope", losses={1: 1.0})
+    facts = facts_of(compared(tmp_path))
+    assert facts[0] == "rope"
+    assert "seed 0" in facts
+
+
+def test_the_answer_names_the_best_at_both_ends(five):
+    text = answer(compared(five))
+    assert text.startswith("Best at T: ")
+    assert "(tied: 4 others)" in text
+    assert "Best at 8x: cope." in text
+
+
+def test_the_answer_says_what_each_row_does(five):
+    text = answer(compared(five))
+    assert "At 8x cope gains; alibi keeps its loss; rope gets worse; the other 2 collapse." in text
+
+
+def test_against_a_baseline_the_answer_says_which_are_lower(five):
+    text = answer(compared(five, baseline="nope"))
+    assert text == "Against nope at 8x alibi, cope and rope are lower; t5 is higher."
+
+
+def test_rows_that_all_do_the_same_are_one_clause(tmp_path):
+    write_losses(tmp_path, {"rope": 2.0, "nope": 2.5})
+    assert answer(compared(tmp_path)).endswith("At 8x all collapse.")
+
+
+def test_curves_are_sorted_by_whether_they_break(tmp_path):
+    write_run(tmp_path, "rope", records=[positions(breaks_at=97)])
+    write_run(tmp_path, "alibi", records=[positions(breaks_at=None, flat=True)])
+    assert answer(compared(tmp_path, protocol="positions")) == "Past T alibi does not break; rope breaks."
+
+
+def test_the_answer_of_a_single_run_has_its_changes_and_where_it_breaks(tmp_path):
+    losses = [record(T, 1.2), record(2 * T, 2.4), record(8 * T, 3.6)]
+    write_run(tmp_path, "rope", records=[*losses, positions(breaks_at=97)])
+    assert answer(compared(tmp_path)) == ("Collapses at 8x: +1.20 nats at 2x, +2.40 at 8x; breaks at 1.52x.")
+
+
+def test_what_is_unclear_is_said_with_what_would_help(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.0), record(8 * T, 1.02, wiggle=0.3)])
+    text = answer(compared(tmp_path))
+    assert text == "Is unclear at 8x: +0.020 nats at 8x; more documents would help."
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ({"losses": {1: 1.2}}, "Not measured past T."),
+        ({"status": "failed", "reason": "boom", "results": False}, "No run has a number yet."),
+        ({"records": WEAK}, "Undertrained: at T not below a byte trigram, so changes past T say little."),
+    ],
+)
+def test_a_single_run_without_an_answer_says_why(tmp_path, run, expected):
+    write_run(tmp_path, **run)
+    assert answer(compared(tmp_path)) == expected
+
+
+def test_one_undertrained_row_of_several_is_named(sweep):
+    assert "Undertrained: weak." in answer(compared(sweep))
+
+
+def test_if_all_are_undertrained_it_is_said_once(tmp_path):
+    for name in ("alibi", "rope"):
+        write_run(tmp_path, name, records=WEAK)
+    comparison = compared(tmp_path)
+    assert "All runs undertrained." in answer(comparison)
+    texts = [cell.text for row in short_report(comparison).tables[0].rows for cell in row]
+    assert "undertrained" not in texts
+
+
+def test_the_answer_has_the_best_recall_and_who_did_not_learn(recalling):
+    text = answer(compared(recalling))
+    assert "Best recall at 8x: hard_alibi (97%; tied: fire)." in text
+    assert "Did not learn to recall: alibi and nope." in text
+
+
+def test_if_no_row_learned_to_recall_that_is_the_answer(recalling):
+    comparison = compared(recalling, protocol="recall", rows=["alibi", "nope"])
+    assert answer(comparison) == "No row learned to recall."
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rope", "recall: 97% within T, 62% at 2x, 14% at 4x, 5% at 8x; horizon 1.75x"),
+        ("alibi", "recall: did not learn, 2% within T (below 90%)"),
+    ],
+)
+def test_the_recall_of_a_single_run_is_a_line(recalling, name, expected):
+    assert recall_line(compared(recalling, rows=[name])) == expected
+
+
+def test_the_sample_of_one_seed_says_what_its_interval_does_not_cover(tmp_path):
+    write_run(tmp_path, losses={1: 1.2, 8: 2.2})
+    expected = "40 test documents; 1 seed: the CI covers documents, not training randomness"
+    assert sample_line(compared(tmp_path)) == expected
+
+
+def test_with_few_documents_there_is_no_interval(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.2, count=5), record(8 * T, 2.2, count=5)])
+    assert sample_line(compared(tmp_path)) == "5 test documents; 1 seed: no 95% CI"
+
+
+def test_a_random_probe_has_sequences(sweep):
+    assert "40 sequences" in sample_line(compared(sweep, protocol="induction"))
+
+
+def test_the_notes_have_targets_and_the_reference(sweep):
+    notes = full_notes(compared(sweep))
+    assert "400 targets; 40 test documents" in notes
+    assert "a byte trigram of the training text: 1.810 nats/byte" in notes
+
+
+def test_the_notes_say_what_a_protocol_measures(sweep):
+    notes = full_notes(compared(sweep, protocol="positions"))
+    assert notes[0] == "positions: one pass over the longest context; a column is the last bin before it"
+
+
+def test_the_notes_say_why_a_seed_has_no_number(tmp_path):
+    write_run(tmp_path, "rope", losses={1: 1.0, 8: 2.0})
+    write_run(tmp_path, "rope", seed=1, status="diverged", reason="nan at step 9", results=False)
+    assert "rope: seed 1 diverged: nan at step 9" in full_notes(compared(tmp_path))
+
+
+def test_recall_beside_losses_is_a_note_of_policies_too(tmp_path):
+    found = {8: 100, 32: 100, 56: 100, 112: 90}
+    for name, params in (("learned", {"beyond": "untrained"}), ("rope", {})):
+        write_run(tmp_path, name, records=[record(T, 1.0), *recall_records(found)], params=params)
+    assert "beyond=untrained of learned" in short_report(compared(tmp_path)).notes
