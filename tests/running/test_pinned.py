@@ -6,8 +6,8 @@ import pytest
 from fake_runs import only_run
 
 STEPS = 20
-# Nats per token, the mean of steps 11 to 20, as logged at step 20. Another number means that the same settings
-# make another run: bring the number back, or raise what names the run (a revision, the schema).
+# Nats per token, the mean of steps 11 to 20, as logged at step 20. Another number means that the same
+# settings make another run: bring the number back, or raise what names a run (a revision, the schema).
 LOSS = {"rope": 3.986226, "alibi": 3.979528}
 
 
