@@ -171,7 +171,7 @@ def row_of(run: StoredRun) -> str:
     settings = run.settings.encoding.plain()
     usual = {"name": settings["name"], **default_parameters(settings["name"])}
     changed = [f"{key}={value}" for key, value in settings.items() if usual.get(key) != value]
-    seed = [f"seed {run.settings.seed}"] if run.settings["seed"] else []
+    seed = [f"seed {run.settings.seed}"] if run.settings.seed else []
     return " ".join([settings["name"], *changed, *seed])
 
 

@@ -306,8 +306,8 @@ def harm_and_use_by_size(folders: Sequence[str]) -> str:
 
 
 def _size_and_length(header: Json) -> str:
-    fewest, _ = header.parameters
-    return f"{fewest / 1e6:.2g}M, T = {header.context_length}"
+    fewest, _ = header["parameters"]
+    return f"{fewest / 1e6:.2g}M, T = {header['context_length']}"
 
 
 def _harm_and_use(row: Json) -> str:
