@@ -15,6 +15,7 @@ from posenc.encodings.positions import position_limits
 from posenc.encodings.registry import build_of_shape
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.settings.tree import DataSettings, TokenizerSettings
 from posenc.training.checkpoint import CheckpointPlan, Provenance
 from posenc.training.loop import Callbacks, TrainingPlan, train
 from posenc.training.optimizer import Optimization
@@ -45,9 +46,15 @@ def stop_at(step):
 
 
 def tokens_of(folder, tokenizer=None):
-    data = {"name": "files", "source": "files", "paths": str(folder), "text_field": "text"}
-    data["split"] = {"validation": 0.1, "test": 0.2}
-    return prepare(data, tokenizer or {"name": "bytes"})
+    data = DataSettings(
+        name="files",
+        source="files",
+        paths=str(folder),
+        text_field="text",
+        separator=None,
+        split={"validation": 0.1, "test": 0.2},
+    )
+    return prepare(data, TokenizerSettings.model_validate(tokenizer or {"name": "bytes"}))
 
 
 def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **params):

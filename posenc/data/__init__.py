@@ -1,10 +1,10 @@
 """Text to documents to tokens on disk to batches."""
 
+from posenc.data.catalogue import list_corpora as list_corpora
 from posenc.data.corpus import CorpusFacts as CorpusFacts
 from posenc.data.corpus import check_lengths as check_lengths
 from posenc.data.corpus import corpus_notes as corpus_notes
 from posenc.data.corpus import inspect as inspect
-from posenc.data.corpus import list_corpora as list_corpora
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
 from posenc.data.planted import PlantedSampler as PlantedSampler

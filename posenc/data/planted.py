@@ -9,19 +9,18 @@ tokens behind their vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import permutations, raw_draws, seed_for
-from posenc.core.signature import between, check_arguments, whole
 from posenc.data.token_cache import Ints, TokenStore
 from posenc.data.windows import Batch, WindowSampler
+from posenc.settings.numbers import check_whole
+from posenc.settings.tree import PlantSettings
 
-LARGEST_ALPHABET = 64
 # kinds of targets: text, a token of a pair, a value that can be known
 TEXT, PLANTED, KNOWN = 0, 1, 2
 
@@ -42,52 +41,36 @@ class Plant:
 # --- Settings
 
 
-def _settings(*, share: float, pairs: int, cue: Literal[1, 2], alphabet: int, weight: float) -> None:
-    """Declare the settings of `data.plant`; only the signature is used."""
+def check_plant(plant: PlantSettings, context_length: int) -> None:
+    """Check that a window has room for its pairs, and the alphabet enough cues. Raises UserError."""
+    room = slot_count(context_length + 1, plant.cue) // 2  # each pair comes twice
+    check_whole("data.plant.pairs", plant.pairs, least=1, most=min(plant.alphabet, room))
 
 
-def check_plant(
-    settings: Mapping[str, Any] | None, context_length: int | None = None, asked_pairs: Sequence[int] = ()
-) -> None:
-    """Check `data.plant`; with `context_length` also that its pairs fit in a window.
-
-    `asked_pairs` are the numbers of pairs that the recall protocol asks for: each needs as many different
-    cues. Raises UserError.
-    """
-    if settings is None:
-        return
-    if not isinstance(settings, Mapping):
-        allowed = "null, or {share, pairs, cue, alphabet, weight}"
-        raise UserError("data.plant", settings, "wrong type", allowed=allowed)
-    plant = check_arguments(_settings, settings, "data.plant")
-    between("data.plant.share", plant["share"], 0, 1, open_low=True)
-    between("data.plant.weight", plant["weight"], 0, open_low=True)
-    alphabet = whole("data.plant.alphabet", plant["alphabet"], least=2, most=LARGEST_ALPHABET)
-    most_pairs = alphabet
-    if context_length is not None:
-        most_pairs = min(alphabet, slot_count(context_length + 1, plant["cue"]) // 2)
-    whole("data.plant.pairs", plant["pairs"], least=1, most=most_pairs)
-    if max(asked_pairs, default=0) > alphabet:
-        problem = f"more than there are cues: data.plant.alphabet={alphabet}"
-        raise UserError("eval.recall.pairs", max(asked_pairs), problem, allowed=f"1 to {alphabet}")
+def check_recall_pairs(plant: PlantSettings, pairs: Sequence[int]) -> None:
+    """Check the numbers of pairs that are recalled: each needs as many different cues. Raises UserError."""
+    most = max(pairs, default=0)
+    if most > plant.alphabet:
+        problem = f"more than there are cues: data.plant.alphabet={plant.alphabet}"
+        raise UserError("eval.recall.pairs", most, problem, allowed=f"1 to {plant.alphabet}")
 
 
-def vocabulary(settings: Mapping[str, Any] | None, store: TokenStore) -> int:
+def vocabulary(plant: PlantSettings | None, store: TokenStore) -> int:
     """Return the size of the model's vocabulary: the tokenizer's, and new tokens of pairs."""
-    if settings is None or store.tokenizer["name"] == "bytes":
+    if plant is None or store.tokenizer["name"] == "bytes":
         return store.vocab_size
-    return store.vocab_size + 2 * int(settings["alphabet"])
+    return store.vocab_size + 2 * plant.alphabet
 
 
-def plant_of(settings: Mapping[str, Any], store: TokenStore) -> Plant:
-    """Return checked settings with the tokens for cues and values."""
-    alphabet = settings["alphabet"]
+def plant_of(settings: PlantSettings, store: TokenStore) -> Plant:
+    """Return the settings with the tokens for cues and values."""
+    alphabet = settings.alphabet
     if store.tokenizer["name"] == "bytes":
         rarest_first = np.argsort(store.train_counts(), kind="stable")
         tokens = rarest_first[: 2 * alphabet].astype(np.int64)
     else:
         tokens = store.vocab_size + np.arange(2 * alphabet, dtype=np.int64)
-    return Plant(**settings, keys=tokens[:alphabet], values=tokens[alphabet:])
+    return Plant(**settings.plain(), keys=tokens[:alphabet], values=tokens[alphabet:])
 
 
 # --- Windows

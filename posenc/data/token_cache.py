@@ -25,7 +25,10 @@ from posenc.data.documents import SPLITS, Document, groups_of
 from posenc.data.tokenizers import Tokenizer
 
 LAYOUT = 2  # raised when the files below change their meaning
-TOKENS, TOKEN_BYTES, DOCUMENTS = "tokens.bin", "token_bytes.bin", "documents.json"
+MANIFEST = "manifest.json"
+DOCUMENTS = "documents.json"
+TOKENS = "tokens.bin"
+TOKEN_BYTES = "token_bytes.bin"
 Ints = npt.NDArray[np.int64]
 
 
@@ -57,7 +60,7 @@ class TokenStore:
 
     @property
     def sizes(self) -> dict[str, list[int]]:
-        """Tokens of each document, by split."""
+        """Return the tokens of each document, by split."""
         return {name: split.lengths.tolist() for name, split in self.splits.items()}
 
     def document(self, split: str, i: int) -> npt.NDArray[Any]:
@@ -78,37 +81,36 @@ class TokenStore:
         if self.token_bytes is None:
             return np.asarray(stops - starts, dtype=np.int64)
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        return np.array([self.token_bytes[a:b].sum(dtype=np.int64) for a, b in spans], dtype=np.int64)
+        sums = [self.token_bytes[start:stop].sum(dtype=np.int64) for start, stop in spans]
+        return np.array(sums, dtype=np.int64)
 
 
-def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
+def entry_of(fingerprint: str, tokenizer_identity: Mapping[str, Any]) -> Path:
     """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
-    key = {"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT}
+    key = {"fingerprint": fingerprint, "tokenizer": tokenizer_identity, "layout": LAYOUT}
     return cache_dir() / "tokens" / digest_of(key)
+
+
+# --- Writing
 
 
 def write_entry(
     entry: Path, name: str, fingerprint: str, tokenizer: Tokenizer, documents: Sequence[Document]
 ) -> None:
-    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock."""
+    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock.
+
+    Raises UserError if there are none.
+    """
     folder = entry.with_name(f".{entry.name}")
     shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
     folder.mkdir(parents=True)
-    rows, dtype = [], np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest that holds every id
-    encoded = tokenizer.encode_all([document.text for document in documents])
     try:
-        with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
-            for document, (ids, sizes) in zip(documents, encoded, strict=True):
-                tokens.write(ids.astype(dtype).tobytes())
-                if sizes is not None:
-                    token_bytes.write(sizes.astype(np.uint32).tobytes())
-                rows.append((document.id, document.split, len(ids)))
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest that holds every id
+        _write_tokens(folder, tokenizer, dtype, documents)
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
-        (folder / DOCUMENTS).write_bytes(canonical(rows))
-        if tokenizer.name == "bytes":
-            (folder / TOKEN_BYTES).unlink()
-        for file in (files := sorted(folder.iterdir())):
+        files = sorted(folder.iterdir())
+        for file in files:
             sync(file)
         manifest = {
             "layout": LAYOUT,
@@ -119,35 +121,71 @@ def write_entry(
             "dtype": dtype.newbyteorder("<").str,
             "files": {file.name: sha256_of_file(file) for file in files},
         }
-        write_sealed(folder / "manifest.json", manifest)
-        shutil.rmtree(entry, ignore_errors=True)
+        write_sealed(folder / MANIFEST, manifest)
+        shutil.rmtree(entry, ignore_errors=True)  # a damaged one
         folder.rename(entry)
         sync(entry.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _write_tokens(
+    folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], documents: Sequence[Document]
+) -> None:
+    """Write the files of an entry but for its manifest."""
+    rows = []
+    encoded = tokenizer.encode_all([document.text for document in documents])
+    with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
+        for document, (ids, sizes) in zip(documents, encoded, strict=True):
+            tokens.write(ids.astype(dtype).tobytes())
+            if sizes is not None:
+                token_bytes.write(sizes.astype(np.uint32).tobytes())
+            rows.append((document.id, document.split, len(ids)))
+    (folder / DOCUMENTS).write_bytes(canonical(rows))
+    if tokenizer.name == "bytes":
+        (folder / TOKEN_BYTES).unlink()  # one each
+
+
+# --- Reading
+
+
 def open_entry(entry: Path) -> TokenStore | None:
     """Return the store in a folder, or None when it is absent or a single bit of it has changed."""
-    manifest = read_sealed(entry / "manifest.json")
+    manifest = read_sealed(entry / MANIFEST)
     if manifest is None:
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
-            return None
-        has_bytes = TOKEN_BYTES in manifest["files"]
-        rows, splits = json.loads((entry / DOCUMENTS).read_bytes()), {}
-        lengths = np.array([length for _, _, length in rows], dtype=np.int64)
-        starts = np.cumsum(lengths) - lengths
-        for name in SPLITS:
-            mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
-            splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
-        return TokenStore(
-            tokens=np.memmap(entry / TOKENS, manifest["dtype"], "r").view(np.ndarray),
-            token_bytes=np.memmap(entry / TOKEN_BYTES, "<u4", "r").view(np.ndarray) if has_bytes else None,
-            fingerprint=manifest["fingerprint"],
-            vocab_size=manifest["vocab_size"],
-            tokenizer=manifest["tokenizer"],
-            splits=splits,
-        )
+        return _verified_store(entry, manifest)
     return None
+
+
+def _verified_store(entry: Path, manifest: Mapping[str, Any]) -> TokenStore | None:
+    for name, digest in manifest["files"].items():
+        if sha256_of_file(entry / name) != digest:
+            return None
+    has_token_bytes = TOKEN_BYTES in manifest["files"]
+    return TokenStore(
+        tokens=_mapped(entry / TOKENS, manifest["dtype"]),
+        token_bytes=_mapped(entry / TOKEN_BYTES, "<u4") if has_token_bytes else None,
+        fingerprint=manifest["fingerprint"],
+        vocab_size=manifest["vocab_size"],
+        tokenizer=manifest["tokenizer"],
+        splits=_splits_of(json.loads((entry / DOCUMENTS).read_bytes())),
+    )
+
+
+def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
+    """Map a file of numbers; a plain view of the map is faster to index."""
+    return np.memmap(file, dtype, "r").view(np.ndarray)
+
+
+def _splits_of(rows: Sequence[tuple[str, str, int]]) -> dict[str, Split]:
+    """Return the splits from (id, split, length in tokens) of each document in the order of the array."""
+    lengths = np.array([length for _, _, length in rows], dtype=np.int64)
+    starts = np.cumsum(lengths) - lengths
+    splits = {}
+    for name in SPLITS:
+        numbers = [number for number, (_, split, _) in enumerate(rows) if split == name]
+        ids = [rows[number][0] for number in numbers]
+        splits[name] = Split(ids, starts[numbers], lengths[numbers])
+    return splits

@@ -1,5 +1,7 @@
 """Small corpora as real files, and a cache of each test's own."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +13,7 @@ from posenc.data import hub, sources
 
 @pytest.fixture(autouse=True)
 def cache(place, tmp_path, monkeypatch):
-    """Instead of the shared one, and no hub."""
+    """A cache instead of the shared one, and no hub."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("POSENC_CACHE", str(folder))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens on "discard"
@@ -19,14 +21,15 @@ def cache(place, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    hub._connects.cache_clear()
     return folder
 
 
 @pytest.fixture
 def texts(tmp_path):
     """Settings of data=files over 30 documents of different lengths and scripts."""
-    texts = {f"{i:03d}.txt": f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1) for i in range(30)}
-    return files(write(tmp_path / "texts", texts))
+    contents = {f"{i:03d}.txt": f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1) for i in range(30)}
+    return files(write(tmp_path / "texts", contents))
 
 
 @pytest.fixture
@@ -35,9 +38,10 @@ def repository(tmp_path):
 
     def make(name="repository", rows=None, group=10):
         stories = [story(i) for i in range(80)]
-        for split, some in (rows or {"train": stories[:60], "validation": stories[60:]}).items():
-            half = len(some) // 2
-            for shard, part in enumerate((some[:half], some[half:])):
+        rows = rows or {"train": stories[:60], "validation": stories[60:]}
+        for split, texts in rows.items():
+            half = len(texts) // 2
+            for shard, part in enumerate((texts[:half], texts[half:])):
                 path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 columns = {"title": [str(i) for i in range(len(part))], "text": pa.array(part, pa.string())}
@@ -50,22 +54,26 @@ def repository(tmp_path):
 @pytest.fixture
 def pinned(monkeypatch):
     """Have a folder answer for any data set of the hub at its pinned commit."""
-    local = hub.load
+    load_local = hub.load
 
     def serve(folder):
-        monkeypatch.setattr(hub, "load", lambda r, c, v, split: local(str(folder), None, "main", split))
+        def load(column):
+            return load_local(replace(column, repository=str(folder), config=None, revision="main"))
+
+        monkeypatch.setattr(hub, "load", load)
 
     return serve
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    seen = []
-    whole = sources.read_documents
+    """The names of the corpora whose text was read, in order."""
+    names = []
+    read_documents = sources.read_documents
 
     def counted(data, notes):
-        seen.append(data["name"])
-        return whole(data, notes)
+        names.append(data.name)
+        return read_documents(data, notes)
 
     monkeypatch.setattr(sources, "read_documents", counted)
-    return seen
+    return names

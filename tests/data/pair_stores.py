@@ -6,9 +6,10 @@ import numpy as np
 import token_stores
 
 from posenc.data import plant_of
+from posenc.settings.tree import PlantSettings
 
 SEED = 5
-SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "alphabet": 64, "weight": 2.0}
+SETTINGS = PlantSettings(share=0.5, pairs=4, cue=1, alphabet=64, weight=2.0)
 
 
 def store_of(lengths):
@@ -27,4 +28,4 @@ def bytes_store():
 
 
 def plant_for(store, **changes):
-    return plant_of({**SETTINGS, **changes}, store)
+    return plant_of(SETTINGS.with_changes(**changes), store)

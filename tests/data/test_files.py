@@ -1,37 +1,45 @@
-"""The user's own text: files, folders, globs and lists; one file as a corpus; copies; groups."""
+"""The user's own text: files, folders, globs and lists; separators; copies."""
 
 import gzip
 import json
 import shutil
 
 import pytest
-from corpora import conf, documents_of, files
+from corpora import conf, documents_of, files, texts_of
 from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import read_facts
-from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, sections
+from posenc.data.documents import SPLITS
+
+# --- Folders
 
 
-def read(paths, **changes):
-    return {d.id: d.text for d in documents_of(files(paths, **changes))}
-
-
-def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with all kinds of files."""
     rows = [{"text": "first"}, {"text": ""}, {"text": "🙂", "id": 4}]
-    root = write(
-        tmp_path / "all",
-        {
-            ".hidden/h.txt": "no", "a.txt": b"\xef\xbb\xbfwith mark\r\n", "empty.txt": "",
-            "blank.txt": " \n\t", "picture.png": b"\x89PNG", "README": "no", "x.PDF": "a", "y.pdf": "b",
-            "latin.txt": b"caf\xe9",
-            "utf16.txt": "wide".encode("utf-16-le"), "more.md": "read too",
-            "c.jsonl": "\r\n\r\n".join(map(json.dumps, rows)),
-            "deep/er/b.txt.gz": gzip.compress("zwö".encode()),
-            "d.jsonl.gz": gzip.compress(b'{"text": "packed"}\n'),
-        },
-    )  # fmt: skip
-    assert read(root) == {
+    contents = {
+        ".hidden/h.txt": "no",
+        "a.txt": b"\xef\xbb\xbfwith mark\r\n",
+        "empty.txt": "",
+        "blank.txt": " \n\t",
+        "picture.png": b"\x89PNG",
+        "README": "no",
+        "x.PDF": "a",
+        "y.pdf": "b",
+        "latin.txt": b"caf\xe9",
+        "utf16.txt": "wide".encode("utf-16-le"),
+        "more.md": "read too",
+        "c.jsonl": "\r\n\r\n".join(map(json.dumps, rows)),
+        "deep/er/b.txt.gz": gzip.compress("zwö".encode()),
+        "d.jsonl.gz": gzip.compress(b'{"text": "packed"}\n'),
+    }
+    return write(tmp_path / "all", contents)
+
+
+def test_a_folder_is_read_by_the_suffixes_of_text(folder):
+    assert texts_of(folder) == {
         "a.txt": b"with mark\r\n",
         "c.jsonl:00000001": b"first",
         "c.jsonl:00000005": "🙂".encode(),
@@ -39,102 +47,132 @@ def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
         "deep/er/b.txt.gz": "zwö".encode(),
         "more.md": b"read too",
     }
-    before = read_facts(files(root))
-    (note,) = before.notes
+
+
+def test_what_is_not_read_is_counted(folder):
+    (note,) = read_facts(files(folder)).notes
     assert note == "not read: 3 empty, 2 .pdf, 2 not UTF-8, 1 .png, 1 without ending"
-    shutil.move(root, tmp_path / "renamed")
+
+
+def test_a_folder_that_moves_is_the_same_corpus(folder, tmp_path):
+    before = read_facts(files(folder))
+    shutil.move(folder, tmp_path / "renamed")
     after = read_facts(files(tmp_path / "renamed"))
-    assert after.fingerprint == before.fingerprint and after.sizes == before.sizes
+    assert after.fingerprint == before.fingerprint
+    assert after.sizes == before.sizes
 
 
-def test_files_globs_and_lists(tmp_path, monkeypatch):
+# --- Paths
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Files below the user's home, in folders with brackets and umlauts."""
     names = ("x/one.md", "x/y/two.md", "z/one.rst", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä/é.md")
-    write(tmp_path, dict.fromkeys(names, "text"))
-    both = [tmp_path / "x" / "one.md", tmp_path / "z"]
-    assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert set(read("~/x/**/*.md")) == {"one.md", "y/two.md"}
-    assert set(read(["~/x/one.md", "~/ä"])) == {"x/one.md", "ä/é.md"}
-    monkeypatch.chdir(tmp_path / "p[1]")  # a folder above with brackets, and the absolute path of a run
-    assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
+    return write(tmp_path, dict.fromkeys(names, "text"))
 
 
-SAID = {
-    "bok.txt": "did you mean: .*book.txt",
-    "empty.txt": "no text",
-    "latin.md": "not read: 1 not UTF-8\n.*iconv -f LATIN1",
-    "cut.txt.gz": "gzip",
-    "no.jsonl": "no.jsonl:1",
-    "key.jsonl": "(?s)data.text_field.*did you mean: txt",
-    "a\x1b[2Jb.md": r"\\x1b",
-}
+def test_a_list_has_each_file_once(tree):
+    paths = [tree / "x" / "one.md", tree / "z", tree / "z" / "three.txt"]
+    assert set(texts_of(paths)) == {"x/one.md", "z/three.txt"}
 
 
-def test_paths_that_do_not_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    contents = {"book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "a\x1b[2Jb.md": b"\xff"}
-    contents |= {"no.jsonl": "{not json", "key.jsonl": '{"txt": "a"}'}
-    write(tmp_path, {**contents, "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12]})
-    for paths, says in SAID.items():
-        with pytest.raises(UserError, match=says) as caught:
-            documents_of(conf("files", paths=paths))
-        assert str(caught.value.key).startswith("data.") and "\x1b" not in str(caught.value)
+def test_a_glob_reaches_into_folders(tree):
+    assert set(texts_of("~/x/**/*.md")) == {"one.md", "y/two.md"}
 
 
-PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
-WIKI = "".join(f" = Title {i} = \n\n{part}\n" for i, part in enumerate(PARTS))
+def test_ids_are_below_what_all_paths_share(tree):
+    assert set(texts_of(["~/x/one.md", "~/ä"])) == {"x/one.md", "ä/é.md"}
 
-MARKDOWN = "before\n" + "".join(
-    f"# Part {i}\n\n## Chapter {i}.0\ntext\n\n## Chapter {i}.1\n```\n# comment\n```\n" for i in range(20)
-)
+
+def test_a_glob_works_below_a_folder_with_brackets(tree, monkeypatch):
+    monkeypatch.chdir(tree / "p[1]")
+    assert set(texts_of("t/*.txt")) == {"a.txt", "b.txt"}
+
+
+def test_an_absolute_glob_works_through_a_folder_with_brackets(tree):
+    assert set(texts_of(tree / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "count", "first", "how"),
+    ("name", "content", "asked", "message"),
     [
-        ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
-        ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
-        ("code.txt", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
+        ("book.txt", "text", "bok.txt", "did you mean: .*book.txt"),
+        ("empty.txt", "", "empty.txt", "no text"),
+        ("latin.md", b"caf\xe9", "latin.md", "not read: 1 not UTF-8\n.*iconv -f LATIN1"),
+        ("cut.txt.gz", gzip.compress(b"cut off" * 50)[:-12], "cut.txt.gz", "gzip"),
+        ("no.jsonl", "{not json", "no.jsonl", "no.jsonl:1"),
+        ("key.jsonl", '{"txt": "a"}', "key.jsonl", "(?s)data.text_field.*did you mean: txt"),
+        ("a\x1b[2Jb.md", b"\xff", "a\x1b[2Jb.md", r"\\x1b"),
     ],
-)  # fmt: skip
-def test_a_single_file_is_cut_into_documents(tmp_path, name, text, count, first, how):
-    write(tmp_path, {name: text, "other.xyz": "x"})
-    found = read(tmp_path / name)
-    assert list(found) == [f"{name}/{i:08d}" for i in range(1, count + 1)]
-    assert b"".join(found.values()).decode() == text and next(iter(found.values())).decode().startswith(first)
-    (note,) = read_facts(files(tmp_path / name)).notes
-    assert note.startswith(f"{name} is {count} documents, {how}")
+)
+def test_a_path_that_does_not_work_says_why(tmp_path, monkeypatch, name, content, asked, message):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, {name: content})
+    with pytest.raises(UserError, match=message) as caught:
+        documents_of(conf("files", paths=asked))
+    assert str(caught.value.key).startswith("data.")
+    assert "\x1b" not in str(caught.value)
 
 
-def test_chunks_are_about_equal_and_end_where_lines_do():
-    paragraphs = "".join("word " * (20 + i % 30) + "\n\n" for i in range(9000))
-    pieces, _ = sections(paragraphs)
-    assert 0.8 * CHUNKS < len(pieces) <= CHUNKS and all(piece.endswith("\n\n") for piece in pieces)
-    assert max(map(len, pieces)) < 2 * min(map(len, pieces)) and "".join(pieces) == paragraphs
-    pieces, _ = sections("🙂" * 30_000)  # no line ends
-    assert all(LEAST_CHUNK <= len(p) <= 1.5 * LEAST_CHUNK for p in pieces[:-1])
+# --- Separators
+
+PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
 
 
-def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path):
+@pytest.fixture
+def separated(tmp_path):
+    """Three files: one with separators, one without, one with a tab."""
     three = "".join(f"{part}\n<|end|>\n" for part in PARTS[:3])
-    write(tmp_path, {"a.txt": three, "b.txt": "one", "c.txt": "x\ty\n"})
-    found = read(tmp_path, separator="<|end|>")
-    assert list(found) == [f"a.txt/0000000{i}" for i in (1, 2, 3)] + ["b.txt", "c.txt"]
-    assert read_facts(files(tmp_path, separator="<|end|>")).notes == ["cut at data.separator: 5 documents"]
-    assert list(read(tmp_path / "c.txt", separator=r"\t").values()) == [b"x", b"y\n"]  # as typed in a shell
-    for separator in ("<|no|>", ""):
-        with pytest.raises(UserError, match=r"data\.separator"):
-            read(tmp_path, separator=separator)
+    return write(tmp_path, {"a.txt": three, "b.txt": "one", "c.txt": "x\ty\n"})
 
 
-def test_copies_go_to_the_split_of_the_first_one(tmp_path):
+def test_a_separator_cuts_every_file(separated):
+    ids = list(texts_of(separated, separator="<|end|>"))
+    assert ids == ["a.txt/00000001", "a.txt/00000002", "a.txt/00000003", "b.txt", "c.txt"]
+
+
+def test_a_separator_is_noted(separated):
+    notes = read_facts(files(separated, separator="<|end|>")).notes
+    assert notes == ["cut at data.separator: 5 documents"]
+
+
+def test_a_separator_is_taken_as_typed_in_a_shell(separated):
+    assert list(texts_of(separated / "c.txt", separator=r"\t").values()) == [b"x", b"y\n"]
+
+
+@pytest.mark.parametrize("separator", ["<|no|>", ""])
+def test_a_separator_that_cuts_nothing_is_refused(separated, separator):
+    with pytest.raises(UserError, match=r"data\.separator"):
+        texts_of(separated, separator=separator)
+
+
+# --- Copies
+
+
+@pytest.fixture
+def splits_with_copies(tmp_path):
+    """The splits of 40 documents alone, then those of the same with a copy of each."""
     write(tmp_path, {f"{i:02d}.txt": PARTS[i] for i in range(40)})
-    alone = {d.id: d.split for d in documents_of(files(tmp_path))}
-    assert set(alone.values()) == set(SPLITS)
+    alone = {document.id: document.split for document in documents_of(files(tmp_path))}
     write(tmp_path, {f"copy/{i:02d}.txt": PARTS[i] for i in range(40)})
-    data = files(tmp_path)
-    both = {d.id: d.split for d in documents_of(data)}
-    assert {name: both[name] for name in alone} == alone and len(both) == 80
-    assert all(both[f"copy/{name}"] == split for name, split in alone.items())
-    (note,) = read_facts(data).notes
+    together = {document.id: document.split for document in documents_of(files(tmp_path))}
+    assert set(alone.values()) == set(SPLITS)
+    assert len(together) == 80
+    return alone, together
+
+
+def test_a_copy_moves_no_document(splits_with_copies):
+    alone, together = splits_with_copies
+    assert {name: together[name] for name in alone} == alone
+
+
+def test_a_copy_goes_to_the_split_of_the_first_one(splits_with_copies):
+    alone, together = splits_with_copies
+    assert {name: together[f"copy/{name}"] for name in alone} == alone
+
+
+def test_copies_that_moved_are_noted(splits_with_copies, tmp_path):
+    (note,) = read_facts(files(tmp_path)).notes
     assert "documents moved to the split of the first copy" in note

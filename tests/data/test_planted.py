@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from pair_stores import SEED, SETTINGS, bytes_store, plant_for, store_of
 
-from posenc.data import PlantedSampler, WindowSampler, vocabulary
+from posenc.core.errors import UserError
+from posenc.data import PlantedSampler, WindowSampler, check_plant, vocabulary
 from posenc.data.planted import KNOWN, PLANTED, TEXT
 
 T = 33
@@ -156,3 +157,18 @@ def test_other_tokenizers_get_new_tokens(other_tokenizer):
 
 def test_without_pairs_the_vocabulary_is_the_tokenizers(other_tokenizer):
     assert vocabulary(None, other_tokenizer) == 900
+
+
+# --- Settings
+
+
+@pytest.mark.parametrize(("cue", "most"), [(1, 8), (2, 5)])
+def test_a_window_has_room_for_so_many_pairs(cue, most):
+    check_plant(SETTINGS.with_changes(cue=cue, pairs=most), T)
+    with pytest.raises(UserError, match=f"from 1 to {most}"):
+        check_plant(SETTINGS.with_changes(cue=cue, pairs=most + 1), T)
+
+
+def test_there_are_as_many_cues_as_the_alphabet_has_tokens():
+    with pytest.raises(UserError, match=r"data\.plant\.pairs"):
+        check_plant(SETTINGS.with_changes(pairs=3, alphabet=2), T)

@@ -4,78 +4,172 @@ import json
 import shutil
 
 import pytest
-from corpora import BPE, BYTES, conf, documents_of, story
+from corpora import BYTES, bpe, conf, documents_of, story
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import inspect, prepare, read_facts, sources
-from posenc.data.documents import fingerprint_of
+from posenc.data.documents import SPLITS, fingerprint_of
+
+# --- Shares
 
 
-def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(repository):
+@pytest.fixture
+def pages(repository):
+    """The documents of a stream of 4100 pages, of which 100 are copies, and three blank rows."""
     rows = {"train": [f"page {i % 4000}" for i in range(4100)] + ["", "  \n", None]}
     folder = repository(rows=rows, group=1000)
-    found = documents_of(conf("fineweb_edu", config=None, repository=str(folder)))
-    assert len(found) == 4100 and len({(d.text, d.split) for d in found}) == 4000
-    share = {side: sum(d.split == side for d in found) / 4100 for side in ("train", "validation", "test")}
-    assert share == pytest.approx({"train": 0.9, "validation": 0.03, "test": 0.07}, abs=0.015)
+    return documents_of(conf("fineweb_edu", config=None, repository=str(folder)))
 
 
-def test_limits_take_the_first_rows_of_each_split(repository):
-    data = conf("tinystories", repository=str(repository()))
-    few = documents_of({**data, "documents": 7})
-    assert [d.id for d in few] == [f"{split}/{i:09d}" for split in ("train", "validation") for i in range(7)]
-    size = len("".join(story(i) for i in range(5)).encode())
-    for limit, count in ((size, 5), (size + 1, 5), (size - 1, 4)):
-        found = [d for d in documents_of({**data, "bytes": limit}) if d.split == "train"]
-        assert len(found) == count and sum(len(d.text) for d in found) <= limit
-    assert set(few) <= set(documents_of({**data, "bytes": None}))  # a limit moves no document
+def test_blank_rows_are_left_out(pages):
+    assert len(pages) == 4100
 
 
-def test_it_is_streamed_once_for_all_tokenizers(repository, reads, cache):
-    data = conf("tinystories", repository=str(repository()))
-    facts = read_facts(data)
-    stores = [prepare(data, tokenizer, facts) for tokenizer in (BYTES, BPE)]
-    assert reads == ["tinystories"] and facts.loaded is None and not list((cache / "tokens").glob(".*"))
-    documents = documents_of(data)
+def test_copies_are_never_on_both_sides(pages):
+    assert len({(document.text, document.split) for document in pages}) == 4000
+
+
+def test_shares_are_kept(pages):
+    shares = {split: sum(document.split == split for document in pages) / 4100 for split in SPLITS}
+    assert shares == pytest.approx({"train": 0.9, "validation": 0.03, "test": 0.07}, abs=0.015)
+
+
+# --- Limits
+
+
+@pytest.fixture
+def stories(repository):
+    """Settings of a stream of 60 and 20 stories."""
+    return conf("tinystories", repository=str(repository()))
+
+
+def test_a_limit_of_documents_takes_the_first_rows_of_each_split(stories):
+    ids = [document.id for document in documents_of(stories.with_changes(documents=7))]
+    assert ids == [f"{split}/{i:09d}" for split in ("train", "validation") for i in range(7)]
+
+
+@pytest.mark.parametrize(("extra", "count"), [(0, 5), (1, 5), (-1, 4)])
+def test_a_limit_of_bytes_takes_the_rows_that_fit(stories, extra, count):
+    limit = len("".join(story(i) for i in range(5)).encode()) + extra
+    documents = documents_of(stories.with_changes(bytes=limit))
+    train = [document for document in documents if document.split == "train"]
+    assert len(train) == count
+    assert sum(len(document.text) for document in train) <= limit
+
+
+def test_a_limit_moves_no_document(stories):
+    limited = documents_of(stories.with_changes(documents=7))
+    assert set(limited) <= set(documents_of(stories.with_changes(bytes=None)))
+
+
+# --- Read once
+
+
+def test_a_stream_is_read_once_for_all_tokenizers(stories, reads, cache):
+    facts = read_facts(stories)
+    for tokenizer in (BYTES, bpe()):
+        prepare(stories, tokenizer, facts)
+    assert reads == ["tinystories"]
+    assert not facts.text.is_loaded
+    assert not list((cache / "tokens").glob(".*"))
+
+
+def test_the_facts_of_a_stream_are_those_of_its_documents(stories):
+    facts = read_facts(stories)
+    documents = documents_of(stories)
+    train = [document for document in documents if document.split == "train"]
     assert facts.fingerprint == fingerprint_of(documents)
-    assert facts.train_fingerprint == fingerprint_of([d for d in documents if d.split == "train"])
-    assert stores[0].splits["test"].ids == [d.id for d in documents if d.split == "test"]
-    assert stores[0].document("train", 7).tobytes() == story(7).encode()
+    assert facts.train_fingerprint == fingerprint_of(train)
 
 
-def test_a_test_split_that_only_repeats_the_training_text_is_refused(repository):
-    texts = [story(i) for i in range(60)]
-    data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
+def test_the_tokens_of_a_stream_are_those_of_its_documents(stories):
+    store = prepare(stories, BYTES)
+    test = [document.id for document in documents_of(stories) if document.split == "test"]
+    assert store.splits["test"].ids == test
+    assert store.document("train", 7).tobytes() == story(7).encode()
+
+
+# --- Copies between splits
+
+
+@pytest.fixture
+def repeated(repository):
+    """Settings of a stream whose held-out stories are all training stories too."""
+    stories = [story(i) for i in range(60)]
+    return conf(
+        "tinystories", repository=str(repository(rows={"train": stories, "validation": stories[:20]}))
+    )
+
+
+def test_a_test_split_that_only_repeats_the_training_text_is_refused(repeated):
     with pytest.raises(UserError, match="has the text of a training document"):
-        inspect(data, BYTES, splits=["test"], needed_tokens=9, context_length=8)
-    facts = inspect(data, BYTES, splits=["test"], needed_tokens=9, context_length=None)  # `eval` may
+        inspect(repeated, BYTES, splits=["test"], needed_tokens=9, context_length=8)
+
+
+def test_a_repeated_test_split_may_be_measured(repeated):
+    facts = inspect(repeated, BYTES, splits=["test"], needed_tokens=9, context_length=None)
     count = len(facts.sizes["test"])
     assert f"also in the training split: {count} of {count} test documents" in facts.notes
 
 
-def test_a_pinned_stream_is_known_without_asking_again(repository, reads, cache, pinned):
+# --- Pinned
+
+
+@pytest.fixture
+def hub_stories(repository, pinned):
+    """Settings of a stream of the hub at its pinned commit."""
     pinned(repository())
-    data = conf("tinystories")
-    first = read_facts(data)
-    store = prepare(data, BYTES)
-    again = read_facts(data)
-    assert reads == ["tinystories"] and again == first and store.fingerprint == again.fingerprint
-    assert first.identity["revision"] == data["revision"] and "fingerprint" not in first.identity
-    changes = {"bytes": 1000, "documents": 5, "revision": "0" * 40, "splits": {"train": {"train": 1}}}
-    ids = [sources.pinned_identity({**data, key: value}) for key, value in changes.items()]
-    own = sources.pinned_identity(data)
-    assert len({json.dumps(one, sort_keys=True) for one in (own, *ids)}) == 5
-    assert sources.pinned_identity({**data, "bytes": 2e8}) == own  # however the number is written
-    shutil.rmtree(cache / "tokens")  # the facts are kept: the text is read again, and is the same
-    assert prepare(data, BPE).fingerprint == first.fingerprint and reads == ["tinystories"] * 2
+    return conf("tinystories")
+
+
+def test_a_pinned_stream_is_known_without_asking_again(hub_stories, reads):
+    first = read_facts(hub_stories)
+    store = prepare(hub_stories, BYTES)
+    assert read_facts(hub_stories) == first
+    assert store.fingerprint == first.fingerprint
+    assert reads == ["tinystories"]
+
+
+def test_a_pinned_stream_is_identified_by_its_commit(hub_stories):
+    identity = read_facts(hub_stories).identity
+    assert identity["revision"] == hub_stories.parameters["revision"]
+    assert "fingerprint" not in identity
+
+
+def test_each_setting_of_a_pinned_stream_makes_another_one(hub_stories):
+    changes = [
+        {},
+        {"bytes": 1000},
+        {"documents": 5},
+        {"revision": "0" * 40},
+        {"splits": {"train": {"train": 1}}},
+    ]
+    identities = [sources.pinned_identity(hub_stories.with_changes(**change)) for change in changes]
+    assert len({json.dumps(identity, sort_keys=True) for identity in identities}) == len(changes)
+
+
+def test_a_limit_is_the_same_however_it_is_written(hub_stories):
+    as_float = hub_stories.with_changes(bytes=2e8)
+    assert sources.pinned_identity(as_float) == sources.pinned_identity(hub_stories)
+
+
+def test_a_pinned_stream_whose_tokens_are_gone_is_read_again(hub_stories, reads, cache):
+    first = read_facts(hub_stories)
+    shutil.rmtree(cache / "tokens")
+    assert prepare(hub_stories, bpe()).fingerprint == first.fingerprint
+    assert reads == ["tinystories"] * 2
+
+
+def test_a_pinned_stream_that_has_changed_is_refused(hub_stories, cache, pinned, repository):
+    facts = read_facts(hub_stories)
     shutil.rmtree(cache / "tokens")
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
-        prepare(data, BYTES, first)
+        prepare(hub_stories, BYTES, facts)
 
 
 @pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
-def test_what_the_data_set_does_not_have_is_named(repository, key, value):
+def test_what_the_data_set_does_not_have_is_named(stories, key, value):
     with pytest.raises(UserError) as caught:
-        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
+        read_facts(stories.with_changes(**{key: value}))
     assert caught.value.key == f"data.{key}"

@@ -1,143 +1,280 @@
 """The token cache: whole documents, one entry a key; damaged, shared, killed, on a full disk."""
 
-import json
-from functools import partial
 from unittest import mock
 
 import numpy as np
 import pytest
 import tiny
-from corpora import BPE, BYTES, documents_of, files
+from corpora import BYTES, bpe, documents_of, files
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
+from posenc.data.corpus import CorpusFacts, CorpusText, Figures
 
 
 def entries(cache):
     return [path for path in (cache / "tokens").iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("tokenizer", [BYTES, BPE])
-def test_documents_come_back_whole_and_the_second_time_from_the_cache(texts, reads, caplog, tokenizer):
-    caplog.set_level("INFO")
-    facts = inspect(texts, tokenizer, splits=["test"], needed_tokens=9, context_length=8)
-    store = prepare(texts, tokenizer, facts)
-    assert reads == ["files"] and facts.loaded is None  # nothing is read twice
-    documents = documents_of(texts)
-    assert sum(map(sum, facts.sizes.values())) == sum(len(d.text) for d in documents)
-    assert facts.identity == {"name": "files", "fingerprint": store.fingerprint}
-    for name, split in store.splits.items():
-        mine = [d for d in documents if d.split == name]
-        assert split.ids == [d.id for d in mine] == sorted(split.ids)
-        sizes = store.bytes_between(split.starts, split.starts + split.lengths)
-        assert sizes.tolist() == [len(d.text) for d in mine]
-        for i, document in enumerate(mine):
-            assert tokenizer is BPE or store.document(name, i).tobytes() == document.text
-    assert sum(split.lengths.sum() for split in store.splits.values()) == len(store.tokens)
-    again = prepare(texts, tokenizer)
-    assert caplog.text.count("tokenised") == 1 and not store.tokens.flags.writeable
-    assert np.array_equal(store.tokens, again.tokens) and store.tokenizer == again.tokenizer
+def checked(data, tokenizer, needed=9, context_length=8):
+    return inspect(data, tokenizer, splits=["test"], needed_tokens=needed, context_length=context_length)
 
 
-def test_the_key_follows_text_and_tokenizer(texts, tmp_path, cache):
-    for tokenizer in (BPE, {**BPE, "vocab_size": 280}):
-        prepare(texts, tokenizer)
+# --- What comes back
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, bpe()], ids=["bytes", "bpe"])
+class TestATokenisedCorpus:
+    def test_has_the_documents_of_each_split_in_the_order_of_their_ids(self, texts, tokenizer):
+        store = prepare(texts, tokenizer)
+        for name, split in store.splits.items():
+            ids = [document.id for document in documents_of(texts) if document.split == name]
+            assert split.ids == ids == sorted(ids)
+
+    def test_accounts_for_the_bytes_of_every_document(self, texts, tokenizer):
+        store = prepare(texts, tokenizer)
+        for name, split in store.splits.items():
+            sizes = store.bytes_between(split.starts, split.starts + split.lengths)
+            expected = [len(document.text) for document in documents_of(texts) if document.split == name]
+            assert sizes.tolist() == expected
+
+    def test_has_no_tokens_but_those_of_documents(self, texts, tokenizer):
+        store = prepare(texts, tokenizer)
+        assert sum(split.lengths.sum() for split in store.splits.values()) == len(store.tokens)
+
+    def test_comes_from_the_cache_the_second_time(self, texts, tokenizer, caplog):
+        caplog.set_level("INFO")
+        first, second = prepare(texts, tokenizer), prepare(texts, tokenizer)
+        assert caplog.text.count("tokenised") == 1
+        assert np.array_equal(first.tokens, second.tokens)
+        assert first.tokenizer == second.tokenizer
+
+    def test_cannot_be_written_to(self, texts, tokenizer):
+        assert not prepare(texts, tokenizer).tokens.flags.writeable
+
+    def test_is_read_once_and_let_go(self, texts, tokenizer, reads):
+        facts = checked(texts, tokenizer)
+        prepare(texts, tokenizer, facts)
+        assert reads == ["files"]
+        assert not facts.text.is_loaded
+
+
+def test_bytes_are_the_text(texts):
+    store = prepare(texts, BYTES)
+    for name in store.splits:
+        documents = [document for document in documents_of(texts) if document.split == name]
+        for i, document in enumerate(documents):
+            assert store.document(name, i).tobytes() == document.text
+
+
+def test_facts_count_the_text(texts):
     facts = read_facts(texts)
-    facts.loaded = None
+    assert sum(map(sum, facts.sizes.values())) == sum(len(document.text) for document in documents_of(texts))
+
+
+def test_own_text_is_identified_by_its_fingerprint(texts):
+    assert read_facts(texts).identity == {"name": "files", "fingerprint": prepare(texts, BYTES).fingerprint}
+
+
+def test_each_tokenizer_and_text_has_an_entry(texts, tmp_path, cache):
+    prepare(texts, bpe())
+    prepare(texts, bpe(280))
     (tmp_path / "texts" / "000.txt").write_text("other")
-    with pytest.raises(RunError, match="has changed"):
-        prepare(texts, {**BPE, "vocab_size": 270}, facts)
     prepare(texts, BYTES)
     assert len(entries(cache)) == 3
 
 
-def test_corpora_that_are_too_small(texts, tmp_path, cache):
-    facts = inspect(texts, BYTES, splits=["test"], needed_tokens=9, context_length=8)
+def test_text_that_has_changed_since_it_was_read_is_refused(texts, tmp_path):
+    facts = read_facts(texts)
+    facts.release()
+    (tmp_path / "texts" / "000.txt").write_text("other")
+    with pytest.raises(RunError, match="has changed"):
+        prepare(texts, bpe(270), facts)
+
+
+# --- Too small
+
+
+def longest(facts, split):
+    return max(facts.sizes[split])
+
+
+def test_a_check_writes_nothing(texts, cache):
+    checked(texts, BYTES)
     assert not cache.exists()
-    test, train = (max(facts.sizes[split]) for split in ("test", "train"))
-    inspect(texts, BPE, splits=["test"], needed_tokens=test, context_length=8)
-    with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
-        check_lengths(prepare(texts, BPE), splits=["test"], needed_tokens=test, context_length=8)
-    before, after = partial(inspect, texts, BYTES), partial(check_lengths, prepare(texts, BYTES, facts))
-    for check in (partial(one, splits=["test"]) for one in (before, after)):
-        check(needed_tokens=test, context_length=train - 1)
-        for needed, context, key in ((test + 1, 8, "eval.lengths"), (9, train, "context_length")):
-            with pytest.raises(UserError) as caught:
-                check(needed_tokens=needed, context_length=context)
-            assert caught.value.key == key
-            assert key == "context_length" or f"longest that works is {test - 1}" in str(caught.value)
+
+
+def test_the_longest_documents_are_long_enough(texts):
+    facts = read_facts(texts)
+    needed, context_length = longest(facts, "test"), longest(facts, "train") - 1
+    checked(texts, BYTES, needed, context_length)
+    store = prepare(texts, BYTES)
+    check_lengths(store, splits=["test"], needed_tokens=needed, context_length=context_length)
+
+
+@pytest.mark.parametrize("key", ["eval.lengths", "context_length"])
+@pytest.mark.parametrize("unit", ["bytes", "tokens"])
+def test_a_length_that_no_document_has_is_refused(texts, key, unit):
+    facts = read_facts(texts)
+    text = facts if unit == "bytes" else prepare(texts, BYTES)
+    sizes = {"needed_tokens": 9, "context_length": 8}
+    if key == "eval.lengths":
+        sizes["needed_tokens"] = longest(facts, "test") + 1
+    else:
+        sizes["context_length"] = longest(facts, "train")
+    with pytest.raises(UserError, match=unit) as caught:
+        check_lengths(text, splits=["test"], **sizes)
+    assert caught.value.key == key
+
+
+def test_the_longest_that_works_is_named(texts):
+    facts = read_facts(texts)
+    with pytest.raises(UserError, match=f"longest that works is {longest(facts, 'test') - 1}"):
+        checked(texts, BYTES, longest(facts, "test") + 1)
+
+
+def test_a_corpus_with_enough_bytes_may_have_too_few_tokens(texts):
+    needed = longest(checked(texts, BYTES), "test")
+    checked(texts, bpe(), needed)
+    with pytest.raises(UserError, match="tokens"):
+        check_lengths(prepare(texts, bpe()), splits=["test"], needed_tokens=needed, context_length=8)
+
+
+def test_an_empty_split_is_refused(tmp_path):
     (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
-        inspect(files(tmp_path / "book.txt"), BYTES, splits=["test"], needed_tokens=9, context_length=8)
+        checked(files(tmp_path / "book.txt"), BYTES)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-@pytest.mark.parametrize("name", ["tokens.bin", "manifest.json"])
-def test_damage_is_noticed_and_repaired(texts, cache, caplog, name, damage):
-    good = prepare(texts, BPE).tokens.tobytes()
-    path = entries(cache)[0] / name
+def test_training_documents_that_are_too_short_are_told():
+    sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
+    figures = Figures("", "", sizes, copies={}, notes=[])
+    facts = CorpusFacts("files", figures, {}, CorpusText(None, ""))
+    (note,) = corpus_notes(facts, "test", 64, 16)
+    assert note.startswith("only 1 of 10 training documents is longer than 16 bytes, 25%")
+
+
+# --- Damage and full disks
+
+
+def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def remove(path):
     path.unlink()
-    if damage != "gone":
-        path.write_bytes(content if damage == "flip" else content[: len(content) // 2])
-    for warnings in (1, 0):
-        caplog.clear()
-        assert prepare(texts, BPE).tokens.tobytes() == good
-        assert caplog.text.count("damaged") == warnings
 
 
-@pytest.mark.parametrize("step", ["sync", "write_sealed"])
-def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(texts, cache, monkeypatch, step):
+@pytest.mark.parametrize("damage", [flip, cut, remove])
+@pytest.mark.parametrize("name", ["tokens.bin", "manifest.json"])
+def test_damage_is_noticed_and_repaired(texts, cache, caplog, name, damage):
+    tokens = prepare(texts, bpe()).tokens.tobytes()
+    damage(entries(cache)[0] / name)
+    assert prepare(texts, bpe()).tokens.tobytes() == tokens
+    assert caplog.text.count("damaged") == 1
+
+
+def test_what_was_repaired_is_not_damaged(texts, cache, caplog):
+    tokens = prepare(texts, bpe()).tokens.tobytes()
+    flip(entries(cache)[0] / "tokens.bin")
+    prepare(texts, bpe())
+    caplog.clear()
+    assert prepare(texts, bpe()).tokens.tobytes() == tokens
+    assert "damaged" not in caplog.text
+
+
+@pytest.fixture(params=["sync", "write_sealed"])
+def full_disk(request, monkeypatch):
+    """A disk that is full in one of the steps of writing an entry."""
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
-    with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left") as caught:
-        patch.setattr(token_cache, step, full)
+    with monkeypatch.context() as patch:
+        patch.setattr(token_cache, request.param, full)
+        yield patch
+
+
+def test_a_full_disk_says_path_needed_and_free(texts, cache, full_disk):
+    with pytest.raises(RunError, match="No space left") as caught:
         prepare(texts, BYTES)
-    assert all(part in str(caught.value) for part in (str(cache), "needed: ", "free: ", "POSENC_CACHE"))
+    for part in (str(cache), "needed: ", "free: ", "POSENC_CACHE"):
+        assert part in str(caught.value)
+
+
+def test_a_full_disk_leaves_nothing(texts, cache, full_disk):
+    with pytest.raises(RunError):
+        prepare(texts, BYTES)
     assert not entries(cache)
+    full_disk.undo()
     assert len(prepare(texts, BYTES).tokens)
 
 
+# --- Several processes
+
 WORKER = """
-import json, sys, time
+import sys, time
 from posenc.data import prepare
 from posenc.data.tokenizers import Tokenizer
-whole = Tokenizer.encode_all
-def slowly(*given):
-    for one in whole(*given):
+from posenc.settings.tree import DataSettings, TokenizerSettings
+encode_all = Tokenizer.encode_all
+def slowly(*arguments):
+    for encoded in encode_all(*arguments):
         print("x", flush=True)
         time.sleep(0.03)
-        yield one
+        yield encoded
 Tokenizer.encode_all = slowly
-print(prepare(json.loads(sys.argv[1]), {"name": "bytes"}).fingerprint)
+data = DataSettings.model_validate_json(sys.argv[1])
+print(prepare(data, TokenizerSettings(name="bytes")).fingerprint)
 """
 
 
-def test_many_processes_at_once_make_one_build(texts, cache):
-    workers = [tiny.start_python("-c", WORKER, json.dumps(texts)) for _ in range(3)]
-    ends = [tiny.finished(one, 120) for one in workers]
-    assert [one.code for one in ends] == [0] * 3, ends
-    lines = sorted((one.out.split() for one in ends), key=len)
-    assert len({some[-1] for some in lines}) == 1 and [len(some) for some in lines[:2]] == [1, 1]
-    assert not list((cache / "tokens").glob(".*")) and len(entries(cache)) == 1
+def start_worker(texts):
+    """A process that tokenises slowly, prints an x for each document, and then the fingerprint."""
+    return tiny.start_python("-c", WORKER, texts.model_dump_json())
 
 
-def test_a_kill_leaves_nothing_that_is_believed(texts, cache):
-    victim = tiny.start_python("-c", WORKER, json.dumps(texts))
+@pytest.fixture
+def outputs(texts):
+    """What each of three processes printed that began at once, the shortest first."""
+    workers = [start_worker(texts) for _ in range(3)]
+    ends = [tiny.finished(worker, 120) for worker in workers]
+    assert [end.code for end in ends] == [0, 0, 0], ends
+    return sorted((end.out.split() for end in ends), key=len)
+
+
+def test_many_processes_at_once_make_one_build(outputs, cache):
+    assert [len(words) for words in outputs[:2]] == [1, 1]
+    assert len(entries(cache)) == 1
+    assert not list((cache / "tokens").glob(".*"))
+
+
+def test_many_processes_at_once_have_the_same_text(outputs):
+    assert len({words[-1] for words in outputs}) == 1
+
+
+@pytest.fixture
+def killed(texts):
+    """A process that was killed after three documents."""
+    victim = start_worker(texts)
     for _ in range(3):
         assert victim.stdout.readline() == "x\n"
     victim.kill()
     victim.communicate()
+
+
+def test_a_kill_leaves_nothing_that_is_believed(killed, cache):
     assert not list((cache / "tokens").glob("[!.]*/"))
-    store, whole = prepare(texts, BYTES), {d.id: d.text for d in documents_of(texts)}
+
+
+def test_after_a_kill_the_text_is_whole(killed, texts, cache):
+    store = prepare(texts, BYTES)
+    text_by_id = {document.id: document.text for document in documents_of(texts)}
     for name, split in store.splits.items():
-        found = [store.document(name, i).tobytes() for i in range(len(split.ids))]
-        assert found == [whole[i] for i in split.ids]
+        for i, document_id in enumerate(split.ids):
+            assert store.document(name, i).tobytes() == text_by_id[document_id]
     assert not list((cache / "tokens").glob(".*"))
-
-
-def test_short_training_documents_are_told(texts):
-    facts = read_facts(texts)
-    facts.sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
-    (note,) = corpus_notes(facts, "test", 64, 16)
-    assert note.startswith("only 1 of 10 training documents is longer than 16 bytes, 25%")

@@ -1,6 +1,8 @@
+"""Tokenizers: nothing is lost, every byte is accounted for, a trained one depends on the training text."""
+
 import numpy as np
 import pytest
-from corpora import files
+from corpora import BYTES, bpe, files, library_tokenizer
 from tiny import write
 
 from posenc.core.errors import RunError, UserError
@@ -17,43 +19,69 @@ TEXTS = [
 ]
 
 
-def built(path=None, **settings):
-    given = {"name": "hf", "path": str(path), "revision": "main"} if path else settings
-    return build_tokenizer(given, None)
+def encoded(tokenizer, text):
+    """The ids of a text, and the bytes of each."""
+    (pair,) = tokenizer.encode_all([text.encode()])
+    return pair
 
 
-def one(tokenizer, text):
-    (encoded,) = tokenizer.encode_all([text.encode()])
-    return encoded
+# --- Bytes and BPE
 
 
-def test_bytes_and_bpe_lose_nothing(texts, tmp_path, cache, monkeypatch):
-    from tokenizers import Tokenizer
+@pytest.mark.parametrize("text", TEXTS)
+def test_bytes_lose_nothing(text):
+    tokenizer = build_tokenizer(BYTES, None)
+    ids, counts = encoded(tokenizer, text)
+    assert counts is None
+    assert ids.tobytes() == text.encode()
+    assert ids.max() < tokenizer.vocab_size == 256
 
-    whole = built(name="bytes")
-    facts, settings = read_facts(texts), {"name": "bpe", "vocab_size": 300}
-    first = build_tokenizer(settings, facts)
-    library = Tokenizer.from_str(str(first.definition))
-    for text in TEXTS:
-        ids, counts = one(whole, text)
-        assert counts is None and ids.tobytes() == text.encode() and ids.max() < whole.vocab_size == 256
-        ids, counts = one(first, text)
-        assert counts is not None and counts.sum() == len(text.encode()) and len(counts) == len(ids)
-        assert library.decode(ids.tolist()) == text
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_bpe_loses_nothing(texts, text):
+    tokenizer = build_tokenizer(bpe(300), read_facts(texts))
+    ids, counts = encoded(tokenizer, text)
+    assert tokenizer.decode(ids.tolist()) == text
+    assert len(counts) == len(ids)
+    assert counts.sum() == len(text.encode())
+
+
+def test_bpe_has_the_vocabulary_that_was_asked_for(texts):
+    assert build_tokenizer(bpe(300), read_facts(texts)).vocab_size == 300
+
+
+def test_a_damaged_bpe_is_trained_again(texts, cache):
+    facts = read_facts(texts)
+    first = build_tokenizer(bpe(300), facts)
     (path,) = (cache / "tokenizers").glob("*.json")
-    path.write_bytes(path.read_bytes().replace(b"BPE", b"BPX"))  # damaged: trained again
-    assert build_tokenizer(settings, facts).identity() == first.identity() and first.vocab_size == 300
-    held_out = next(d.id for d in facts.loaded or [] if d.split == "test")
+    path.write_bytes(path.read_bytes().replace(b"BPE", b"BPX"))
+    assert build_tokenizer(bpe(300), facts).identity() == first.identity()
+
+
+def test_bpe_depends_on_the_training_split_alone(texts, tmp_path, monkeypatch):
+    facts = read_facts(texts)
+    first = build_tokenizer(bpe(300), facts)
+    held_out = next(document.id for document in facts.read() if document.split == "test")
     (tmp_path / "texts" / held_out).write_text("quite different " * 50)
-    other = read_facts(texts)
-    assert other.fingerprint != facts.fingerprint
-    monkeypatch.setenv("POSENC_CACHE", str(tmp_path / "another"))  # trained again, on the same training split
-    assert build_tokenizer(settings, other).identity() == first.identity()
-    assert build_tokenizer({**settings, "vocab_size": 290}, other).identity() != first.identity()
+    changed = read_facts(texts)
+    monkeypatch.setenv("POSENC_CACHE", str(tmp_path / "another"))
+    assert changed.fingerprint != facts.fingerprint
+    assert build_tokenizer(bpe(300), changed).identity() == first.identity()
 
 
-def lossy(path):
-    """Lower-cases, drops spaces, truncates, adds a special token: all a tokenizer.json may do."""
+def test_another_vocabulary_is_another_tokenizer(texts):
+    facts = read_facts(texts)
+    assert build_tokenizer(bpe(290), facts).identity() != build_tokenizer(bpe(300), facts).identity()
+
+
+# --- Any tokenizer of the library
+
+LOSSY_TEXT = "  Plainly plain,\r\n 漢字 plain  🙂 é  "
+
+
+@pytest.fixture
+def lossy(tmp_path):
+    """A file that lower-cases, drops spaces, truncates, pads and marks: all a tokenizer.json may do."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     words = {"[UNK]": 0, "[CLS]": 1, "plain": 2, "##ly": 300}  # more ids than words
@@ -63,34 +91,58 @@ def lossy(path):
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 1)])
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=9)
-    tokenizer.save(str(path))
-    return path
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
 
 
-def test_any_tokenizer_accounts_for_every_byte(tmp_path):
-    path = lossy(tmp_path / "tokenizer.json")
-    text = "  Plainly plain,\r\n 漢字 plain  🙂 é  "
-    for given in (path, tmp_path):
-        tokenizer = built(given)
-        ids, counts = one(tokenizer, text)
-        assert tokenizer.vocab_size == 301
-        assert ids.tolist() == [2, 300, 2, 0, 0, 0, 2, 0, 0]  # neither cut, padded nor marked
-        assert counts.sum() == len(text.encode()) and counts[0] == len("  Plain")
-    emoji = "aé🙂bc".encode()  # 1 + 2 + 4 + 1 + 1 bytes
-    assert bytes_per_token(emoji, np.array([1, 2, 3, 3, 3, 4])).tolist() == [1, 2, 4, 0, 0, 2]
-    assert bytes_per_token(emoji, np.array([3, 1, 5])).tolist() == [7, 0, 2]  # spans that overlap
-    assert bytes_per_token(emoji, np.array([], dtype=np.int64)).tolist() == []
+@pytest.fixture(params=["file", "folder"])
+def lossy_tokenizer(request, lossy):
+    return build_tokenizer(library_tokenizer(lossy if request.param == "file" else lossy.parent), None)
+
+
+def test_a_vocabulary_counts_gaps(lossy_tokenizer):
+    assert lossy_tokenizer.vocab_size == 301
+
+
+def test_text_is_neither_cut_padded_nor_marked(lossy_tokenizer):
+    ids, _ = encoded(lossy_tokenizer, LOSSY_TEXT)
+    assert ids.tolist() == [2, 300, 2, 0, 0, 0, 2, 0, 0]
+
+
+def test_every_byte_is_accounted_for(lossy_tokenizer):
+    _, counts = encoded(lossy_tokenizer, LOSSY_TEXT)
+    assert counts.sum() == len(LOSSY_TEXT.encode())
+    assert counts[0] == len("  Plain")
+
+
+@pytest.mark.parametrize(
+    ("ends", "counts"),
+    [
+        pytest.param([1, 2, 3, 3, 3, 4], [1, 2, 4, 0, 0, 2], id="several tokens of one character"),
+        pytest.param([3, 1, 5], [7, 0, 2], id="spans that overlap"),
+        pytest.param([], [], id="no tokens"),
+    ],
+)
+def test_bytes_are_counted_by_the_ends_of_tokens(ends, counts):
+    text = "aé🙂bc".encode()  # 1 + 2 + 4 + 1 + 1 bytes
+    assert bytes_per_token(text, np.array(ends, dtype=np.int64)).tolist() == counts
+
+
+def test_tokens_of_many_bytes_are_stored(tmp_path, lossy):
     write(tmp_path, {f"{i}.txt": "x" * 70_000 + " plain plain" for i in range(30)})
-    store = prepare(files(tmp_path / "*.txt"), {"name": "hf", "path": str(path), "revision": "main"})
-    assert store.token_bytes is not None and store.token_bytes.dtype == np.uint32
+    store = prepare(files(tmp_path / "*.txt"), library_tokenizer(lossy))
+    assert store.token_bytes.dtype == np.uint32
     assert store.document("train", 0).tolist() == [0, 2, 2]
     assert store.bytes_between(np.arange(3), np.arange(1, 4)).tolist() == [70_000, 6, 6]
 
 
-def test_files_that_are_no_tokenizer_and_names_out_of_reach(tmp_path):
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(UserError, match="not a tokenizer"):
-        built(tmp_path / "t.json")
+        build_tokenizer(library_tokenizer(tmp_path / "t.json"), None)
+
+
+def test_a_name_out_of_reach_is_said_in_two_lines():
     with pytest.raises(RunError, match=r"some/model.*out of reach") as caught:
-        built("some/model")
+        build_tokenizer(library_tokenizer("some/model"), None)
     assert len(caught.value.text().split("\n")) == 2

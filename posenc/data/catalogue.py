@@ -1,0 +1,50 @@
+"""List the corpora that can be chosen, by their YAML files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from posenc.core.paths import choice_files
+from posenc.data.corpus import known_figures
+from posenc.data.sources import is_streamed, pinned_identity
+from posenc.settings.tree import DataSettings
+
+# the first line of a corpus's YAML: what it is (licence; size)
+ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
+
+
+@dataclass(frozen=True)
+class ListedCorpus:
+    """A choice of `data`."""
+
+    name: str
+    description: str
+    licence: str
+    size: str
+    network: bool  # it comes over the network
+    cached: bool  # it has been read before
+
+
+def list_corpora() -> list[ListedCorpus]:
+    """Return every choice of `data`, in the order of their names."""
+    return [_listed(name, path) for name, path in choice_files("data").items()]
+
+
+def _listed(name: str, path: Path) -> ListedCorpus:
+    text = path.read_text(encoding="utf-8")
+    about = ABOUT.fullmatch(text.split("\n", 1)[0])
+    description, licence, size = about.groups("") if about else ("", "", "")
+    data = DataSettings.model_validate(yaml.safe_load(text))
+    pinned = pinned_identity(data) if is_streamed(data) else None
+    return ListedCorpus(
+        name=name,
+        description=description,
+        licence=licence.strip(),
+        size=size.strip(),
+        network=pinned is not None,
+        cached=known_figures(pinned) is not None,
+    )

@@ -1,0 +1,106 @@
+"""Cut one text into documents: at WikiText's titles, at Markdown headings, or in chunks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+# ` = Title = ` opens an article of WikiText; its sections have two or more signs on each side
+TITLE = re.compile(r" = [^=\n]+ = ?\n?")
+HEADING = re.compile(r"(#{1,6}) \S")
+FENCE = re.compile(r" {0,3}(```|~~~)")
+ROW = re.compile(r"[^\n]*\n|[^\n]+")
+LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
+CHUNKS = 200  # of a text without headings: 40 test documents of a book of 1 MB
+LEAST_CHUNK = 4096  # characters
+
+
+def articles(lines: Iterable[str]) -> list[str]:
+    """Join WikiText's rows to articles; lines before the first title make an article of their own."""
+    rows = [
+        line.removesuffix("\n") + "\n" for line in lines
+    ]  # blank rows come with or without their line end
+    return _joined(rows, _titles(rows))
+
+
+def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
+    """Cut the text of one file, and say how: at the highest headings that are enough, else in chunks."""
+    rows = ROW.findall(text)
+    titles = _titles(rows)
+    if len(titles) >= LEAST_SECTIONS:
+        return _joined(rows, titles), "cut at ' = Title = ' lines"
+    levels = _heading_levels(rows) if markdown else {}  # elsewhere a `#` is a comment
+    for level in sorted(set(levels.values())):
+        starts = _section_starts(rows, levels, level)
+        if len(starts) >= LEAST_SECTIONS:
+            return _joined(rows, starts), f"cut at its headings ({'#' * level})"
+    return _chunks(text), "cut in chunks: data.separator sets where"
+
+
+def _titles(rows: Sequence[str]) -> list[int]:
+    """Return the rows that are titles between blank lines: a few table rows look like titles and are not."""
+
+    def is_blank(i: int) -> bool:
+        return not 0 <= i < len(rows) or not rows[i].strip()
+
+    return [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and is_blank(i - 1) and is_blank(i + 1)]
+
+
+def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
+    """Return the level of each row that is a Markdown heading; in fenced code a `#` is a comment."""
+    levels: dict[int, int] = {}
+    open_fence: str | None = None
+    for i, row in enumerate(rows):
+        fence = FENCE.match(row)
+        heading = HEADING.match(row)
+        if fence and open_fence is None:
+            open_fence = fence[1]
+        elif fence and open_fence == fence[1]:
+            open_fence = None
+        elif heading and not fence and open_fence is None:
+            levels[i] = len(heading[1])
+    return levels
+
+
+def _section_starts(rows: Sequence[str], levels: dict[int, int], level: int) -> list[int]:
+    """Return the rows of headings up to a level at which a section begins."""
+    starts: list[int] = []
+    for row, row_level in levels.items():
+        if row_level > level:
+            continue
+        # a heading right after another one ("# Part", "## Chapter") opens no document of its own
+        follows_heading = starts and not any(line.strip() for line in rows[starts[-1] + 1 : row])
+        if not follows_heading:
+            starts.append(row)
+    return starts
+
+
+def _joined(rows: Sequence[str], starts: Sequence[int]) -> list[str]:
+    """Join the rows of each section; rows before the first start make a section of their own."""
+    edges = [0, *(start for start in starts if start > 0), len(rows)]
+    pieces = ["".join(rows[start:end]) for start, end in itertools.pairwise(edges)]
+    return [piece for piece in pieces if piece.strip()]
+
+
+def _chunks(text: str) -> list[str]:
+    """Cut into pieces of about equal length, after a blank line where there is one, else after a line."""
+    chunk_length = max(LEAST_CHUNK, -(-len(text) // CHUNKS))  # rounded up
+    pieces = []
+    start = 0
+    while len(text) - start > 1.5 * chunk_length:
+        end = _chunk_end(text, start + chunk_length, start + chunk_length + chunk_length // 2)
+        pieces.append(text[start:end])
+        start = end
+    pieces.append(text[start:])
+    return [piece for piece in pieces if piece.strip()]
+
+
+def _chunk_end(text: str, earliest: int, latest: int) -> int:
+    """Return the end of the first blank line in a range, else of the first line, else of the first word."""
+    for mark in ("\n\n", "\n", " "):
+        at = text.find(mark, earliest, latest)
+        end = at + len(mark)
+        if end > earliest:
+            return end
+    return earliest

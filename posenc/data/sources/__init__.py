@@ -1,0 +1,116 @@
+"""From the settings of the group `data` to documents with splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from posenc.core.errors import UserError, plural
+from posenc.core.paths import expanded, is_folder
+from posenc.data.documents import Document, Notes, split_of
+from posenc.data.sources.base import Source
+from posenc.data.sources.files import FilesSource
+from posenc.data.sources.hub import HubSource, StreamSource
+from posenc.data.sources.installed_code import PackageSource, PythonPackagesSource, StandardLibrarySource
+from posenc.settings.signature import check_arguments
+from posenc.settings.tree import DataSettings
+
+# by `source` in the YAML
+SOURCES: dict[str, type[Source]] = {
+    "files": FilesSource,
+    "hub": HubSource,
+    "package": PackageSource,
+    "python_packages": PythonPackagesSource,
+    "stdlib": StandardLibrarySource,
+    "stream": StreamSource,
+}
+NOT_OF_A_SOURCE = ("source", "split")  # keys that every corpus has
+
+
+def source_of(data: DataSettings) -> Source:
+    """Return the source of a corpus, checked without reading anything. Raises UserError."""
+    parameters = data.parameters
+    name = parameters.get("source")
+    if name not in SOURCES:
+        raise UserError("data.source", name, "there is no such source", allowed=list(SOURCES))
+    kind = SOURCES[name]
+    values = {key: value for key, value in parameters.items() if key not in NOT_OF_A_SOURCE}
+    for key, value in values.items():
+        if value == "???":  # a YAML's mark for what the user has to give
+            raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
+    source = kind(**check_arguments(kind, values, "data"))
+    _check_split(parameters.get("split"), source)
+    source.check()
+    return source
+
+
+def _check_split(shares: object, source: Source) -> None:
+    if source.is_streamed:
+        if shares is not None:
+            raise UserError("data.split", shares, "this corpus comes with splits of its own")
+        return
+    if not _are_held_out_shares(shares):
+        allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
+        raise UserError("data.split", shares, "cannot be used", allowed=allowed)
+
+
+def _are_held_out_shares(shares: object) -> bool:
+    if not isinstance(shares, Mapping) or set(shares) != {"validation", "test"}:
+        return False
+    return all(type(share) is float and share > 0 for share in shares.values()) and sum(shares.values()) < 1
+
+
+def is_streamed(data: DataSettings) -> bool:
+    """Tell whether the documents come over the network where they are not cached; check nothing else."""
+    kind = SOURCES.get(str(data.parameters.get("source")))
+    return kind is not None and kind.is_streamed
+
+
+def pinned_identity(data: DataSettings) -> dict[str, Any] | None:
+    """Return what identifies the text without reading it; None where only its fingerprint can."""
+    return source_of(data).pinned_identity()
+
+
+def absolute_data(data: DataSettings) -> DataSettings:
+    """Return the settings with local paths made absolute, so that they mean the same from another folder."""
+    paths = data.parameters.get("paths")
+    repository = data.parameters.get("repository")
+    if isinstance(paths, str):
+        return data.with_changes(paths=_absolute(paths))
+    if isinstance(paths, list):
+        return data.with_changes(paths=[_absolute(path) for path in paths])
+    if isinstance(repository, str) and is_folder(repository):
+        return data.with_changes(repository=_absolute(repository))
+    return data
+
+
+def _absolute(path: str) -> str:
+    return str(expanded(path).absolute())
+
+
+def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
+    """Return all documents of a corpus that hold more than white space, each with its split, by id."""
+    source = source_of(data)
+    documents = sorted(source.read(notes), key=lambda document: document.id)
+    with_text = [document for document in documents if document.text and not document.text.decode().isspace()]
+    notes.left_out["empty"] += len(documents) - len(with_text)
+    if source.is_streamed:
+        return with_text
+    return _with_splits(with_text, data.parameters["split"], notes)
+
+
+def _with_splits(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
+    """Return the documents, each with the split of the first one that has its text."""
+    split_of_text: dict[bytes, str] = {}
+    assigned = []
+    moved = 0
+    for document in documents:
+        by_id = split_of(document.id, shares)
+        split = split_of_text.setdefault(document.text, by_id)
+        moved += split != by_id
+        assigned.append(replace(document, split=split))
+    if moved:
+        count = plural(moved, "document")
+        notes.remarks.append(f"copies across splits: {count} moved to the split of the first copy")
+    return assigned

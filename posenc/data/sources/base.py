@@ -1,0 +1,28 @@
+"""What a source of text is. To add one, write a class in a file of its own and name it in SOURCES."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from posenc.data.documents import Document, Notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the text of a corpus comes from. The fields of a source are its keys in the group `data`."""
+
+    # over the network where it is not cached, and with splits of its own
+    is_streamed: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Raise UserError for values that cannot work; read nothing."""
+
+    def pinned_identity(self) -> dict[str, Any] | None:
+        """Return what identifies the text without reading it; None where only its fingerprint can."""
+        return None
+
+    def read(self, notes: Notes) -> Iterable[Document]:
+        """Return the documents in any order, and note what was left out. Raises UserError and RunError."""
+        raise NotImplementedError

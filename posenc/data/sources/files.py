@@ -1,0 +1,249 @@
+"""The user's own text: files, folders and globs of plain text, gzip and JSON lines."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.data.documents import Document, Notes
+from posenc.data.sections import sections
+from posenc.data.sources.base import Source
+
+# a folder is searched for these; other files are named or globbed
+FOLDER_SUFFIXES = (".txt", ".md", ".gz", ".jsonl")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSource(Source):
+    """One document a file, or a line of a `.jsonl`; ids are paths below what all `paths` share.
+
+    So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. A single file
+    is cut into documents; with `separator` every file is.
+    """
+
+    paths: str | list[str]
+    text_field: str  # of a line of a .jsonl
+    separator: str | None
+
+    def read(self, notes: Notes) -> list[Document]:
+        """Return the documents; what is no UTF-8 text is noted.
+
+        Raises UserError when something is missing or not what its suffix says, or where there is no text.
+        """
+        texts = self._texts(notes)
+        if self.separator is None:
+            return self._documents_by_file(texts, notes)
+        return self._separated(texts, self.separator, notes)
+
+    def _texts(self, notes: Notes) -> dict[str, FileText]:
+        """Return the text of each file that has any, by its id, in the order of their paths."""
+        paths = [self.paths] if isinstance(self.paths, str) else self.paths
+        if not paths or not all(path.strip() for path in paths):  # a variable of the shell that is not set
+            raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
+        if self.separator == "":
+            raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
+        try:
+            expanded = [_expand(path, notes) for path in paths]
+            files = sorted({file for each in expanded for file in each.files})
+            contents = {file: _content(file, notes) for file in files}
+        except OSError as error:
+            raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
+        base = os.path.commonpath([each.root for each in expanded])
+        texts = {}
+        for file, content in contents.items():
+            if content is None:
+                continue
+            if content.strip():
+                texts[file.relative_to(base).as_posix()] = FileText(file, content)
+            else:
+                notes.left_out["empty"] += 1
+        if not texts:
+            raise _no_text(paths, notes)
+        return texts
+
+    def _documents_by_file(self, texts: Mapping[str, FileText], notes: Notes) -> list[Document]:
+        documents: list[Document] = []
+        for name, text in texts.items():
+            if text.is_json_lines:
+                documents += _rows(name, text, self.text_field)
+            elif len(texts) == 1:
+                pieces, how = sections(text.content.decode(), markdown=text.is_markdown)
+                notes.remarks.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how}")
+                documents += _numbered(name, [piece.encode() for piece in pieces])
+            else:
+                documents.append(Document(name, text.content, None))
+        return documents
+
+    def _separated(self, texts: Mapping[str, FileText], separator: str, notes: Notes) -> list[Document]:
+        # `\n` and `\t` as they are typed in a shell
+        mark = separator.replace("\\n", "\n").replace("\\t", "\t").encode()
+        if not any(mark in text.content for text in texts.values()):
+            raise UserError("data.separator", separator, "does not occur in the text")
+        documents: list[Document] = []
+        for name, text in texts.items():
+            if text.is_json_lines:
+                documents += _rows(name, text, self.text_field)
+            elif mark in text.content:
+                documents += _numbered(name, text.content.split(mark))
+            else:
+                documents.append(Document(name, text.content, None))
+        notes.remarks.append(f"cut at data.separator: {plural(len(documents), 'document')}")
+        return documents
+
+
+@dataclass(frozen=True)
+class FileText:
+    """The text of a file, without compression and byte-order mark."""
+
+    file: Path
+    content: bytes
+
+    @property
+    def is_json_lines(self) -> bool:
+        """Tell by the name whether lines are JSON objects."""
+        return self._plain_name.endswith(".jsonl")
+
+    @property
+    def is_markdown(self) -> bool:
+        """Tell by the name whether a `#` begins a heading."""
+        return self._plain_name.endswith(".md")
+
+    @property
+    def _plain_name(self) -> str:
+        return self.file.name.lower().removesuffix(".gz")
+
+
+# --- Finding files
+
+
+@dataclass(frozen=True)
+class _Expanded:
+    """A path of the user's: the folder that ids are relative to, and the files."""
+
+    root: Path
+    files: list[Path]
+
+
+def _expand(path: str, notes: Notes) -> _Expanded:
+    absolute = Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 (resolve() follows links)
+    if absolute.is_file():
+        return _Expanded(absolute.parent, [absolute])
+    if absolute.is_dir():
+        return _Expanded(absolute, list(_in_folder(absolute, notes)))
+    if glob.has_magic(path):
+        return _expand_glob(absolute, notes)
+    raise _no_such_path(path, absolute)
+
+
+def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
+    # the part that exists stays outside the pattern: folders may hold brackets of their own
+    root = pattern
+    magic_parts: list[str] = []
+    while not os.path.lexists(root):
+        magic_parts.insert(0, root.name)
+        root = root.parent
+    files: list[Path] = []
+    for hit in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
+        path = root / hit
+        files += [path] if path.is_file() else _in_folder(path, notes)
+    return _Expanded(root, files)
+
+
+def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
+    """Yield the files of a folder with a suffix of text; hidden ones and the rest are left out."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for parent, subfolders, names in os.walk(folder, onerror=refuse):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            file = Path(parent, name)
+            suffix = file.suffix.lower()
+            if suffix not in FOLDER_SUFFIXES:
+                notes.left_out[visible(suffix) or "without ending"] += 1
+            elif file.is_file():
+                yield file
+
+
+def _no_such_path(path: str, absolute: Path) -> UserError:
+    siblings = []
+    if absolute.parent.is_dir():
+        siblings = [sibling.name for sibling in absolute.parent.iterdir()]
+    close = nearest(absolute.name, siblings)
+    hint = f"did you mean: {absolute.parent / close}" if close else ""
+    return UserError("data.paths", path, "there is no such file or folder", hint=hint)
+
+
+def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
+    hints = notes.lines()
+    if notes.left_out["not UTF-8"]:
+        hints.append("convert what is not UTF-8: iconv -f LATIN1 -t UTF-8 FILE > NEW")
+    suffixes = ", ".join(FOLDER_SUFFIXES)
+    hints.append(f"of folders {suffixes} are read; others by a glob: data.paths='DIR/**/*.rst'")
+    typed = [re.sub(r"\[(.)\]", r"\1", path) for path in paths]  # as they were before glob.escape
+    return UserError("data.paths", ", ".join(typed), "no text was found there", hint="\n".join(hints))
+
+
+# --- Reading files
+
+
+def _content(file: Path, notes: Notes) -> bytes | None:
+    """Return a file's text without compression and byte-order mark; None where it is no text."""
+    try:
+        with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
+            content: bytes = opened.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
+    if not _is_utf8(content):
+        notes.left_out["not UTF-8"] += 1
+        return None
+    return content.removeprefix(BYTE_ORDER_MARK)
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in content  # UTF-16 may be valid UTF-8, with zeros
+
+
+def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
+    """Return the pieces of a file that hold text; they are counted from 1."""
+    texts = [piece for piece in pieces if piece.strip()]
+    return [Document(f"{name}/{number:08d}", text, None) for number, text in enumerate(texts, start=1)]
+
+
+def _rows(name: str, text: FileText, text_field: str) -> list[Document]:
+    """Return a document a line of JSON, numbered by its line. Raises UserError with file and line."""
+    documents = []
+    for number, line in enumerate(text.content.split(b"\n"), start=1):
+        if line.strip():
+            row_text = _row_text(line, text_field, f"{text.file}:{number}")
+            documents.append(Document(f"{name}:{number:08d}", row_text.encode("utf-8", "replace"), None))
+    return documents
+
+
+def _row_text(line: bytes, text_field: str, location: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise UserError("data.paths", location, "this line is not a JSON object")
+    text = row.get(text_field)
+    if not isinstance(text, str):
+        raise UserError("data.text_field", text_field, f"there is no such text at {location}", allowed=row)
+    return text

@@ -1,0 +1,129 @@
+"""Data sets of the Hugging Face hub at a pinned commit: read whole, or a limited part of a stream."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from posenc.core.errors import UserError
+from posenc.core.paths import is_folder
+from posenc.data.documents import SPLITS, Document, Notes, hash_fraction
+from posenc.data.hub import COMMIT, Column
+from posenc.data.sections import articles
+from posenc.data.sources.base import Source
+from posenc.settings.numbers import check_between
+
+Rows = Literal["documents", "wikitext_lines"]
+# fetched from the library at once: a row that is a document may be a book
+ROWS_AT_ONCE: dict[Rows, int] = {"documents": 16, "wikitext_lines": 4096}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HubSource(Source):
+    """A data set of the hub, or a local folder with the same files."""
+
+    is_streamed: ClassVar[bool] = True
+
+    repository: str
+    config: str | None
+    revision: str
+    text_field: str
+
+    def check(self) -> None:
+        """Raise UserError for a revision that is no commit."""
+        if not is_folder(self.repository) and not COMMIT.fullmatch(self.revision):
+            allowed = "a commit, 40 hex digits: a branch may change under a run"
+            raise UserError("data.revision", self.revision, "is no commit", allowed=allowed)
+
+    def pinned_identity(self) -> dict[str, Any] | None:
+        """Return the settings, which name a commit; None for a local folder, which may change."""
+        return None if is_folder(self.repository) else dict(vars(self))
+
+    def _texts(self, split: str, at_once: int) -> Iterator[str]:
+        column = Column(self.repository, self.config, self.revision, split, self.text_field)
+        return column.texts(at_once)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSource(_HubSource):
+    """The train, validation and test splits of a data set; ids are `split/number`."""
+
+    rows: Rows
+
+    def read(self, notes: Notes) -> Iterator[Document]:
+        """Yield the rows that hold text, or the articles that WikiText's rows make."""
+        for split in sorted(SPLITS):
+            texts = self._texts(split, ROWS_AT_ONCE[self.rows])
+            whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
+            for number, text in enumerate(filter(str.strip, whole_texts)):
+                yield Document(f"{split}/{number:08d}", text.encode("utf-8", "replace"), split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSource(_HubSource):
+    """The first `documents` or `bytes` of each split of a data set; ids are `split/row`.
+
+    `splits` shares each of its splits out to ours by a hash of the text, so that copies are on one side.
+    """
+
+    splits: dict[str, Any]  # by split of the data set: the shares of train, validation and test
+    documents: int | None
+    bytes: int | float | None  # of text
+
+    def check(self) -> None:
+        """Raise UserError for a revision that is no commit, and for limits and shares that make no sense."""
+        super().check()
+        for key, limit in (("documents", self.documents), ("bytes", self.bytes)):
+            if limit is not None:
+                check_between(f"data.{key}", limit, 1)
+        for split, shares in self.splits.items():
+            if not _are_shares(shares):
+                allowed = "a share above 0 of train, validation or test, with a sum of 1: "
+                allowed += "{train: 0.9, test: 0.1}"
+                raise UserError(f"data.splits.{split}", shares, "cannot be used", allowed=allowed)
+
+    def pinned_identity(self) -> dict[str, Any] | None:
+        """Return the settings, with the limit as a whole number, however it is written."""
+        identity = super().pinned_identity()
+        if identity is not None and self.bytes is not None:
+            identity["bytes"] = int(self.bytes)
+        return identity
+
+    def read(self, notes: Notes) -> Iterator[Document]:
+        """Yield the rows that hold text, split by split, until a limit is reached."""
+        for split in sorted(self.splits):
+            count = 0
+            size = 0
+            for row, value in enumerate(self._texts(split, ROWS_AT_ONCE["documents"])):
+                if not value.strip():
+                    notes.left_out["empty"] += 1
+                    continue
+                text = value.encode("utf-8", "replace")
+                count += 1
+                size += len(text)
+                if self._is_too_much(count, size):
+                    break
+                yield Document(f"{split}/{row:09d}", text, split_by_text(text, self.splits[split]))
+
+    def _is_too_much(self, count: int, size: int) -> bool:
+        too_many = self.documents is not None and count > self.documents
+        too_long = self.bytes is not None and size > self.bytes
+        return too_many or too_long
+
+
+def _are_shares(shares: object) -> bool:
+    if not isinstance(shares, dict) or not set(shares) <= set(SPLITS):
+        return False
+    if not all(type(share) in (int, float) and share > 0 for share in shares.values()):
+        return False
+    return abs(sum(shares.values()) - 1) <= 1e-9
+
+
+def split_by_text(text: bytes, shares: Mapping[str, float]) -> str:
+    """Return the split that a hash of the text falls into."""
+    splits = [split for split in SPLITS if split in shares]
+    edges = list(itertools.accumulate(shares[split] for split in splits[:-1]))
+    return splits[bisect.bisect_right(edges, hash_fraction(text))]

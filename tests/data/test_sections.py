@@ -1,0 +1,89 @@
+"""How one text is cut into documents: at titles, at headings, in chunks."""
+
+import pytest
+from corpora import files, texts_of
+from tiny import write
+
+from posenc.data import read_facts
+from posenc.data.sections import CHUNKS, LEAST_CHUNK, articles, sections
+
+PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
+WIKI = "".join(f" = Title {i} = \n\n{part}\n" for i, part in enumerate(PARTS))
+MARKDOWN = "before\n" + "".join(
+    f"# Part {i}\n\n## Chapter {i}.0\ntext\n\n## Chapter {i}.1\n```\n# comment\n```\n" for i in range(20)
+)
+COMMENTS = "".join(f"# comment {i:04d}\n" for i in range(1600))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count", "first", "how"),
+    [
+        ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
+        ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
+        ("code.txt", COMMENTS, 6, "# comment", "cut in chunks"),
+    ],
+)
+class TestASingleFile:
+    def test_is_cut_into_numbered_documents(self, tmp_path, name, text, count, first, how):
+        write(tmp_path, {name: text, "other.xyz": "x"})
+        documents = texts_of(tmp_path / name)
+        assert list(documents) == [f"{name}/{number:08d}" for number in range(1, count + 1)]
+        assert next(iter(documents.values())).decode().startswith(first)
+
+    def test_loses_no_text(self, tmp_path, name, text, count, first, how):
+        write(tmp_path, {name: text})
+        assert b"".join(texts_of(tmp_path / name).values()).decode() == text
+
+    def test_has_a_note_how_it_was_cut(self, tmp_path, name, text, count, first, how):
+        write(tmp_path, {name: text})
+        (note,) = read_facts(files(tmp_path / name)).notes
+        assert note.startswith(f"{name} is {count} documents, {how}")
+
+
+@pytest.fixture(scope="module")
+def paragraphs():
+    return "".join("word " * (20 + i % 30) + "\n\n" for i in range(9000))
+
+
+def test_chunks_end_where_paragraphs_do(paragraphs):
+    pieces, _ = sections(paragraphs)
+    assert "".join(pieces) == paragraphs
+    assert all(piece.endswith("\n\n") for piece in pieces)
+
+
+def test_chunks_are_about_equal(paragraphs):
+    lengths = [len(piece) for piece in sections(paragraphs)[0]]
+    assert 0.8 * CHUNKS < len(lengths) <= CHUNKS
+    assert max(lengths) < 2 * min(lengths)
+
+
+def test_text_without_line_ends_is_cut_by_length():
+    pieces, _ = sections("🙂" * 30_000)
+    assert all(LEAST_CHUNK <= len(piece) <= 1.5 * LEAST_CHUNK for piece in pieces[:-1])
+
+
+# --- WikiText
+
+ROWS = [
+    "", " = First = \n", "", " Some text with 1 @,@ 000 . \n", "", " = = Section = = \n", "", " More . \n",
+    " = not a title , inside a table = \n", "", " = = = Deeper = = = \n", "", " = Second : x = y = \n", "",
+    " = Third = \n", "", " End . \n",
+]  # fmt: skip
+
+
+def test_articles_begin_at_titles():
+    first_rows = [article.strip().split("\n")[0].strip() for article in articles(ROWS)]
+    assert first_rows == ["= First =", "= Third ="]
+
+
+@pytest.mark.parametrize("text", ["= = Section = =", "inside a table", "Deeper", "Second : x = y"])
+def test_what_only_looks_like_a_title_stays_in_its_article(text):
+    assert text in articles(ROWS)[0]
+
+
+def test_an_article_keeps_its_rows():
+    assert articles(ROWS)[1] == " = Third = \n\n End . \n"
+
+
+def test_rows_before_the_first_title_are_an_article():
+    assert articles(["before\n", *ROWS])[0] == "before\n\n"
