@@ -300,7 +300,7 @@ def dashboard_command(
     out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
-    from posenc.tracking.wandb import make_dashboard
+    from posenc.tracking.dashboard import make_dashboard
 
     make_dashboard(entity, project, protocol, length, out)
 

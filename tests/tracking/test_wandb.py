@@ -11,40 +11,80 @@ from fake_runs import positions, record
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
-from posenc.tracking import by_axis, check_tracking, curves_of, summary
-from posenc.tracking.wandb import has_key, host, make_dashboard
+from posenc.tracking import check_tracking
+from posenc.tracking.wandb import has_key, host
 
 KEY = "k" * 40
 
+# --- Offline
 
-def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, caplog):
-    tags = ("rope", "headline", "t" * 500, " ")
-    tracked = begin("wandb", tmp_path / "rope+alibi", tags=tags, group="g" * 500)
+
+@pytest.fixture
+def offline(tmp_path, caplog, capfd):
+    """The folder of a run that was tracked without a key and failed, with names that are too long."""
+    tracked = begin("wandb", tmp_path / "rope+alibi", tags=("rope", "t" * 500, " "), group="g" * 500)
     tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
-    cells = [("fixed-target", 64, 1.25), ("fixed-target", 512, 2.5), ("nonoverlapping", 512, 2.75)]
-    records = [dict(record(window, nats, protocol=name)) for name, window, nats in cells]
-    tracked.evaluation([*records, dict(positions())])
+    records = [
+        dict(record(64, 1.25, protocol="fixed-target")),
+        dict(record(512, 2.5, protocol="fixed-target")),
+        dict(record(512, 2.75, protocol="nonoverlapping")),
+        dict(positions()),
+    ]
+    tracked.evaluation(records)
     tracked.finish("failed")
     assert capfd.readouterr() == ("", "")
     (directory,) = offline_runs(tmp_path / "rope+alibi")
-    (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("posenc")]
-    assert "no API key for" in line and f"wandb sync {directory}" in line
-    lines, rows = contents(directory), history(directory)
-    (entry,) = [one["run"] for one in lines if one["type"] == "run"]
-    assert (entry["run_group"], entry["display_name"]) == ("g" * 128, "rope+alibi")
-    assert entry["project"] == "posenc" and entry["tags"] == ["rope", "headline", "t" * 64]
-    assert '"failed"' in json.dumps(lines) and '"eval/fixed-target/nats@8x"' in json.dumps(lines)
-    metrics = [one["metric"] for one in lines if one["type"] == "metric"]
-    axes = {one.get("name") or one.get("glob_name"): one.get("step_metric") for one in metrics}
-    assert (axes["train/*"], axes["eval/*"]) == ("train/tokens", "eval/window")
-    assert axes["eval/positions/nats-by-position"] == "eval/position" and axes["eval/position"] is None
-    (both,) = [row for row in rows if "eval/nonoverlapping/nats" in row]
-    assert (both["eval/fixed-target/nats"], both["eval/window"]) == (pytest.approx(2.5), 512)
-    assert not any("eval/window" in row for row in rows if "eval/position" in row)
+    return directory
 
 
-@pytest.mark.parametrize(("environment", "file", "found"), [("disabled", "online", 0), (None, "offline", 1)])
-def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, found):
+def test_one_line_says_why_it_is_offline_and_how_to_upload(offline, caplog):
+    (line,) = [r.getMessage() for r in caplog.get_records("setup") if r.name.startswith("posenc")]
+    assert "no API key for" in line
+    assert f"wandb sync {offline}" in line
+
+
+def test_a_run_has_name_group_project_and_tags_that_the_server_takes(offline):
+    (run,) = [entry["run"] for entry in contents(offline) if entry["type"] == "run"]
+    assert run["display_name"] == "rope+alibi"
+    assert run["run_group"] == "g" * 128
+    assert run["project"] == "posenc"
+    assert run["tags"] == ["rope", "t" * 64]
+
+
+@pytest.mark.parametrize("text", ['"failed"', '"eval/fixed-target/nats@8x"'])
+def test_the_summary_has_the_status_and_the_multiples(offline, text):
+    assert text in json.dumps(contents(offline))
+
+
+@pytest.mark.parametrize(
+    ("metric", "axis"),
+    [
+        ("train/*", "train/tokens"),
+        ("eval/*", "eval/window"),
+        ("eval/positions/nats-by-position", "eval/position"),
+        ("eval/position", None),
+    ],
+)
+def test_each_metric_has_its_axis(offline, metric, axis):
+    metrics = [entry["metric"] for entry in contents(offline) if entry["type"] == "metric"]
+    axes = {metric.get("name") or metric.get("glob_name"): metric.get("step_metric") for metric in metrics}
+    assert axes[metric] == axis
+
+
+def test_all_figures_of_a_window_are_in_one_row(offline):
+    (row,) = [row for row in history(offline) if "eval/nonoverlapping/nats" in row]
+    assert row["eval/window"] == 512
+    assert row["eval/fixed-target/nats"] == pytest.approx(2.5)
+
+
+def test_windows_and_positions_are_in_rows_of_their_own(offline):
+    rows = [row for row in history(offline) if "eval/position" in row]
+    assert rows
+    assert not any("eval/window" in row for row in rows)
+
+
+@pytest.mark.parametrize(("environment", "file", "runs"), [("disabled", "online", 0), (None, "offline", 1)])
+def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, runs):
     """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     if environment is not None:
@@ -54,19 +94,38 @@ def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment,
     tracked = begin("wandb", tmp_path / "run")
     tracked.log({"loss": 1.0}, 1)
     tracked.finish("finished")
-    assert len(offline_runs(tmp_path / "run")) == found
-    assert ("W&B is offline (as asked)" in caplog.text) == bool(found)
+    assert len(offline_runs(tmp_path / "run")) == runs
+    assert ("W&B is offline (as asked)" in caplog.text) == bool(runs)
 
 
-def test_online_without_a_key_is_refused(monkeypatch, tmp_path):
+# --- Keys
+
+
+@pytest.fixture
+def own_server(monkeypatch):
+    """A server of the user's, whose address holds a password."""
     monkeypatch.setenv("WANDB_BASE_URL", "http://user:word@wandb.example:8080/")
+
+
+def test_online_without_a_key_is_refused(own_server, tmp_path):
     with pytest.raises(UserError) as caught:
         begin("wandb", tmp_path / "run", mode="online")
-    assert caught.value.key == "tracking.mode" and "wandb login" in caught.value.text()
-    assert "no W&B API key for wandb.example:8080" in caught.value.text() and not (tmp_path / "run").exists()
-    check_tracking({**shipped("wandb"), "mode": "offline"})
+    assert caught.value.key == "tracking.mode"
+    assert "wandb login" in caught.value.text()
+    assert "no W&B API key for wandb.example:8080" in caught.value.text()
+    assert not (tmp_path / "run").exists()
+
+
+def test_offline_needs_no_key(own_server):
+    check_tracking(shipped("wandb", mode="offline"))
+
+
+def test_online_with_a_key_is_taken(own_server, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    check_tracking({**shipped("wandb"), "mode": "online"})
+    check_tracking(shipped("wandb", mode="online"))
+
+
+def test_a_server_is_named_without_its_password(own_server):
     assert host() == "wandb.example:8080"
 
 
@@ -77,12 +136,15 @@ def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
     assert has_key()
 
 
+# --- Servers
+
 PROGRAM = """
-import json, logging, pathlib, sys
+import logging, pathlib, sys
 logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must stay out of it
+from posenc.settings.tree import TrackingSettings
 from posenc.tracking import TrackedRun, build_tracker
-group, place = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
-t = build_tracker(group, TrackedRun("r", "g", [], {"seed": 0}, place))
+settings = TrackingSettings.model_validate_json(sys.argv[1])
+t = build_tracker(settings, TrackedRun("r", "g", [], {"seed": 0}, pathlib.Path(sys.argv[2])))
 for step in range(1, 51):
     t.log({"tokens": step, "loss": 1.0}, step)
 print("trained", flush=True)
@@ -96,69 +158,81 @@ print("evaluated", flush=True)
 LIMIT = 50.0
 
 
-def train(place, url, dies=None):
-    """Track in a process of its own, so that what wandb does when Python exits is seen too; what it said."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    env = {**kept, **({} if url is None else {"WANDB_BASE_URL": url}), "WANDB_API_KEY": KEY}
-    begun, pipe = time.monotonic(), subprocess.PIPE
-    command = [sys.executable, "-c", PROGRAM, json.dumps(shipped("wandb")), str(place)]
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
-    assert process.stdout is not None and process.stdout.readline() == "trained\n"
-    if dies is not None:
+def train(run, url, strike=None):
+    """Track in a process of its own, so that what wandb does when Python exits is seen too.
+
+    `strike` is called between training and evaluation. Returns stderr.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    env["WANDB_API_KEY"] = KEY
+    if url is not None:
+        env["WANDB_BASE_URL"] = url
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, shipped("wandb").model_dump_json(), str(run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    assert process.stdout.readline() == "trained\n"
+    if strike is not None:
         time.sleep(0.5)
-        dies()
-    out, said = process.communicate("\n", timeout=120)
-    assert (process.returncode, out) == (0, "evaluated\n"), said
-    assert time.monotonic() - begun < LIMIT
-    assert KEY not in said and "Traceback" not in said
-    for file in place.rglob("*"):
+        strike()
+    out, err = process.communicate("\n", timeout=120)
+    assert (process.returncode, out) == (0, "evaluated\n"), err
+    assert time.monotonic() - began < LIMIT
+    assert "Traceback" not in err
+    assert_no_key(err, run)
+    return err
+
+
+def assert_no_key(text, run):
+    assert KEY not in text
+    for file in run.rglob("*"):
         assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
-    return said
+
+
+def write_settings(folder, url):
+    folder.mkdir(parents=True)
+    (folder / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
 
 
 @pytest.mark.slow
 def test_the_key_goes_to_the_users_server_whatever_a_run_directory_says(tmp_path, home, fake_wandb, stranger):
     """W&B has settings in folders called wandb; of a run directory's own none is read."""
-    run = tmp_path / "run"
-    for folder, url in ((home / ".config" / "wandb", fake_wandb.url), (run / "wandb", stranger.url)):
-        folder.mkdir(parents=True)
-        (folder / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
-    said = train(run, None)
-    assert stranger.requests == [] and said == ""
-    for sent in ("upsertBucket", "train/loss", "eval/fixed-target/nats"):
-        assert any(sent in body for body in fake_wandb.requests), sent
+    write_settings(home / ".config" / "wandb", fake_wandb.url)
+    write_settings(tmp_path / "run" / "wandb", stranger.url)
+    assert train(tmp_path / "run", None) == ""
+    assert stranger.requests == []
+    for text in ("upsertBucket", "train/loss", "eval/fixed-target/nats"):
+        assert any(text in body for body in fake_wandb.requests), text
     assert not offline_runs(tmp_path / "run")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["dead", "hanging", "dies"])
-def test_a_server_in_trouble_costs_seconds_and_one_warning(tmp_path, fake_wandb, state):
-    def dies():
+def test_a_dead_server_costs_seconds_and_one_warning(tmp_path):
+    err = train(tmp_path / "run", "http://127.0.0.1:9")
+    assert err.count("\n") == 1
+    assert "W&B is offline" in err
+    assert len(offline_runs(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_costs_seconds_and_one_warning(tmp_path, fake_wandb):
+    fake_wandb.state = "hanging"
+    err = train(tmp_path / "run", fake_wandb.url)
+    assert err.count("\n") == 1
+    assert "W&B is offline" in err
+    assert len(offline_runs(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_on_the_way_costs_seconds_and_one_warning(tmp_path, fake_wandb):
+    def die():
         fake_wandb.state = "hanging"
 
-    fake_wandb.state = "ok" if state == "dies" else state
-    url = "http://127.0.0.1:9" if state == "dead" else fake_wandb.url
-    told = train(tmp_path / "run", url, dies if state == "dies" else None)
-    said = "Upload: wandb sync" if state == "dies" else "W&B is offline"
-    assert told.count("\n") == 1 and said in told, told
-    assert state == "dies" or len(offline_runs(tmp_path / "run")) == 1
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
-def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path):
-    pytest.importorskip("wandb_workspaces", reason="needs posenc[dashboard]")
-    make_dashboard("someone", "mine", "sliding", "0.50x", str(tmp_path / "view.json"))
-    view = json.loads((tmp_path / "view.json").read_text())
-    assert (view["entity"], view["project"]) == ("someone", "mine")
-    bank = view["spec"]["section"]["panelBankConfig"]
-    panels = [panel["config"] for section in bank["sections"] for panel in section["panels"]]
-    by_encoding = {"groupBy": "encoding.value.name", "groupAgg": "mean", "groupArea": "stddev"}
-    assert len(panels) == 5 and all(by_encoding.items() <= panel.items() for panel in panels)
-    records = [dict(record(w, 1.0, protocol="sliding")) for w in (32, 64)]
-    curves = curves_of([*records, dict(positions())], {})
-    rows = [row for of in by_axis(curves).values() for row in of.values()] + [summary(curves)]
-    tracked = {name for row in rows for name in row}
-    tracked |= {"eval/window", "eval/position", "train/loss", "train/tokens"}
-    for panel in panels:
-        drawn = [*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])]
-        assert set(drawn) <= tracked, panel["chartTitle"]
+    err = train(tmp_path / "run", fake_wandb.url, die)
+    assert err.count("\n") == 1
+    assert "Upload: wandb sync" in err

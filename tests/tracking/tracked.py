@@ -8,23 +8,26 @@ from typing import NamedTuple
 import yaml
 
 from posenc.core.paths import conf_dir
+from posenc.settings.tree import TrackingSettings
 from posenc.tracking import TrackedRun, build_tracker
 
 TRACKERS = ("tensorboard", "trackio", "wandb")
 CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "seed": 3}
 
 
-def shipped(name):
-    return yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
+def shipped(name, **changes):
+    """The settings of a tracker as its YAML has them, with changes."""
+    values = yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
+    return TrackingSettings.model_validate({**values, **changes})
 
 
-def begin(name, run, group="sweep-1", tags=("rope",), **keys):
-    """Start a tracker as shipped, but for `keys`."""
-    return build_tracker({**shipped(name), **keys}, TrackedRun(run.name, group, tags, CONFIG, run))
+def begin(name, run, group="sweep-1", tags=("rope",), **changes):
+    """Start a tracker as shipped, but for changes."""
+    return build_tracker(shipped(name, **changes), TrackedRun(run.name, group, tags, CONFIG, run))
 
 
-class Found(NamedTuple):
-    """What a tracker has of a run: (where, value) in order, and the names of everything."""
+class Stored(NamedTuple):
+    """What a tracker has of a run: (at, value) in order, and the names of everything."""
 
     losses: list[tuple[int, float]]
     windows: list[tuple[int, float]]
@@ -32,15 +35,26 @@ class Found(NamedTuple):
     names: set[str]
 
 
-def found(name, run):
-    points = [*{"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name](run)]
+class Point(NamedTuple):
+    at: int
+    name: str
+    value: float
+
+
+def stored(name, run):
+    """Read what a tracker has of a run."""
+    read = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name]
+    points = list(read(run))
 
     def curve(metric):
-        return [(at, round(value, 4)) for at, which, value in points if which == metric]
+        return [(point.at, round(point.value, 4)) for point in points if point.name == metric]
 
-    positions = [at for at, _ in curve("eval/positions/nats-by-position")]
-    names = {which for _, which, _ in points}
-    return Found(curve("train/loss"), curve("eval/fixed-target/nats"), positions, names)
+    return Stored(
+        losses=curve("train/loss"),
+        windows=curve("eval/fixed-target/nats"),
+        positions=[at for at, _ in curve("eval/positions/nats-by-position")],
+        names={point.name for point in points},
+    )
 
 
 def _tensorboard(run):
@@ -50,20 +64,23 @@ def _tensorboard(run):
         events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
         for tag in events.Tags()["scalars"]:
             # sorted: the files' names hold seconds, and here several are of one second
-            yield from sorted((e.step, tag, e.value) for e in events.Scalars(tag))
+            yield from sorted(Point(event.step, tag, event.value) for event in events.Scalars(tag))
 
 
 def _trackio(run):
     from trackio.sqlite_storage import SQLiteStorage
 
     for row in SQLiteStorage.get_logs("posenc", run.name):
-        yield from ((row["step"], *item) for item in row.items())
+        for name, value in row.items():
+            yield Point(row["step"], name, value)
 
 
 def _wandb(run):
-    for row in (row for directory in offline_runs(run) for row in history(directory)):
-        at = row.get("eval/window", row.get("eval/position", row["_step"]))
-        yield from ((at, name.split("._type")[0], value) for name, value in row.items())
+    for directory in offline_runs(run):
+        for row in history(directory):
+            at = row.get("eval/window", row.get("eval/position", row["_step"]))
+            for name, value in row.items():
+                yield Point(at, name.split("._type")[0], value)
 
 
 def offline_runs(run):
@@ -74,10 +91,10 @@ def offline_runs(run):
 
 def contents(directory):
     """Every entry of a W&B run's file, read by wandb's own reader."""
-    asked = [f"{sysconfig.get_path('scripts')}/wandb", "leet", "inspect", "--json", str(directory)]
-    said = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in said.splitlines() if line.strip()]
+    command = [f"{sysconfig.get_path('scripts')}/wandb", "leet", "inspect", "--json", str(directory)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in output.splitlines() if line.strip()]
 
 
 def history(directory):
-    return [line["history"]["item"] for line in contents(directory) if line["type"] == "history"]
+    return [entry["history"]["item"] for entry in contents(directory) if entry["type"] == "history"]

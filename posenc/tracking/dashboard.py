@@ -1,0 +1,114 @@
+"""Build the W&B workspace that compares encodings (`posenc dashboard`)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import run_interruptible, say
+from posenc.core.errors import RunError, UserError
+from posenc.core.paths import conf_dir, output_file
+from posenc.evaluation.protocols import protocol_names
+from posenc.report import captions
+from posenc.results.settings import own_yaml, parse_multiple
+from posenc.tracking import refuse_without
+from posenc.tracking.curves import POSITION, WINDOW
+from posenc.tracking.tracker import reason
+from posenc.tracking.wandb import has_key, host, load_wandb, user_settings
+
+NAME = "posenc: encodings by context"
+MOST_RUNS = 200  # W&B would show ten
+SECONDS = 10.0  # to ask the server
+
+
+@dataclass(frozen=True)
+class View:
+    """What the workspace shows."""
+
+    project: str
+    protocol: str  # `fixed-target+yarn` with a test-time extension
+    multiple: str  # of T, such as `8x`: the bars are there
+
+
+def make_dashboard(
+    entity: str | None, project: str | None, protocol: str, length: str, out: str | None
+) -> None:
+    """Save the workspace, with bars at `length` times T, and print its address; or write its JSON to `out`.
+
+    Raises UserError for wrong names, RunError if the server does not take it.
+    """
+    refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
+    multiple = captions.length(parse_multiple(length, "--length"))
+    if protocol.partition("+")[0] not in protocol_names():
+        raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
+    view = View(project or _default_project(), protocol, multiple)
+    owner = entity or user_settings().entity
+    if out is not None:
+        _write(build_workspace(owner or "ENTITY", view), output_file("--out", out))
+        say(f"written: {out}; nothing was sent")
+        return
+    if not has_key():
+        hint = "run `wandb login`, which says where to get one; --out needs none"
+        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
+    print(_send(owner, view))
+
+
+def _default_project() -> str:
+    project = user_settings().project
+    if project is not None:
+        return str(project)
+    return str(own_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
+
+
+def _write(workspace: Any, file: Path) -> None:
+    text = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    write_text_atomic(file, text + "\n")
+
+
+def _send(owner: str | None, view: View) -> str:
+    """Save the workspace on the server and return its address. Raises RunError."""
+
+    def save() -> str:
+        api = load_wandb().Api(timeout=int(SECONDS))
+        workspace = build_workspace(owner or api.default_entity, view)
+        workspace.save()
+        return str(workspace.url)
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return run_interruptible(save, limit=SECONDS)
+    except Exception as error:
+        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
+        hint = "--out FILE keeps what would be sent"
+        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
+
+
+def build_workspace(entity: str, view: View) -> Any:
+    """Build a workspace grouped by encoding: curves by window, bars at the multiple, bands over seeds."""
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+
+    grouping: dict[str, Any] = {
+        "max_runs_to_show": MOST_RUNS,
+        "groupby": wr.Config("encoding.name"),
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+    }
+    protocol, multiple = view.protocol, view.multiple
+    nats = f"eval/{protocol}/nats"
+    by_position = "eval/positions/nats-by-position"
+    title = f"{protocol}: nats per token"
+    panels: Any = [
+        wr.LinePlot(title=f"{title} by window", x=WINDOW, y=[nats], log_x=True, **grouping),
+        wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **grouping),
+        wr.BarPlot(title=f"{title} at {multiple}", metrics=[f"{nats}@{multiple}"], **grouping),
+        wr.BarPlot(title=f"{title} at 1x", metrics=[f"{nats}@1x"], **grouping),
+        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **grouping),
+    ]
+    section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
+    settings = ws.WorkspaceSettings(max_runs=MOST_RUNS)
+    return ws.Workspace(entity=entity, project=view.project, name=NAME, sections=[section], settings=settings)

@@ -1,0 +1,67 @@
+"""Track with trackio: a database on this machine, no account. Look: `trackio show`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.tracking.curves import Row
+from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
+
+REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # environment: where trackio sends to, if anywhere
+
+
+class TrackioTracker(BaseTracker):
+    """A run in trackio's own database (TRACKIO_DIR); steps are training steps, windows and positions."""
+
+    label = "trackio"
+
+    def __init__(self, run: TrackedRun, *, project: str, group: str | None, tags: list[str]) -> None:
+        import trackio
+        import trackio.run
+
+        super().__init__(run, "trackio")
+        if not any(os.environ.get(name) for name in REMOTE):
+            # it would ask the hub for the user's name, which may take long where there is no network
+            vars(trackio.run)["_get_default_namespace"] = lambda: None
+        all_tags = list(dict.fromkeys([*run.tags, *tags]))
+        with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
+            self._run: Any = trackio.init(
+                project=project,
+                name=run.name,
+                group=group or self.state.group,
+                config={**run.config, "tags": all_tags},
+                resume="allow" if self.resumed else "never",
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
+        if self._run.id != self.state.id:  # new, or the database was deleted, or another one is used
+            self.state = TrackerState(self._run.id, self.state.group)
+        self.save()
+
+    @staticmethod
+    def check(settings: Mapping[str, Any]) -> None:
+        """Raise UserError for a name that trackio does not take."""
+        project = settings["project"]
+        are_allowed = all(character.isalnum() or character in "-_ " for character in project)
+        if not project or not are_allowed or project != project.strip():
+            allowed = "letters, digits, - _ and blanks inside"
+            raise UserError("tracking.project", project, "trackio does not take this name", allowed=allowed)
+
+    def send(self, row: Row, axis: str, at: int) -> None:
+        self._run.log(row, step=at)
+
+    def end(self, status: str) -> None:
+        """Wait until the database has everything. A run has no state there: how else it ended is an alert."""
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            if status != "finished":
+                step = max(self.state.step, 0)
+                self._run.alert(f"run {status}", level=trackio.AlertLevel.WARN, step=step)
+            self._run.finish()
