@@ -1,6 +1,6 @@
 """Write files that are whole or absent after a crash: under another name, synced, renamed.
 
-Also the locks of files, and what to raise when the disk refuses.
+Locks of files, free space, and the errors of a disk that refuses are here too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from filelock import FileLock
 from posenc.core.errors import RunError
 
 CONTINUES = "what was saved before is intact; the same command continues once it can be written"
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_LOCK_ERRNOS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+LONGEST_STEM = 100  # characters of a temporary name; file systems take 255 bytes
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """Write a file that has the old or the new content, also after a power cut; RunError where it cannot."""
-    temporary = path.with_name(f".{path.name[:100]}.posenc-{secrets.token_hex(8)}.tmp")
+    """Write a file that has the old or the new content, also after a power cut. Raises RunError."""
+    temporary = path.with_name(f".{path.name[:LONGEST_STEM]}.posenc-{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -102,25 +103,28 @@ def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
 
 def free_bytes(path: Path) -> int:
     """Return the bytes free where `path` is or would be."""
-    return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
 
 
 def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
     """Raise RunError with path, needed and free bytes if `what` does not fit where `path` is."""
     if free_bytes(path) < needed:
-        raise RunError(f"not enough room in {path} for {what}", hint=_sizes(path, needed, hint))
+        raise RunError(f"not enough room in {path} for {what}", hint=_with_sizes(hint, path, needed))
 
 
 def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint: str = "") -> RunError:
     """Return the error for a file system that refuses; for a full disk with the bytes needed and free."""
-    if error.errno in NO_LOCKS:
+    if error.errno in NO_LOCK_ERRNOS:
         problem = f"the file system of {path} has no locks, and two writers would not notice each other"
         return RunError(problem, hint="put it on another one: runs_dir=FOLDER, POSENC_CACHE=FOLDER")
-    if error.errno in FULL:
-        hint = _sizes(path, needed, hint)
+    if error.errno in FULL_DISK_ERRNOS:
+        hint = _with_sizes(hint, path, needed)
     return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint)
 
 
-def _sizes(path: Path, needed: int | None, hint: str) -> str:
-    asked = "" if needed is None else f"needed: {needed:,} bytes; "
-    return f"{asked}free: {free_bytes(path):,} bytes\n{hint}"
+def _with_sizes(hint: str, path: Path, needed: int | None) -> str:
+    sizes = f"free: {free_bytes(path):,} bytes"
+    if needed is not None:
+        sizes = f"needed: {needed:,} bytes; {sizes}"
+    return f"{sizes}\n{hint}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -14,16 +13,15 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
-CLEAR = "\r\x1b[K"  # back to the beginning of the line, which goes
 PROGRESS = "POSENC_PROGRESS"  # environment variable: seconds between two lines; more in the jobs of a sweep
 UNINTERRUPTIBLE_THREAD = "posenc: a library at work"  # the name of a thread that may outlive the command
 T = TypeVar("T")
 
 
-def say(text: str, end: str = "\n") -> None:
+def say(text: str) -> None:
     """Print one plain line on stderr; a terminal that is gone, or `2>&1 | head`, must not end a run."""
     with suppress(OSError):
-        print(text, file=sys.stderr, end=end, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:
@@ -31,41 +29,99 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
 
 
-class Progress:
-    """How far a task is, with the time left: one line that changes in a terminal, else one now and then."""
+# --- Progress
+
+
+@contextmanager
+def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
+    """Show how far a task is: one line that changes in a terminal, else one now and then."""
+    if sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+        line: ProgressLine = _TerminalLine(label, total)
+    else:
+        line = _LogLines(label, total)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+shown = progress_line
+
+
+class ProgressLine:
+    """How far a task is, with the time left."""
 
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
-        self.seconds, self.terminal = float(os.environ.get(PROGRESS, "5")), sys.stderr.isatty()
-        self.printed = time.monotonic()
+        self.label = label
+        self.total = total
         self.begin(0)
 
     def begin(self, done: int) -> None:
         """Set what was done before; the time left is estimated from what follows."""
-        self.first, self.began = done, time.monotonic()
+        self._done_before = done
+        self._began = time.monotonic()
 
     def update(self, done: int, text: str) -> None:
         """Report how much is done, with a plain text."""
-        now, line = time.monotonic(), f"{self.label} {done}/{self.total}  {text}"
-        if done > self.first:
-            pace = (now - self.began) / (done - self.first)
-            line += f"  {clock(pace * (self.total - done))} left"
-        if self.terminal:
-            say(CLEAR + line[: shutil.get_terminal_size().columns - 1], end="")
-        elif now - self.printed >= self.seconds or done >= self.total:
-            self.printed = now
-            say(line)
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+    def _text(self, done: int, text: str) -> str:
+        """Return `training 25/100  loss 1.234  2:05 left`."""
+        line = f"{self.label} {done}/{self.total}  {text}"
+        new = done - self._done_before
+        if new <= 0:
+            return line
+        seconds_each = (time.monotonic() - self._began) / new
+        return f"{line}  {clock(seconds_each * (self.total - done))} left"
 
 
-@contextmanager
-def shown(label: str, total: int) -> Iterator[Progress]:
-    """Show progress up to `total`."""
-    progress = Progress(label, total)
-    try:
-        yield progress
-    finally:
-        if progress.terminal:
-            say(CLEAR, end="")
+class _LogLines(ProgressLine):
+    """Print a line now and then, for pipes and files: a Slurm user reads them while the job runs."""
+
+    def __init__(self, label: str, total: int) -> None:
+        super().__init__(label, total)
+        self._seconds_between = float(os.environ.get(PROGRESS, "5"))
+        self._printed = time.monotonic()
+
+    def update(self, done: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._printed >= self._seconds_between or done >= self.total:
+            self._printed = now
+            say(self._text(done, text))
+
+
+class _TerminalLine(ProgressLine):
+    """Draw one line again and again with rich, which also keeps what others print above it."""
+
+    def __init__(self, label: str, total: int) -> None:
+        super().__init__(label, total)
+        from rich.console import Console
+        from rich.progress import Progress, TextColumn
+        from rich.table import Column
+
+        console = Console(stderr=True)
+        column = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+        # drawn when there is news: a thread of rich's own could hold a lock when a signal strikes
+        self._progress = Progress(column, console=console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", total=total)
+        with suppress(OSError):
+            self._progress.start()
+
+    def update(self, done: int, text: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            self._progress.update(
+                self._task, completed=done, description=self._text(done, text), refresh=True
+            )
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._progress.stop()
+
+
+# --- Library calls
 
 
 def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T:

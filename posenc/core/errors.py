@@ -6,16 +6,18 @@ import difflib
 import re
 from collections.abc import Iterable
 
-LONGEST_VALUE = 200  # characters printed of a value, which may be a stranger's or a slip
+LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
 LONGEST_LINE = 600  # of any other line; the list of all encodings has 350
+LONGEST_NAME = 60  # of a part of a file name
+CLOSE_ENOUGH = 0.5  # of difflib's ratio, for a suggestion
 
 
 def visible(text: object) -> str:
     """Return one line in which unprintable characters (control, direction) are escapes (`\\n`, `\\x1b`)."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def plural(count: int, noun: str) -> str:
@@ -25,19 +27,20 @@ def plural(count: int, noun: str) -> str:
 
 def safe_name(text: str) -> str:
     """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to 60 characters."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:60] or "_"
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME] or "_"
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like `word`, ignoring case, or None if nothing is close."""
-    folded = {choice.casefold(): choice for choice in choices}
-    found = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
-    return folded[found[0]] if found else None
+    by_folded = {choice.casefold(): choice for choice in choices}
+    closest = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=CLOSE_ENOUGH)
+    return by_folded[closest[0]] if closest else None
 
 
 class UserError(Exception):
@@ -48,7 +51,10 @@ class UserError(Exception):
     def __init__(
         self, key: str, value: object, problem: str, *, allowed: Iterable[object] | str = (), hint: str = ""
     ) -> None:
-        self.key, self.value, self.problem, self.hint = key, value, problem, hint
+        self.key = key
+        self.value = value
+        self.problem = problem
+        self.hint = hint
         choices = [] if isinstance(allowed, str) else [str(choice) for choice in allowed]
         self.allowed = ", ".join(choices) or str(allowed or "")
         self.nearest = None if value is None else nearest(str(value), choices)
@@ -64,11 +70,16 @@ class UserError(Exception):
 
     def text(self) -> str:
         """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
-        value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
-        problem = f"{_clipped(self.key, LONGEST_VALUE)}{value}: {self.problem}"
-        allowed = f"allowed: {visible(self.allowed)}" if self.allowed else ""
-        close = f"did you mean: {visible(self.nearest)}" if self.nearest is not None else ""
-        return _screen(problem, f"{allowed}\n{close}\n{self.hint}")
+        subject = _clipped(self.key, LONGEST_VALUE)
+        if self.value is not None:
+            subject += f"={_clipped(self.value, LONGEST_VALUE)}"
+        hints = []
+        if self.allowed:
+            hints.append(f"allowed: {visible(self.allowed)}")
+        if self.nearest is not None:
+            hints.append(f"did you mean: {visible(self.nearest)}")
+        hints.append(self.hint)
+        return _screen(f"{subject}: {self.problem}", "\n".join(hints))
 
 
 class RunError(Exception):
@@ -77,7 +88,8 @@ class RunError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, *, hint: str = "") -> None:
-        self.problem, self.hint = problem, hint
+        self.problem = problem
+        self.hint = hint
         super().__init__(self.text())
 
     def text(self) -> str:
@@ -85,11 +97,15 @@ class RunError(Exception):
         return _screen(self.problem, self.hint)
 
 
-def _clipped(text: object, most: int = LONGEST_LINE) -> str:
-    shown = visible(text)
-    return shown if len(shown) <= most else f"{shown[: most - 60]} ... {shown[-50:]}"
+def _clipped(text: object, longest: int = LONGEST_LINE) -> str:
+    """Return a visible line; of one that is too long the beginning and the end."""
+    line = visible(text)
+    if len(line) <= longest:
+        return line
+    return f"{line[: longest - 60]} ... {line[-50:]}"
 
 
 def _screen(problem: str, hint: str) -> str:
+    """Return `error: problem`, and below it the lines of the hint, indented."""
     lines = [f"error: {problem}", *(f"  {line}" for line in hint.split("\n") if line)]
-    return "\n".join(map(_clipped, "\n".join(lines).split("\n")))
+    return "\n".join(_clipped(line) for text in lines for line in text.split("\n"))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
-A_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
-BUSY = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
+ONE_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
+BUSY_STATES = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
 SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
 log = logging.getLogger(__name__)
 
@@ -32,26 +32,29 @@ log = logging.getLogger(__name__)
 def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
     free = [psutil.virtual_memory().available]
-    own = _found(root / "proc/self/cgroup", r"^0::/(.*)$") or ""
-    for inside in (PurePosixPath(own), *PurePosixPath(own).parents):
-        folder = root / "sys/fs/cgroup" / inside
-        limit, used = (_found(folder / name, r"^(\d+)$") for name in ("memory.max", "memory.current"))
+    control_group = PurePosixPath(_read_match(root / "proc/self/cgroup", r"^0::/(.*)$") or "")
+    for group in (control_group, *control_group.parents):
+        folder = root / "sys/fs/cgroup" / group
+        limit = _read_match(folder / "memory.max", r"^(\d+)$")
+        used = _read_match(folder / "memory.current", r"^(\d+)$")
         if limit is not None and used is not None:
-            cached = _found(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"  # given back first
+            # the file cache counts as used, and is given back first
+            cached = _read_match(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"
             free.append(max(0, int(limit) - int(used) + int(cached)))
     return min(free)
 
 
-def _found(path: Path, pattern: str) -> str | None:
+def _read_match(path: Path, pattern: str) -> str | None:
+    """Return the first group of a pattern in a file; None without a match or a file."""
     try:
-        found = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
+        match = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
+    """Wait until the device has done all its work."""
     if device.type != "cpu":
         import torch
 
@@ -60,7 +63,7 @@ def wait_for(device: torch.device) -> None:
 
 @cache
 def compiler_works(device: torch.device) -> bool:
-    """Whether torch.compile works for the device here: tried once. If not, a warning says why."""
+    """Tell whether torch.compile works for the device here, by one trial. If not, a warning says why."""
     import torch
 
     # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
@@ -79,10 +82,10 @@ def peak_memory(device: torch.device) -> int:
         import torch
 
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "linux":  # where getrusage's begins with what the parent held, and psutil has none
-        found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-        if found:
-            return int(found[1]) * 1024
+    if sys.platform == "linux":  # there getrusage begins with what the parent held, and psutil has no peak
+        kilobytes = _read_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
+        if kilobytes:
+            return int(kilobytes) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
@@ -97,11 +100,12 @@ def usable_cores() -> int:
 
 
 def threads_for(weights: int, cores: int) -> int:
-    """Return the threads of one of several jobs, by its model's size: the most tokens for the machine in all.
+    """Return the threads of one of several jobs by its model's size, so that all of them train fastest.
 
-    Not by what is free: a job's sums come out in the same order whatever runs beside it.
+    It does not look at what is free: a job's sums come out in the same order whatever runs beside it.
     """
-    return min(cores, 1 if weights < SMALL_MODEL else 4)
+    threads = 1 if weights < SMALL_MODEL else 4
+    return min(cores, threads)
 
 
 @dataclass(frozen=True)
@@ -113,41 +117,55 @@ class Load:
 
     @property
     def free(self) -> int:
-        """Return how many cores others leave, one at least."""
+        """Return how many cores others leave, at least one."""
         return max(1, int(self.cores - self.others + 0.5))
 
     def note(self, threads: int) -> str | None:
-        """Say what is left for so many threads, if a core's worth of what they would use is taken."""
-        # others would use more than they get, where they leave less than one core
-        wanted = threads + self.others / min(1.0, max(self.cores - self.others, 0.05))
-        if wanted - self.cores < A_CORE:
+        """Say what speed so many threads will have, if others take a core's worth of what they would use."""
+        # where others leave less than one core, they would use more than they get
+        left = max(self.cores - self.others, 0.05)
+        demand = threads + self.others / min(1.0, left)
+        if demand - self.cores < ONE_CORE:
             return None
+        speed = max(0.1, round(self.cores / demand, 1))
         busy = f"other processes keep {self.others:.1f} of {self.cores} cores busy"
-        return f"{busy}: expect about {max(0.1, round(self.cores / wanted, 1)):.0%} of the usual speed"
+        return f"{busy}: expect about {speed:.0%} of the usual speed"
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The counters of the machine at one time."""
+
+    at: float  # seconds of the clock
+    others: float  # CPU seconds of other processes on our cores, since the machine started
+    cores: int
 
 
 class LoadMeter:
-    """Watch the machine between two readings of counters, which cost nothing."""
+    """Measure the load between two readings of the kernel's counters, which cost nothing."""
 
     def __init__(self) -> None:
-        self._began = self._counters()
+        self._last = self._read()
 
     @staticmethod
-    def _counters() -> tuple[float, float, int]:
-        """Return seconds of the clock, CPU seconds of others on our cores, and how many cores these are."""
-        every = psutil.cpu_times(percpu=True)
-        ours = getattr(psutil.Process(), "cpu_affinity", lambda: range(len(every)))()
-        mine = [one for i, one in enumerate(every) if i in ours]
-        busy = sum(getattr(one, kind, 0.0) for one in mine for kind in BUSY)
-        return time.monotonic(), busy - sum(os.times()[:4]), len(mine)
+    def _read() -> _Reading:
+        cores = psutil.cpu_times(percpu=True)
+        binding = getattr(psutil.Process(), "cpu_affinity", None)  # not on macOS
+        our_numbers = range(len(cores)) if binding is None else binding()
+        our_cores = [core for number, core in enumerate(cores) if number in our_numbers]
+        busy = sum(getattr(core, state, 0.0) for core in our_cores for state in BUSY_STATES)
+        own = sum(os.times()[:4])  # with the children that have ended
+        return _Reading(time.monotonic(), busy - own, len(our_cores))
 
     def load(self, least: float = SHORTEST) -> Load | None:
         """Return the others' load since it was read last; None before `least` seconds."""
-        if time.monotonic() - self._began[0] < least:
+        last = self._last
+        if time.monotonic() - last.at < least:
             return None
-        (began, before, _), self._began = self._began, self._counters()
-        now, after, cores = self._began
-        return Load(cores, min(max(0.0, (after - before) / (now - began)), float(cores)))
+        now = self._read()
+        self._last = now
+        others = (now.others - last.others) / (now.at - last.at)
+        return Load(now.cores, min(max(0.0, others), float(now.cores)))
 
 
 @cache
@@ -159,5 +177,6 @@ def load_meter() -> LoadMeter:
 def say_load(threads: int) -> None:
     """Say in one line what other processes leave for so many threads, if they take a core's worth."""
     load = load_meter().load()
-    if load is not None and (note := load.note(threads)):
+    note = None if load is None else load.note(threads)
+    if note:
         say(note)
