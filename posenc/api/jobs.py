@@ -128,7 +128,7 @@ def _tokenizer(given: Any) -> dict[str, Any]:
         return {"tokenizer": "bytes"}
     if isinstance(given, str | os.PathLike):
         return {"tokenizer": "hf", "tokenizer.path": str(given)}
-    settings = given if isinstance(given, Mapping) else kept_tokenizer(given)
+    settings = given if isinstance(given, Mapping) else kept_tokenizer(given).plain()
     parameters = {f"tokenizer.{key}": value for key, value in settings.items() if key != "name"}
     return {"tokenizer": settings["name"], **parameters}
 

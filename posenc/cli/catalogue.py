@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from posenc.core.errors import visible
 from posenc.core.paths import cache_dir
 from posenc.core.signature import parameters_of
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
+from posenc.data.corpus import BYTES
 from posenc.data.token_cache import entry_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
 from posenc.report.terminal import terminal_width
@@ -118,15 +120,17 @@ def print_corpora(as_json: bool) -> None:
     """Print every corpus of `conf/data` and of installed packages."""
     rows = list_corpora()
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("data=", "what it is, licence", "size", "network"):
         table.add_column(name, no_wrap=name in ("data=", "size", "network"))
     for row in rows:
-        about = f"{row['description']} ({row['licence'] or 'no licence given'})"
-        network = "no" if not row["network"] else "cached" if row["cached"] else "needed"
-        table.add_row(*map(escape, (row["name"], about, row["size"], network)))
+        about = f"{row.description} ({row.licence or 'no licence given'})"
+        network = "no"
+        if row.network:
+            network = "cached" if row.cached else "needed"
+        table.add_row(*map(escape, (row.name, about, row.size, network)))
     Console().print(table)
     print(f"cache: {visible(cache_dir())}")
 
@@ -134,18 +138,18 @@ def print_corpora(as_json: bool) -> None:
 def print_info(line: CommandLine, as_json: bool) -> None:
     """Print sizes, splits, fingerprint and what lengths fit. Raises UserError, RunError."""
     settings = _settings(line)
-    _print_facts(read_facts(settings.data.plain()), settings.context_length, as_json)
+    _print_facts(read_facts(settings.data), settings.context_length, as_json)
 
 
 def prepare_and_print(line: CommandLine) -> None:
     """Fetch and tokenise the corpus that the overrides choose. Raises UserError, RunError."""
     settings = _settings(line)
-    facts = read_facts(settings.data.plain())
+    facts = read_facts(settings.data)
     _print_facts(facts, settings.context_length)
     # the trigram beside fixed-target reads bytes
-    tokenizers = {one["name"]: one for one in ({"name": "bytes"}, settings.tokenizer.plain())}
-    for name, chosen in tokenizers.items():
-        store = prepare(settings.data.plain(), chosen, facts=facts)
+    tokenizers = {tokenizer.name: tokenizer for tokenizer in (BYTES, settings.tokenizer)}
+    for name, tokenizer in tokenizers.items():
+        store = prepare(settings.data, tokenizer, facts=facts)
         count, size = len(store.tokens), sum(map(sum, facts.sizes.values()))
         say(f"tokenised: {count:,} tokens of {name}, {size / count:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")

@@ -57,7 +57,7 @@ def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
         key = cost_key(job.run_settings)
         if key not in by_cost:
             by_cost[key] = estimate(job)
-        job.facts.loaded = None  # the documents of all jobs at once may be gigabytes
+        job.facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, by_cost[key], state))
     return _print(jobs)
@@ -65,8 +65,7 @@ def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
 
 def _check_corpus_is_here(data: DataSettings) -> None:
     """Raise RunError for a corpus that would have to be fetched."""
-    plain = data.plain()
-    if is_streamed(plain) and known_figures(pinned_identity(plain)) is None:
+    if is_streamed(data) and known_figures(pinned_identity(data)) is None:
         problem = f"data={data.name} is not here yet, and a dry run fetches nothing"
         raise RunError(problem, hint=f"posenc data prepare data={data.name}")
 

@@ -45,9 +45,6 @@ def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
         line.close()
 
 
-shown = progress_line
-
-
 class ProgressLine:
     """How far a task is, with the time left."""
 

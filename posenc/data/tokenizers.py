@@ -38,8 +38,8 @@ Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]  # ids, and bytes of 
 class TrainingText(Protocol):
     """A corpus that a tokenizer is trained on."""
 
-    train_fingerprint: str
-
+    @property
+    def train_fingerprint(self) -> str: ...
     def read(self) -> list[Document]: ...
 
 

@@ -87,8 +87,7 @@ def estimate(job: Job) -> Estimate:
     assert training is not None
     settings, shape = job.run_settings, job.shape
     store = store_of_lengths(job.facts, settings.tokenizer)
-    plant = None if settings.data.plant is None else settings.data.plant.plain()
-    model = build_outline(settings, shape, vocabulary(plant, store))
+    model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model)["total"]
     length = settings.context_length
     batch_tokens = training.batch_windows * length
@@ -167,7 +166,7 @@ def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenS
     if tokenizer.name == "bpe":  # building it would train it, and keep it
         vocab_size = int(tokenizer.parameters["vocab_size"])
     else:
-        vocab_size = build_tokenizer(tokenizer.plain(), facts).vocab_size
+        vocab_size = build_tokenizer(tokenizer, facts).vocab_size
     bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
     splits: dict[str, Split] = {}
     start = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from posenc.core.console import say, shown
+from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.data import TokenStore, check_lengths, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, plan_cells
@@ -28,12 +28,12 @@ from posenc.running.locks import is_held, locked
 from posenc.running.run_directory import put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.stored_run import load_model
-from posenc.settings.tree import NONE, RunSettings
+from posenc.settings.tree import NONE, RunSettings, TokenizerSettings
 from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
-BYTES = {"name": "bytes"}  # the tokenizer that a reference needs
+BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
         checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
-        plant = None if trained.data.plant is None else trained.data.plant.plain()
-        model = load_model(trained, job.shape, checkpoint, vocabulary(plant, corpus.store))
+        model = load_model(trained, job.shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
         # this process did not train it, so its peak is unknown
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
         records = measure(job, model, corpus, facts, stop, newer=False)
@@ -112,7 +111,7 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
         encoding = spoken_name(job.settings.encoding.plain())
         tags = [str(encoding), job.settings.experiment_name]
         run = TrackedRun(job.directory.name, group, tags, job.settings.plain(), job.directory)
-        tracker = build_tracker(job.tracking.plain(), run)
+        tracker = build_tracker(job.tracking, run)
     status = "finished"
     try:
         yield tracker
@@ -129,8 +128,8 @@ def tokenised(job: Job, context_length: int | None = None) -> Corpus:
     The bytes that a reference needs come now: hours later the text may be out of reach, or changed.
     """
     processes = current()
-    data, evaluation = job.data.plain(), job.evaluation
-    store = processes.in_turn(lambda: prepare(data, job.tokenizer.plain(), facts=job.facts))
+    data, evaluation = job.data, job.evaluation
+    store = processes.in_turn(lambda: prepare(data, job.tokenizer, facts=job.facts))
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
     if not evaluation.measures_headline or not job.is_own_text:
@@ -165,7 +164,7 @@ def _cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) 
     tries = evaluation.tries if extension is not None else 0
     cells = plan_cells(context, request, evaluation.protocols)
     done = itertools.count(1)
-    with shown("evaluating", len(cells) + tries * len(request.lengths.beyond_training)) as bar:
+    with progress_line("evaluating", len(cells) + tries * len(request.lengths.beyond_training)) as bar:
 
         def on_cell(record: Record, was_stored: bool) -> None:
             text = _cell_text(record, evaluation.split)
@@ -241,6 +240,6 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
 
 def targets_of(job: Job) -> set[tuple[str, str]]:
     """Return the (protocol, hash of its targets) of everything that the job measures."""
-    store = prepare(job.data.plain(), job.tokenizer.plain(), facts=job.facts)
+    store = prepare(job.data, job.tokenizer, facts=job.facts)
     request = request_of(job, store)
     return {(protocol.name, protocol.plan(request).hash) for protocol in job.evaluation.protocols}

@@ -59,16 +59,16 @@ def plan_given_model(given: GivenModel) -> Job:
     check_name("name", given.name)
     folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
     check_runs_dir(given.runs_dir, folder, writing=True)
-    data = DataSettings.model_validate(absolute_data(given.data.plain()))
-    tokenizer = TokenizerSettings.model_validate(absolute_tokenizer(given.tokenizer.plain()))
+    data = absolute_data(given.data)
+    tokenizer = absolute_tokenizer(given.tokenizer)
     facts = inspect(
-        data.plain(),
-        tokenizer.plain(),
+        data,
+        tokenizer,
         splits=evaluation.splits,
         needed_tokens=evaluation.lengths.longest + 1,
         context_length=None,
     )
-    encoder = build_tokenizer(tokenizer.plain(), facts)
+    encoder = build_tokenizer(tokenizer, facts)
     length = model.shape.train_length
     if not model.has_known_weights:
         model.vocab_size = encoder.vocab_size
@@ -99,14 +99,14 @@ def plan_given_model(given: GivenModel) -> Job:
     )
 
 
-def kept_tokenizer(given: Any) -> dict[str, Any]:
+def kept_tokenizer(given: Any) -> TokenizerSettings:
     """Return the settings that read a tokenizer of `tokenizers`, `transformers` or a run, kept in the cache.
 
     Raises UserError for anything else.
     """
     if isinstance(given, Tokenizer):
         if given.definition is None:
-            return {"name": given.name}
+            return TokenizerSettings(name=given.name)
         return _in_cache(given.definition)
     library = getattr(given, "backend_tokenizer", given)  # of transformers
     if not hasattr(library, "to_str"):
@@ -115,7 +115,7 @@ def kept_tokenizer(given: Any) -> dict[str, Any]:
     return _in_cache(library.to_str())
 
 
-def _in_cache(definition: str) -> dict[str, Any]:
+def _in_cache(definition: str) -> TokenizerSettings:
     """Write a tokenizer.json into the cache; return the settings that read it."""
     digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
     path = cache_dir() / "tokenizers" / f"given-{digest}.json"

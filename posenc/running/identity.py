@@ -51,7 +51,7 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
     if (
         settings.tokenizer.name == "hf"
     ):  # its file may change under the same name; bpe follows from the corpus
-        identity["tokenizer"] = build_tokenizer(settings.tokenizer.plain(), facts).identity()
+        identity["tokenizer"] = build_tokenizer(settings.tokenizer, facts).identity()
     identity["corpus"] = facts.identity
     identity["code"] = code
     # eight digits: among 10,000 runs of one experiment two share them with a chance of one in a hundred

@@ -66,7 +66,7 @@ def check_jobs(composed: Jobs) -> list[CheckedJob]:
             raise error.within(position) from None
         else:
             if count > 1:  # the documents of all jobs at once may be gigabytes
-                job.facts.loaded = None
+                job.facts.release()
             checked.append(CheckedJob(entry, job))
     if not checked:
         raise refusals[0]

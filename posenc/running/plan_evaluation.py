@@ -14,7 +14,6 @@ from posenc.running.job import Job
 from posenc.running.stored_run import StoredRun, stored_run
 from posenc.settings.tree import (
     NONE,
-    DataSettings,
     EvalCommandSettings,
     EvalOverrides,
     EvalSettings,
@@ -37,16 +36,16 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     as_asked = filled_in(settings.eval, trained.eval)
     evaluation = resolve_evaluation(as_asked, trained.context_length, settings.extend)
     if trained.data.plant is not None:
-        check_plant(trained.data.plant.plain(), trained.context_length)
-    check_tokenizer(trained.tokenizer.plain())
+        check_plant(trained.data.plant, trained.context_length)
+    check_tokenizer(trained.tokenizer)
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)
-    check_tracking(settings.tracking.plain())
-    data = DataSettings.model_validate(absolute_data((settings.data or trained.data).plain()))
+    check_tracking(settings.tracking)
+    data = absolute_data(settings.data or trained.data)
     tokenizer = tokenizer_of(stored)
     facts = inspect(
-        data.plain(),
-        tokenizer.plain(),
+        data,
+        tokenizer,
         splits=evaluation.splits,
         needed_tokens=evaluation.lengths.longest + 1,
         context_length=None,
@@ -77,7 +76,7 @@ def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
     """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
     definition = stored.checkpoint.path / "tokenizer.json"
     if definition.is_file():
-        return TokenizerSettings.model_validate(stored_tokenizer(definition))
+        return stored_tokenizer(definition)
     return stored.settings.tokenizer
 
 

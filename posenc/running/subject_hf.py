@@ -204,7 +204,7 @@ def _tokenizer(asked: str | None, tokenizer: Any | None, path: str) -> Tokenizer
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         problem, hint = "has no tokenizer that can be read", "subject.tokenizer=bytes, or a tokenizer.json"
         raise UserError("subject.path", path, problem, hint=hint)
-    return TokenizerSettings.model_validate(kept_tokenizer(tokenizer))
+    return kept_tokenizer(tokenizer)
 
 
 def _identity(path: str, config: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import torch
 
-from posenc.core.console import say, shown
+from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.data import (
@@ -105,8 +105,7 @@ def _train_and_measure(
     job: Job, training: Training, corpus: Corpus, invocation: Invocation, stop: StopFlag
 ) -> Outcome:
     settings, directory, store = job.run_settings, job.directory, corpus.store
-    plant = None if settings.data.plant is None else settings.data.plant.plain()
-    model = build_model(settings, job.shape, vocabulary(plant, store))
+    model = build_model(settings, job.shape, vocabulary(settings.data.plant, store))
     if training.initial is not None:
         begin_with(training.initial, directory / "checkpoints", model)
     _log_notes(job, model, store)
@@ -155,7 +154,7 @@ def _train(
     # a sweep says it once for all of its jobs
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
-    with shown("training", training.steps) as bar:
+    with progress_line("training", training.steps) as bar:
 
         def on_resume(step: int) -> None:
             folder.drop_after(job.directory, step)
@@ -206,7 +205,7 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
 def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
     """Return where checkpoints go, how often, and what each says of where its weights come from."""
     settings = job.run_settings
-    tokenizer = build_tokenizer(settings.tokenizer.plain(), job.facts)
+    tokenizer = build_tokenizer(settings.tokenizer, job.facts)
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     provenance = Provenance(
         fingerprint=store.fingerprint,
@@ -231,5 +230,5 @@ def _sampler_of_length(settings: RunSettings, store: TokenStore) -> Callable[[in
     plant = settings.data.plant
     if plant is None:
         return lambda length: WindowSampler(store, length, settings.seed)
-    planted = plant_of(plant.plain(), store)
+    planted = plant_of(plant, store)
     return lambda length: PlantedSampler(store, length, settings.seed, planted)

@@ -178,7 +178,7 @@ def row_of(run: StoredRun) -> str:
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
     """Nats per token at each multiple of T."""
     train_length = run.settings.context_length
-    store = prepare(run.settings.data.plain(), run.settings.tokenizer.plain())
+    store = prepare(run.settings.data, run.settings.tokenizer)
     model = build_model(run.settings, run.shape, store.vocab_size)
     load_weights(run.checkpoint.path, model)
     alter(model.encoding)

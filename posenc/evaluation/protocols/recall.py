@@ -139,7 +139,7 @@ class Recall(Protocol[PlantedTexts]):
         """
         if request.plant is None:
             return no_texts(request)
-        plant = plant_of(request.plant.plain(), request.store)
+        plant = plant_of(request.plant, request.store)
         longest = request.lengths.longest
         candidates = np.maximum(0, request.document_lengths - longest)  # ends that a document has
         documents, places = choose(candidates, self.settings.recall.windows)
