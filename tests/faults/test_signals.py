@@ -13,7 +13,7 @@ import pytest
 import tiny
 from fake_runs import only_run, read_json, stamps
 
-from posenc.core.console import say, shown
+from posenc.core.console import progress_line, say
 from posenc.running import measure
 from posenc.running.report_error import report_error
 from posenc.running.run_directory import is_held, locked
@@ -218,7 +218,7 @@ def test_a_screen_that_is_gone_ends_no_training(monkeypatch, terminal):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", gone)
     say("a line")
-    with shown("training", 3) as progress:
+    with progress_line("training", 3) as progress:
         progress.begin(0)
         progress.update(3, "loss 1.2")
 
