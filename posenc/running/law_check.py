@@ -8,7 +8,7 @@ from typing import Any
 
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
-from posenc.core.console import shown
+from posenc.core.console import progress_line
 from posenc.core.errors import UserError, visible
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
@@ -65,7 +65,7 @@ def check_encodings(
     laws = [*LAWS] if like is None else [*LAWS, *COMPARED]
     checked: list[CheckedEncoding] = []
     refused: dict[str, UserError] = {}
-    with shown("checked", len(jobs)) as progress:
+    with progress_line("checked", len(jobs)) as progress:
         for number, job in enumerate(jobs):
             name = spoken_name(job.settings.encoding.plain()) or ""
             label = " ".join([name, *own_overrides(job, jobs)])

@@ -13,7 +13,7 @@ from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial
 from posenc.running.job import Job, Stage, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
-from posenc.settings.tree import DataSettings, RunSettings, TokenizerSettings
+from posenc.settings.tree import RunSettings
 from posenc.tracking import check_tracking
 
 
@@ -84,11 +84,11 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     stages = _stages_of(step)
     evaluation = resolve_evaluation(settings.eval, settings.context_length)
     _check_place(settings)
-    check_tracking(settings.tracking.plain())
-    check_tokenizer(settings.tokenizer.plain())
+    check_tracking(settings.tracking)
+    check_tokenizer(settings.tokenizer)
     check_positions_reach(step.outline, evaluation.lengths.longest)
     if settings.data.plant is not None:
-        check_plant(settings.data.plant.plain(), stages[0].length)  # pairs must fit the shortest windows
+        check_plant(settings.data.plant, stages[0].length)  # pairs must fit the shortest windows
     facts = _read_facts(settings, evaluation)
     resolved = _resolved(step.settings, evaluation)
     return CheckedTraining(
@@ -126,8 +126,8 @@ def _check_place(settings: RunSettings) -> None:
 def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
     """Return the corpus in figures. Raises UserError where it is too short for the evaluation."""
     facts = inspect(
-        settings.data.plain(),
-        settings.tokenizer.plain(),
+        settings.data,
+        settings.tokenizer,
         splits=evaluation.splits,
         needed_tokens=evaluation.lengths.longest + 1,
         context_length=settings.context_length,
@@ -141,8 +141,8 @@ def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
 def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
     """Return the settings as the run stores them: paths are absolute, the evaluation is complete."""
     return settings.with_changes(
-        data=DataSettings.model_validate(absolute_data(settings.data.plain())),
-        tokenizer=TokenizerSettings.model_validate(absolute_tokenizer(settings.tokenizer.plain())),
+        data=absolute_data(settings.data),
+        tokenizer=absolute_tokenizer(settings.tokenizer),
         eval=evaluation.settings,
     )
 

@@ -17,7 +17,7 @@ from posenc.model.decoder import Decoder
 from posenc.results.load import spoken_name
 from posenc.running.model_parts import StepPlan, build_model, check_step
 from posenc.settings.numbers import check_between
-from posenc.settings.tree import RunSettings
+from posenc.settings.tree import RunSettings, TokenizerSettings
 
 # Overrides that stand in the title of a table, or cost no time: they are not part of a row's name.
 NOT_IN_LABEL = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
@@ -83,7 +83,7 @@ def _make_case(label: str, settings: RunSettings, lengths: str) -> BenchCase:
     return BenchCase(
         label=label,
         step=step,
-        vocab_size=_vocab_size(settings.tokenizer.plain()),
+        vocab_size=_vocab_size(settings.tokenizer),
         windows=_windows(lengths, context_length, n_targets),
         n_targets=n_targets,
         eval_batch_tokens=settings.eval.batch_tokens,
@@ -104,9 +104,9 @@ def _windows(lengths: str, context_length: int, n_targets: int) -> list[int]:
     return windows
 
 
-def _vocab_size(tokenizer: dict[str, Any]) -> int:
+def _vocab_size(tokenizer: TokenizerSettings) -> int:
     """Return the size of the vocabulary; no tokenizer is trained for it. Raises UserError."""
     check_tokenizer(tokenizer)
-    if tokenizer["name"] == "bpe":
-        return int(tokenizer["vocab_size"])
+    if tokenizer.name == "bpe":
+        return int(tokenizer.parameters["vocab_size"])
     return build_tokenizer(tokenizer, None).vocab_size

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from posenc.core.console import shown
+from posenc.core.console import progress_line
 from posenc.core.errors import visible
 from posenc.core.machine import usable_cores
 from posenc.model.decoder import count_parameters
@@ -51,7 +51,7 @@ def measure_all(
         bases.setdefault(json.dumps(row.title()), row)
     by_table = sorted(rows, key=lambda row: list(bases).index(json.dumps(row.title())))
     documents = []
-    with shown("measured", len(rows)) as progress:
+    with progress_line("measured", len(rows)) as progress:
         for number, row in enumerate(by_table):
             progress.update(number, visible(f"{row.label} at {row.title()['context_length']}"))
             base = bases[json.dumps(row.title())]
