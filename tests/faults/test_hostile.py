@@ -44,10 +44,10 @@ CHANGES = [
     ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
     ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
     ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
-    ({"model.d_model": 2 * 10**9}, ["too large"]),
+    ({"model.d_model": 2 * 10**9}, ["config.yaml: model.d_model"]),
     ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
     ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
-    ({"seed": "evil"}, ["seed=evil"]),
+    ({"seed": "evil"}, ["config.yaml: seed"]),
     ({"experiment_name": "../../up"}, ["experiment_name"]),
 ]
 
