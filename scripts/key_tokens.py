@@ -59,13 +59,13 @@ def main() -> None:
     settings, length = stored.settings, stored.settings.context_length
     base = asked.base_length or length // 8
     facts = inspect(
-        settings.data.plain(),
-        settings.tokenizer.plain(),
+        settings.data,
+        settings.tokenizer,
         splits=[asked.split],
         needed_tokens=length + 1,
         context_length=None,
     )
-    store = prepare(settings.data.plain(), settings.tokenizer.plain(), facts=facts)
+    store = prepare(settings.data, settings.tokenizer, facts=facts)
     context = EvalContext(
         model=load_model(stored.settings, stored.shape, stored.checkpoint),
         context_length=length,
