@@ -13,7 +13,7 @@ from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation.protocols import protocol_names
-from posenc.report import captions
+from posenc.report.texts import length_text
 from posenc.results.settings import own_yaml, parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW
@@ -42,7 +42,7 @@ def make_dashboard(
     Raises UserError for wrong names, RunError if the server does not take it.
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    multiple = captions.length(parse_multiple(length, "--length"))
+    multiple = length_text(parse_multiple(length, "--length"))
     if protocol.partition("+")[0] not in protocol_names():
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
     view = View(project or _default_project(), protocol, multiple)
