@@ -126,10 +126,10 @@ def score_windows(
     is_best = np.zeros((count, n_targets), dtype=bool)
     batch_size = max(1, context.batch_tokens // inputs)
     for draw, pos in enumerate(draws):
-        left = np.arange(draw, count, len(draws))  # windows with these positions
-        while len(left):
+        unscored = np.arange(draw, count, len(draws))  # windows with these positions
+        while len(unscored):
             context.check_stop()
-            batch = left[:batch_size]
+            batch = unscored[:batch_size]
             tokens = np.stack([read(i)[-inputs - 1 :] for i in batch]).astype(np.int64)  # (B, inputs + 1)
             try:
                 losses, best = forward(context, torch.from_numpy(tokens), pos, encoding, n_targets, with_best)
@@ -139,7 +139,7 @@ def score_windows(
             nats[batch] = losses.cpu().double().numpy()
             if best is not None:
                 is_best[batch] = best.cpu().numpy()
-            left = left[batch_size:]
+            unscored = unscored[batch_size:]
     return Scores(nats, is_best)
 
 

@@ -189,12 +189,12 @@ class TransformersModel(CallableModel):
 
         AttentionInterface.register(ATTENTION_NAME, attend)
         AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
-        before = self.model.config._attn_implementation
+        implementation = self.model.config._attn_implementation
         self.model.set_attn_implementation(ATTENTION_NAME)
         try:
             yield
         finally:
-            self.model.set_attn_implementation(before)
+            self.model.set_attn_implementation(implementation)
 
 
 def set_rotation(rotation: Any, acting: Encoding) -> None:

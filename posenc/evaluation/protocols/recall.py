@@ -87,9 +87,9 @@ class PlantedTexts(Plan):
     def free_places(self, window: int, distance: int) -> np.ndarray:
         """Return the places for the other pairs: they tile the window, side by side with the asked pair."""
         size = self.cue + 1  # tokens of a pair
-        asked = window - self.cue - distance
-        places = np.arange(asked % size, window - 2 * self.cue, size)
-        return places[places != asked]
+        asked_place = window - self.cue - distance
+        places = np.arange(asked_place % size, window - 2 * self.cue, size)
+        return places[places != asked_place]
 
     def tokens(self, window: int) -> int:
         return len(self.fitting(window)) * len(self.ends) * window
