@@ -54,7 +54,8 @@ def run_compare(
     if conditions:
         runs = where(runs, conditions)
     if output.against is not None:
-        from posenc.report.against import against, show_against
+        from posenc.report.against import show_against
+        from posenc.results.published import against
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:

@@ -22,7 +22,7 @@ def one_of(*names: str) -> Callable[[str], list[str]]:
 
 def complete_table(incomplete: str) -> list[str]:
     """Return the published tables that begin so."""
-    from posenc.report.against import tables
+    from posenc.results.published import tables
 
     return _beginning_with(incomplete, tables())
 

@@ -15,8 +15,8 @@ from importlib.resources import files
 from markdown_table import MarkdownTable
 from posenc_output import RECORDS, Json
 
-from posenc.report.against import against
 from posenc.results import Run, load_runs
+from posenc.results.published import against
 
 LOST = 0.5  # an accuracy beyond T is kept if at least this share of the accuracy at T is left
 # Two accuracies that are nearer have no order: with one seed, 128 windows a cell resolve ten points.
@@ -31,7 +31,7 @@ def published_tables() -> dict[str, str]:
 
 def rows_against(runs: Sequence[Run], table: str) -> list[Json]:
     """Return a row for each number of a paper's table, with what was measured beside it."""
-    rows: list[Json] = against(runs, table)["rows"]
+    rows: list[Json] = against(runs, table).to_dict()["rows"]
     return rows
 
 

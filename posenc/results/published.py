@@ -1,0 +1,259 @@
+"""Papers' tables beside a comparison; `published.csv` has a row for each printed number."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.results.comparison import CompareRequest, Comparison, Header, compare_runs, protocols_of
+from posenc.results.plain import plain
+from posenc.results.records import HEADLINE, INFLATED, RECALL
+from posenc.results.runs import Run
+
+# The published length nearest to one of ours stands beside it up to this ratio: alibi-table2 goes from 3 to 5
+# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both.
+NEAR = math.log(1.25)
+# The protocols that score text in windows of a length, as papers do, in the order of preference.
+PROTOCOLS = (HEADLINE, "sliding", INFLATED)
+ACCURACY = "accuracy"  # the metric of a table that is put beside recall
+SOURCE_KEYS = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedNumber:
+    """A number that a paper printed."""
+
+    table: str
+    paper: str
+    arxiv: str
+    parameters: str
+    corpus: str
+    protocol: str
+    metric: str  # ppl, nats or accuracy
+    encoding: str
+    train_length: int  # tokens
+    eval_length: int  # tokens
+    value: float  # as printed
+
+    @property
+    def multiple(self) -> float:
+        """The length of the evaluation as a multiple of that of the training."""
+        return self.eval_length / self.train_length
+
+    @property
+    def number(self) -> float:
+        """The value in nats per token, or as a share."""
+        return math.log(self.value) if self.metric == "ppl" else self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstLine:
+    """A published number beside ours, in nats per token or shares; null where one side has none."""
+
+    encoding: str
+    train_length: int  # of the paper, tokens
+    published_length: int  # tokens
+    published: float  # as printed
+    published_change: float | None  # against the paper's training length
+    multiple: float | None  # of T: the window of ours beside it
+    measured: float | None
+    measured_change: float | None
+    measured_spread: float | None  # of the change, standard deviation over seeds
+    difference: float | None  # of the changes: ours minus the paper's
+
+
+@dataclass(frozen=True)
+class Against:
+    """A published table beside a comparison."""
+
+    table: str
+    published: dict[str, str]  # what the paper's numbers are of, by SOURCE_KEYS
+    measured: Header
+    notes: tuple[str, ...]
+    rows: tuple[AgainstLine, ...]
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether the numbers are shares found instead of losses."""
+        return self.published["metric"] == ACCURACY
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        data: dict[str, Any] = plain(self)
+        return data
+
+
+@functools.cache
+def published() -> tuple[PublishedNumber, ...]:
+    """Return every published number, in the order of the file."""
+    text = files("posenc.results").joinpath("published.csv").read_text(encoding="utf-8")
+    numbers = []
+    for row in csv.DictReader(text.splitlines()):
+        numbers.append(
+            PublishedNumber(
+                table=row["table"],
+                paper=row["paper"],
+                arxiv=row["arxiv"],
+                parameters=row["parameters"],
+                corpus=row["corpus"],
+                protocol=row["protocol"],
+                metric=row["metric"],
+                encoding=row["encoding"],
+                train_length=int(row["train_length"]),
+                eval_length=int(row["eval_length"]),
+                value=float(row["value"]),
+            )
+        )
+    return tuple(numbers)
+
+
+def tables() -> list[str]:
+    """Return the names of the tables."""
+    return list(dict.fromkeys(number.table for number in published()))
+
+
+def against(runs: Sequence[Run], table: str) -> Against:
+    """Put the runs beside a published table, by the protocol that comes nearest to the paper's.
+
+    Where no run was measured by that one, by the next of PROTOCOLS; accuracies are put beside recall. Of the
+    runs that can share a ranking, the most are taken. A row with options of its own is not the paper's.
+    Raises UserError.
+    """
+    numbers = [number for number in published() if number.table == table]
+    if not numbers:
+        raise UserError("--against", table, "there is no such table", allowed=tables())
+    protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
+    comparison, *others = compare_runs(runs, CompareRequest(protocol))
+    measured = _measured_numbers(comparison)
+    in_order = sorted(numbers, key=lambda number: (number.train_length, number.encoding, number.eval_length))
+    return Against(
+        table=table,
+        published={key: " | ".join(dict.fromkeys(getattr(n, key) for n in numbers)) for key in SOURCE_KEYS},
+        measured=comparison.header,
+        notes=tuple(_notes(numbers, comparison, measured, len(others))),
+        rows=tuple(_line(number, numbers, comparison, measured) for number in in_order),
+    )
+
+
+def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: str) -> str:
+    """Return the protocol of ours that is put beside a paper's. Raises UserError for recall without runs."""
+    if number.metric == ACCURACY:
+        if RECALL not in protocols:
+            hint = "posenc train experiment=recall"
+            raise UserError("--against", table, "no run was asked to recall", hint=hint)
+        return RECALL
+    alike = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
+    for protocol in (*alike, *PROTOCOLS):
+        if protocol in protocols:
+            return protocol
+    return HEADLINE
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A number of ours."""
+
+    mean: float | None
+    change: float | None = None  # against T
+    spread: float | None = None  # of the change
+
+
+def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measured]:
+    """Return our numbers by label and multiple; of recall those at the farthest distance."""
+    numbers: dict[tuple[str, float], _Measured] = {}
+    for row in comparison.rows:
+        if comparison.header.protocol != RECALL:
+            for cell in row.cells:
+                measured = _Measured(cell.mean, cell.change, cell.change_spread)
+                numbers[row.label, cell.multiple] = measured
+        elif row.recall is not None and row.recall.within is not None:
+            within = row.recall.within
+            for found in (within, *row.recall.beyond):
+                if found is not None:
+                    learned = row.recall.learned is not False
+                    change = found.accuracy - within.accuracy if learned else None
+                    numbers[row.label, found.multiple] = _Measured(found.accuracy, change)
+    return numbers
+
+
+def _notes(
+    numbers: Sequence[PublishedNumber],
+    comparison: Comparison,
+    measured: Mapping[tuple[str, float], _Measured],
+    others: int,
+) -> list[str]:
+    """Return in what the two sides differ."""
+    notes = []
+    protocol = comparison.header.protocol
+    if not numbers[0].protocol.startswith(protocol):
+        notes.append(f"protocols differ: {numbers[0].protocol} there, {protocol} here")
+    encodings = {number.encoding for number in numbers}
+    missing = sorted(encodings - {label for label, _ in measured})
+    if missing:
+        notes.append(f"published and not measured: {', '.join(missing)}")
+    did_not_learn = {row.label for row in comparison.rows if row.recall and row.recall.learned is False}
+    weak = sorted(encodings & did_not_learn)
+    if weak and numbers[0].metric == ACCURACY:
+        notes.append(f"did not learn to recall within T, so without a change: {', '.join(weak)}")
+    if others:
+        notes.append(f"not compared: {others} more tables of runs with other settings")
+    return notes
+
+
+def _line(
+    number: PublishedNumber,
+    numbers: Sequence[PublishedNumber],
+    comparison: Comparison,
+    measured: Mapping[tuple[str, float], _Measured],
+) -> AgainstLine:
+    same_training = [other for other in numbers if other.train_length == number.train_length]
+    multiples = [column.multiple for column in comparison.columns]
+    multiple = _multiple_beside(number.multiple, [other.multiple for other in same_training], multiples)
+    ours = measured.get((number.encoding, multiple or 0.0), _Measured(None))
+    ours_change = None if multiple == 1 else ours.change
+    published_change = _published_change(number, same_training)
+    difference = None
+    if published_change is not None and ours_change is not None:
+        difference = ours_change - published_change
+    return AgainstLine(
+        encoding=number.encoding,
+        train_length=number.train_length,
+        published_length=number.eval_length,
+        published=number.value,
+        published_change=published_change,
+        multiple=multiple,
+        measured=ours.mean,
+        measured_change=ours_change,
+        measured_spread=None if multiple == 1 else ours.spread,
+        difference=difference,
+    )
+
+
+def _published_change(number: PublishedNumber, same_training: Sequence[PublishedNumber]) -> float | None:
+    """Return the change against the paper's training length; None at it, or without a number there."""
+    if number.multiple == 1:
+        return None
+    at_t = [n for n in same_training if n.encoding == number.encoding and n.multiple == 1]
+    return number.number - at_t[-1].number if at_t else None
+
+
+def _multiple_beside(
+    multiple: float, published_multiples: Sequence[float], measured_multiples: Sequence[float]
+) -> float | None:
+    """Return the measured multiple of T that is put beside a published one: each is the other's nearest."""
+    if not measured_multiples:
+        return None
+    nearest = _nearest(multiple, measured_multiples)
+    is_mutual = _nearest(nearest, published_multiples) == multiple
+    is_near = abs(math.log(nearest / multiple)) <= NEAR
+    return nearest if is_mutual and is_near else None
+
+
+def _nearest(target: float, multiples: Sequence[float]) -> float:
+    return min(multiples, key=lambda multiple: abs(math.log(multiple / target)))
