@@ -24,7 +24,7 @@ from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import CallableModel
-from posenc.model.fused import token_losses
+from posenc.model.loss import token_losses
 from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
 # Where positions are drawn, the windows of one length share so many draws: window i has number i % DRAWS.

@@ -8,53 +8,59 @@ from collections.abc import Callable
 from pathlib import Path
 
 from posenc.core.errors import first_line
-from posenc.laws import laws
-from posenc.laws.subject import NotApplicableError, Subject, Verdict, ViolationError
+from posenc.laws import comparison, declarations, dependence, effect, parameters, precision
+from posenc.laws.subject import Subject
+from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError
 
 __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
 
+Law = Callable[[Subject], Verdict]
 
 # name -> law, which says in the first line of its docstring what is true of an encoding that passes
-LAWS: dict[str, Callable[[Subject], Verdict]] = {
+LAWS: dict[str, Law] = {
     # First: a table shared by the process must be found before other laws have filled it.
-    "trace": laws.trace,
-    "causal": laws.causal,
-    "prefix": laws.prefix,
-    "shift": laws.shift,
-    "order": laws.order,
-    "positions": laws.positions,
-    "batch": laws.batch,
-    "float32": laws.float32,
-    "bf16": laws.bf16,
-    "gradient": laws.gradient,
-    "count": laws.count,
-    "seeds": laws.seeds,
-    "load": laws.weights,
-    "penalty": laws.penalty,
-    "blocks": laws.blocks,
-    "options": laws.options,
+    "trace": dependence.trace,
+    "causal": dependence.causal,
+    "prefix": dependence.prefix,
+    "shift": dependence.shift,
+    "order": dependence.order,
+    "positions": dependence.positions,
+    "batch": dependence.batch,
+    "float32": precision.float32,
+    "bf16": precision.bf16,
+    "gradient": parameters.gradient,
+    "count": parameters.count,
+    "seeds": parameters.seeds,
+    "initial": parameters.initial,
+    "effect": effect.effect,
+    "load": parameters.load,
+    "penalty": declarations.penalty,
+    "blocks": dependence.blocks,
+    "options": declarations.options,
 }
 
-COMPARED = {"same": laws.same}  # of a callable beside one of posenc's encodings
+COMPARED: dict[str, Law] = {"same": comparison.same}  # of a callable beside one of posenc's encodings
 
 
-def statement(law: str) -> str:
+def statement(name: str) -> str:
     """Return what a law says, in one line."""
-    return ((LAWS | COMPARED)[law].__doc__ or "").partition(".\n")[0].removesuffix(".")
+    law = (LAWS | COMPARED)[name]
+    return (law.__doc__ or "").partition(".\n")[0].removesuffix(".")
 
 
 def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     """Return the verdict of a law by its name; an exception in the encoding is a failure unless `debug`."""
+    law = (LAWS | COMPARED)[name]
     try:
-        return (LAWS | COMPARED)[name](subject)
-    except ViolationError as broken:
-        reason, figure = broken.args
+        return law(subject)
+    except ViolationError as violation:
+        reason, figure = violation.args
         return Verdict("fail", figure, reason)
-    except NotApplicableError as silent:
-        return Verdict("n/a", "", str(silent))
+    except NotApplicableError as not_applicable:
+        return Verdict("n/a", "", str(not_applicable))
     except Exception as error:  # an encoding may raise anything
         if debug:
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}:{last.lineno}"
-        return Verdict("fail", "", f"{type(error).__name__}: {first_line(error)} ({place})")
+        line = f"{Path(last.filename).name}:{last.lineno}"
+        return Verdict("fail", "", f"{type(error).__name__}: {first_line(error)} ({line})")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from posenc.encodings.attention_options import option_keys, options_signature
 from posenc.encodings.base import Encoding
-from posenc.model.fused import rms_norm_for_product
-from posenc.model.kernels import attend
+from posenc.model.kernels import Heads, Layer, attend
+from posenc.model.norm import rms_norm_for_product
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_arguments, check_choice
 
@@ -52,7 +52,7 @@ class Attention(nn.Module):
             k, v = self._by_head(F.linear(x, w_kv), 2)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
-        y = attend(q, k, v, x, pos, encoding, self.layer)  # (B, H, T, D)
+        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos))  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 
     def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -128,7 +128,7 @@ class LatentAttention(nn.Module):
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
-        y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
+        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos), rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
 

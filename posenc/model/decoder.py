@@ -17,7 +17,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.initial_values import initialize_encoding
 from posenc.encodings.shared.composed import Composed
 from posenc.model.attention import Attention, LatentAttention
-from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
+from posenc.model.norm import rms_norm, rms_norm_for_product
 
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
@@ -52,7 +52,8 @@ class Mlp(nn.Module):
         self.down = nn.Linear(hidden, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(squared_relu(self.up(x)))
+        # A gradient of its own was 0.97 to 1.13 times as fast, with the same bits: not worth it.
+        return self.down(F.relu(self.up(x)).square())
 
 
 class ShortConv(nn.Module):

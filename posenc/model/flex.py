@@ -19,6 +19,8 @@ from posenc.encodings.base import Encoding
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
+    from posenc.model.kernels import Heads, Layer
+
 # Dynamo keeps 8 variants of a function and would then run FlexAttention uncompiled, all scores in memory.
 # A variant is a precision, a pair of head widths, a form of bias and of mask; and in training a (B, T).
 VARIANTS = 128
@@ -29,8 +31,9 @@ SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "visible"})
 
 
 @torch.compiler.disable  # tried once, not traced
-def serves(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether FlexAttention can do it: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E)."""
+def serves(encoding: Encoding, heads: Heads) -> bool:
+    """Tell whether FlexAttention can compute this attention."""
+    q, k, v = heads
     hooks = encoding.hooks
     if not hooks <= SERVED or hooks >= {"positions", "visible"} or q.shape[2] * k.shape[2] > MAX_MASK:
         return False
@@ -38,17 +41,17 @@ def serves(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 @torch.compiler.disable  # masks are looked up, not traced; the kernel itself is compiled nevertheless
-def attend_flex(
-    q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int, scale: float
-) -> Tensor:
-    """Return (B, H, T, E) of rotated q (B, H, T, D), k (B, H, S, D), v (B, H, S, E), keys at pos (S,)."""
+def attend_flex(heads: Heads, layer: Layer, scale: float) -> Tensor:
+    """Return the output (B, H, T, E) of rotated queries and keys; all heads have keys of their own."""
+    q, k, v = heads
+    encoding, number, pos = layer
     # the kernel mixes no dtypes, and under autocast v has that of products; nor does it expand heads
     q, k = q.to(v.dtype), k.to(v.dtype).contiguous()
     score_mod = None
     if "distance_bias" in encoding.hooks:
-        score_mod = _bias(encoding, pos, layer, q.shape[1], q.shape[2])
+        score_mod = _bias(layer, q.shape[1], q.shape[2])
     masking = encoding if "visible" in encoding.hooks else None
-    blocks = block_mask(masking, layer, q.shape[2], len(pos), pos.device)
+    blocks = block_mask(masking, number, q.shape[2], len(pos), pos.device)
     # Training keeps its shapes, and static ones make faster kernels. An evaluation's many lengths share one;
     # but a CPU's dynamic kernels do not compile (torch 2.13: an undeclared variable in its C++).
     dynamic = None if q.is_cuda and not torch.is_grad_enabled() else False
@@ -56,21 +59,23 @@ def attend_flex(
     return out
 
 
-def _bias(encoding: Encoding, pos: Tensor, layer: int, heads: int, queries: int) -> Callable[..., Tensor]:
-    """Look up the bias by the distance of the positions pos (S,) of the keys and of the last `queries`."""
-    at, length = torch.arange(len(pos), device=pos.device), len(pos)
+def _bias(layer: Layer, heads: int, queries: int) -> Callable[..., Tensor]:
+    """Look up the bias by the distance of the keys' positions from those of the last `queries`."""
+    encoding, number, pos = layer
+    length = len(pos)
     span = length - 1
+    from_start = torch.arange(length, device=pos.device)
     if "positions" in encoding.hooks:  # drawn: another span each time, so tables as long as a power of two
-        at = pos - pos[0]
-        span = int(at[-1])
+        from_start = pos - pos[0]
+        span = int(from_start[-1])
         length = 1 << span.bit_length()
     r = torch.arange(length, device=pos.device).clamp_max(span)
-    table = encoding.distance_bias(r, layer).float().expand(heads, -1).contiguous()  # (H, R)
-    k_at = at.int()
-    q_at = k_at[len(pos) - queries :].clone()
+    table = encoding.distance_bias(r, number).float().expand(heads, -1).contiguous()  # (H, R)
+    k_pos = from_start.int()
+    q_pos = k_pos[len(pos) - queries :].clone()
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        return score + table[h, (q_at[q_idx] - k_at[kv_idx]).clamp_min(0)]
+        return score + table[h, (q_pos[q_idx] - k_pos[kv_idx]).clamp_min(0)]
 
     return score_mod
 
@@ -88,9 +93,10 @@ def block_mask(
         if encoding is None:
             return make(lambda b, h, i, j: i + offset >= j, H=None)
         pos = torch.arange(keys, device=device)
-        rows = pos[keys - queries :]
-        own = rows[:, None] == pos
-        allowed = (rows[:, None] > pos) & encoding.visible(rows, pos, layer) | own  # ([H,] T, S)
+        q_pos = pos[keys - queries :]
+        is_past = q_pos[:, None] > pos
+        is_itself = q_pos[:, None] == pos
+        allowed = is_past & encoding.visible(q_pos, pos, layer) | is_itself  # ([H,] T, S)
         if allowed.ndim == 2:
             return make(lambda b, h, i, j: allowed[i, j], H=None)
         return make(lambda b, h, i, j: allowed[h, i, j], H=len(allowed))

@@ -12,7 +12,7 @@ from torch import Tensor
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.composed import Composed
-from posenc.model.kernels import attend
+from posenc.model.kernels import Heads, Layer, attend
 from posenc.pictures.panels import Numbers
 
 WINDOWS = 32  # random windows that a mean is over
@@ -52,7 +52,8 @@ def attention_weights(encoding: Encoding, keys: int, queries: int, draw: int) ->
     stream = torch.randn(1, keys, shape.d_model, generator=generator)  # (1, S, d_model)
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)  # (1, H, S, D)
     recorder = _Recorder(encoding)
-    attend(q[:, :, -queries:], k, torch.zeros_like(k), stream, torch.arange(keys), recorder, layer=0)
+    heads = Heads(q[:, :, -queries:], k, torch.zeros_like(k))
+    attend(heads, stream, Layer(recorder, 0, torch.arange(keys)))
     blocks = []
     for weights in reversed(recorder.blocks):
         all_heads = weights.expand(*weights.shape[:3], -1)

@@ -12,7 +12,7 @@ from posenc.core.console import progress_line
 from posenc.core.errors import UserError, visible
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
-from posenc.laws.subject import given_encoding
+from posenc.laws.callables import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
 from posenc.running.checks import check_model

@@ -21,7 +21,7 @@ from posenc.core.seeds import generator_for
 from posenc.data import Batch, ScheduledSampler, WindowSampler
 from posenc.data.planted import KNOWN, TEXT
 from posenc.model.decoder import Decoder
-from posenc.model.fused import next_token_loss, weighted_loss
+from posenc.model.loss import next_token_loss, weighted_loss
 from posenc.training.checkpoint import (
     CheckpointPlan,
     NonFiniteWeightsError,

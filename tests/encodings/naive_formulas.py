@@ -17,7 +17,7 @@ from posenc.encodings.options import build_options
 from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.laws.subject import AnyPositions
-from posenc.model.kernels import attend
+from posenc.model.kernels import Heads, Layer, attend
 
 CONTIGUOUS = {"name": "contiguous"}
 WIDTH, LAYERS, TOKENS, TRAINED, SEED = 8, 2, 20, 16, 5
@@ -157,8 +157,8 @@ class Example:
         pos = torch.tensor(self.pos)
         acting = self.acting.for_one_pass()
         for layer in range(self.layer if self.name == "tape" else 0):
-            attend(q, k, v, x, pos, acting, layer)
-        return attend(q[:, :, -n:], k, v, x, pos, acting, self.layer)[0]
+            attend(Heads(q, k, v), x, Layer(acting, layer, pos))
+        return attend(Heads(q[:, :, -n:], k, v), x, Layer(acting, self.layer, pos))[0]
 
     def naive_attention(self):
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)

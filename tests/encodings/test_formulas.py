@@ -44,15 +44,15 @@ def test_every_encoding_has_a_formula_here():
 @pytest.mark.parametrize("where, heads, layer", PLACES)
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
-def test_attention(name, params, where, heads, layer, monkeypatch):
+def test_attention(name, params, where, heads, layer):
     if name == "xpos" and where == "near and far":
         pytest.skip("refuses windows over 65 536 positions")
     example = Example(name, POSITIONS[where], heads=heads, layer=layer, **params)
     want, close = example.naive_attention(), CLOSE if where != "near and far" else 1e-4
     assert apart(example.attention(), want) < close
     assert apart(example.attention(wanted=4), want[:, -4:]) < close
-    monkeypatch.setattr(kernels, "MAX_SCORES", 1)  # queries one by one
-    assert apart(example.attention(), want) < close
+    with kernels.changed_limits(max_scores=1):  # queries one by one
+        assert apart(example.attention(), want) < close
 
 
 @pytest.mark.parametrize("window, scale", LIMITS)

@@ -14,7 +14,7 @@ from posenc.encodings.initial_values import initialize_encoding
 from posenc.encodings.shared import bounded, head_network
 from posenc.encodings.shared.rotary import _rotate_as_complex, _rotate_by_formula
 from posenc.encodings.shared.sinusoids import cos_sin, sinusoid_frequencies, sinusoids
-from posenc.model.kernels import attend
+from posenc.model.kernels import Heads, Layer, attend
 
 
 def built(name, T=64, heads=4, layers=2, width=8, **params):
@@ -116,7 +116,7 @@ def test_is_another_encoding_with_matching_parameters(name, params, values, othe
     x, pos = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1)), torch.arange(1000, 1040)
     acting = one.for_one_pass(), like.for_one_pass()
     for layer in range(4):
-        found, want = (attend(q, k, v, x, pos, encoding, layer) for encoding in acting)
+        found, want = (attend(Heads(q, k, v), x, Layer(encoding, layer, pos)) for encoding in acting)
         assert torch.allclose(found, want, atol=2e-6), (found - want).abs().max()
 
 
@@ -126,7 +126,8 @@ def test_a_pass_through_the_layers_forgets_the_one_before():
     made = built("pattern", layers=3, parts=["nope", "tape"], period=[0, 1, 0], scales=[])
     q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(0))
     passes = (made.for_one_pass(), made.for_one_pass())
-    first, again = (attend(q, k, v, torch.ones(2, 9, 32), torch.arange(9), acting, 1) for acting in passes)
+    x, pos = torch.ones(2, 9, 32), torch.arange(9)
+    first, again = (attend(Heads(q, k, v), x, Layer(acting, 1, pos)) for acting in passes)
     assert torch.equal(first, again)
 
 

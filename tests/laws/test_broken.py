@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 from broken import BROKEN, SharedTable, Turned
+from posenc.laws.laws import far_positions
 from subjects import of_class
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.laws import LAWS, Verdict, judge
-from posenc.laws.laws import far_positions
 from posenc.laws.subject import FAR, Float64
 from posenc.model import kernels
 from posenc.running.law_check import SHORT

@@ -56,7 +56,8 @@ def qkv(queries, keys, dtype=torch.float32):
 def attended(kernel, e, q, k, v, pos, layer=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "choose", lambda *_: kernel)
-        return kernels.attend(q, k, v, torch.zeros(BATCH, len(pos), HEADS * WIDTH), pos, e, layer)
+        x = torch.zeros(BATCH, len(pos), HEADS * WIDTH)
+        return kernels.attend(kernels.Heads(q, k, v), x, kernels.Layer(e, layer, pos))
 
 
 def eager(q, k, v, *, score_mod, block_mask, scale):
@@ -72,15 +73,16 @@ def eager(q, k, v, *, score_mod, block_mask, scale):
 
 def test_which_encodings_flex_serves(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
-    q, k, v = qkv(64, 64)
-    assert {name for name in own_encodings() if flex.serves(encoding(name), q, k, v)} == set(SERVED)
+    heads = kernels.Heads(*qkv(64, 64))
+    assert {name for name in own_encodings() if flex.serves(encoding(name), heads)} == set(SERVED)
     assert {"alibi", "t5", "rope", "sum"} <= set(SERVED) and not set(SERVED) & {"fire", "shaw", "cope"}
     drawn = Randomized(SHAPE, max=None, dense=False)
-    assert flex.serves(encoding("alibi", drawn), q, k, v)
-    assert not flex.serves(encoding("alibi", drawn, Window(SHAPE, window=9)), q, k, v)
-    assert not flex.serves(encoding("alibi"), q[..., :8], k[..., :8], v)
+    assert flex.serves(encoding("alibi", drawn), heads)
+    assert not flex.serves(encoding("alibi", drawn, Window(SHAPE, window=9)), heads)
+    narrow = kernels.Heads(heads.q[..., :8], heads.k[..., :8], heads.v)
+    assert not flex.serves(encoding("alibi"), narrow)
     monkeypatch.setattr(flex, "MAX_MASK", 64 * 64 - 1)
-    assert not flex.serves(encoding("alibi"), q, k, v)
+    assert not flex.serves(encoding("alibi"), heads)
 
 
 MASKED = ["nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead]
@@ -115,9 +117,11 @@ def test_which_kernel_serves(monkeypatch):
         monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
 
     def attend(e, keys):
-        kernels.attend(*qkv(keys, keys), torch.zeros(BATCH, keys, SHAPE.d_model), torch.arange(keys), e, 0)
+        x = torch.zeros(BATCH, keys, SHAPE.d_model)
+        layer = kernels.Layer(e, 0, torch.arange(keys))
+        kernels.attend(kernels.Heads(*qkv(keys, keys)), x, layer)
 
-    many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
+    many, fewer = kernels.limits().causal_from, kernels.limits().masked_from
     cases = (("rope", fewer), *((which, many) for which in ("rope", "alibi", "learned", "fox")))
     for which, keys in cases:
         attend(encoding(which), keys)

@@ -71,15 +71,15 @@ ENCODINGS = ["shaw", "stick_breaking", "fox", "t5", BothPositions, LayerWindow, 
 
 @pytest.mark.parametrize("which", ENCODINGS)
 @pytest.mark.parametrize("wanted", [3, WINDOW])
-def test_blocks_of_queries_equal_one_block(which, wanted, monkeypatch):
+def test_blocks_of_queries_equal_one_block(which, wanted):
     """Numbers and gradients of the last tokens, whose scores are held four queries at a time."""
     model, ids = built(which), tokens()
     whole = model(ids, POS)[:, -wanted:]
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    monkeypatch.setattr(kernels, "MAX_SCORES", 2 * 2 * WINDOW * 4)
-    with mock.patch.object(kernels.Masked, "bias", autospec=True, side_effect=kernels.Masked.bias) as bias:
+    watched = mock.patch.object(kernels.Masked, "bias", autospec=True, side_effect=kernels.Masked.bias)
+    with kernels.changed_limits(max_scores=2 * 2 * WINDOW * 4), watched as bias:
         blocks = model(ids, POS, wanted)
     assert [call.args[1] for call in bias.call_args_list][:3] == [8, 4, 0]
     blocks.square().sum().backward()

@@ -98,7 +98,8 @@ def attended(acting, text, wanted=None):
     """(H, T, D) by the code, in layer 1."""
     q, k, v, x = (text[key] for key in "qkvx")
     n = q.shape[2]
-    return kernels.attend(q[:, :, -(wanted or n) :], k, v, x, torch.arange(n), acting, 1)[0]
+    heads = kernels.Heads(q[:, :, -(wanted or n) :], k, v)
+    return kernels.attend(heads, x, kernels.Layer(acting, 1, torch.arange(n)))[0]
 
 
 def by_pairs(text, way, law=rope):

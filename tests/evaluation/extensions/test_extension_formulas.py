@@ -116,9 +116,10 @@ def agrees(model, case, knobs, way, law=extending.rope):
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+def small_blocks():
     """Five queries of a full window."""
-    monkeypatch.setattr(kernels, "MAX_SCORES", 5 * HEADS * LONG)
+    with kernels.changed_limits(max_scores=5 * HEADS * LONG):
+        yield
 
 
 @pytest.mark.parametrize("case", [*ROTARY, *DISTANCE])

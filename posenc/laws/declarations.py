@@ -1,0 +1,79 @@
+"""Laws of what an encoding declares: a penalty, and options that it takes or refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
+from posenc.laws.verdict import NotApplicableError, Verdict, identical, require
+
+
+def penalty(subject: Subject) -> Verdict:
+    """If a penalty: its bias never rises with the distance.
+
+    Of queries near, past T and far, over all distances to 8T and some beyond.
+    """
+    encoding = subject.declared
+    if not encoding.penalty:
+        raise NotApplicableError("not declared a penalty")
+    if not encoding.hooks & {"bias", "distance_bias"}:
+        raise NotApplicableError("its penalty is made of the text, not of distances")
+    model = subject.fresh().eval()
+    near = subject.train_length * LONGEST
+    fall = 0.0
+    for layer in range(len(model.blocks)):
+        for query in (subject.train_length - 1, near, FAR - 1):
+            r = torch.unique(torch.cat((torch.arange(near + 1), 2 ** torch.arange(17))).clamp_max(query))
+            keys = query - r.flip(0)  # the oldest key first
+            with torch.no_grad():
+                bias = model.effective_encoding.bias(torch.tensor([query]), keys, layer)  # (H, 1, R)
+            bias = bias[:, 0].flip(-1)  # (H, R), by distance
+            require(bool(bias.isfinite().all()), f"its bias at position {query} is not finite")
+            rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
+            require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")
+            fall = max(fall, (bias[:, 0] - bias[:, -1]).max().item())
+    require(fall > 0, "declares a penalty, and its bias is the same at every distance")
+    return Verdict("pass", f"falls by up to {fall:.3g}")
+
+
+def options(subject: Subject) -> Verdict:
+    """Options (per_layer, positions, window, scale) combine with it or are refused by name."""
+    accepted: list[str] = []
+    refused: list[str] = []
+    changes: dict[str, dict[str, Any]] = {
+        "per_layer": {"encoding": {"per_layer": True}},
+        "randomized": {"positions": {"name": "randomized", "max": None, "dense": False}},
+        "offset": {"positions": {"name": "offset", "max": None}},
+        "window": {"attention": {"window": subject.train_length // 2}},
+        "logn": {"attention": {"scale": "logn"}},
+        "ssmax": {"attention": {"scale": "ssmax"}},
+    }
+    for option, change in changes.items():
+        try:
+            subject.fresh(**change)
+        except UserError as error:
+            require(option in error.text(), f"{option} is refused without being named: {error.text()}")
+            refused.append(option)
+            continue
+        _check_with_option(subject, option, change)
+        accepted.append(option)
+    return Verdict("pass", ", ".join(accepted), f"refused: {', '.join(refused)}" if refused else "")
+
+
+def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) -> None:
+    """Raise ViolationError unless logits stay finite and causal with an option, after a training step too."""
+    model = subject.fresh(**change)
+    length = subject.train_length
+    model.train()
+    model(tokens(model, length), model.positions(length, generator_for(0, "law")))
+    n = subject.longest(LONGEST)
+    ids = tokens(model, n)
+    before = logits(model, ids)
+    after = logits(model, changed_from(ids, n // 2, model))
+    require(bool(before.isfinite().all()), f"with {option}: not finite at {n} tokens")
+    past = slice(n // 2)
+    identical(before[:, past], after[:, past], f"with {option}: the future changes logits of the past")

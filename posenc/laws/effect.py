@@ -1,0 +1,182 @@
+"""The law of settings and parameters that do nothing: each changes a number, or is declared inert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding, owner_of
+from posenc.laws.float64 import Float64
+from posenc.laws.subject import Subject, logits, tokens
+from posenc.laws.verdict import Verdict, require
+from posenc.model.decoder import Decoder
+from posenc.settings.signature import parameters_of
+
+SEEN = 3e-5  # a change of float32 logits of variance 1 that is more than rounding, as between kernels
+# Gradients below this share of the largest one are zero but for float64's rounding. A bias that is added to
+# all scores of a query has such a gradient: the softmax takes it away.
+NO_GRADIENT = 1e-11
+SEEDS = 8  # a ReLU that is off has no gradient, but not with every seed
+
+
+def effect(subject: Subject) -> Verdict:
+    """Every setting and every trained parameter changes some number at T or 8T, or is declared inert.
+
+    A setting may also change the number of parameters, or act only beside another choice of a second one. A
+    parameter is looked at along each of its dimensions: a row that nothing reads is inert.
+    """
+    encoding = subject.build(0).encoding
+    inert: list[str] = []
+    varied = [key for key in _kinds(encoding) if key in subject.settings and _values(subject, key)]
+    for key in varied:
+        if not _setting_acts(subject, key):
+            require(key in encoding.inert, f"encoding.{key} changes no number")
+            inert.append(key)
+    for name, row in inert_rows(subject).items():
+        owner, name_in_owner = owner_of(encoding, name)
+        require(name_in_owner in owner.inert, f"{name}{row} changes no number")
+        inert.append(name)
+    count = len(list(encoding.parameters()))
+    reason = f"declared inert: {', '.join(inert)}" if inert else ""
+    return Verdict("pass", f"{len(varied)} settings, {count} tensors", reason)
+
+
+# --- settings
+
+
+def _kinds(encoding: Encoding) -> dict[str, Any]:
+    """Return the types of an encoding's settings, but for parts, which are encodings themselves."""
+    kinds = parameters_of(type(encoding))
+    return {key: kind for key, kind in kinds.items() if kind != list[Encoding]}
+
+
+def _values(subject: Subject, key: str) -> list[Any]:
+    """Return other values of a setting, which may be out of range."""
+    encoding = subject.build(0).encoding
+    value = subject.settings[key]
+    compared = encoding.derived.get(key) if value is None else value
+    return [other for other in other_values(compared, _kinds(encoding)[key]) if other != value]
+
+
+def other_values(value: Any, kind: Any) -> list[Any]:
+    """Return values of a setting's type, some of them other than its own."""
+    if isinstance(value, bool):
+        return [not value]
+    for option in (kind, *get_args(kind)):
+        if get_origin(option) is Literal:
+            return list(get_args(option))
+    if isinstance(value, int):
+        return [value + 1, 2 * value, value // 2, 1]
+    if isinstance(value, float):
+        return [2 * value, value / 2, value + 0.5, 8 * value, value / 8, value / 1000, 1000 * value]
+    if isinstance(value, list):
+        return [value[::-1], value[:1]]
+    return []
+
+
+def _setting_acts(subject: Subject, key: str) -> bool:
+    """Tell whether another value of a setting changes a number, perhaps beside another choice of a second."""
+    for beside in _choices_beside(subject, key):
+        reference = _model(subject, beside)
+        if reference is None:
+            continue
+        for value in _values(subject, key):
+            model = _model(subject, {**beside, key: value})
+            if model is not None and differs(subject, reference, model):
+                return True
+    return False
+
+
+def _choices_beside(subject: Subject, key: str) -> Iterator[dict[str, Any]]:
+    """Yield no change, then each other choice of every setting that has a few (true or false, names)."""
+    yield {}
+    for second, kind in _kinds(subject.build(0).encoding).items():
+        has_few = kind is bool or get_origin(kind) is Literal
+        if has_few and second != key and second in subject.settings:
+            for value in _values(subject, second):
+                yield {second: value}
+
+
+def _model(subject: Subject, changes: dict[str, Any]) -> Decoder | None:
+    """Return a model with other settings; None where they are out of range or do not fit together."""
+    try:
+        return subject.fresh(encoding=changes)
+    except UserError:
+        return None
+
+
+def differs(subject: Subject, a: Decoder, b: Decoder) -> bool:
+    """Tell whether two models differ: in the sizes of their parameters, or in logits at T or 8T."""
+    if _sizes(a) != _sizes(b):
+        return True
+    for n in (subject.train_length, subject.longest()):
+        logits_a, logits_b = _logits_or_none(a, n), _logits_or_none(b, n)
+        if logits_a is None or logits_b is None:
+            if logits_a is not logits_b:
+                return True
+        elif (logits_a - logits_b).abs().max() > SEEN:
+            return True
+    return False
+
+
+def _sizes(model: Decoder) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in model.encoding.named_parameters()}
+
+
+def _logits_or_none(model: Decoder, n: int) -> Tensor | None:
+    """Return logits at n tokens, None where the encoding ends before."""
+    try:
+        return logits(model, tokens(model, n))
+    except ValueError:
+        return None
+
+
+# --- parameters
+
+
+def inert_rows(subject: Subject) -> dict[str, str]:
+    """Return the parameters with a row, along one of their dimensions, that changes no logits at T or 8T.
+
+    A row is inert if its gradient is zero with every seed.
+    """
+    has_gradient: dict[str, Tensor] = {}
+    for seed in range(SEEDS):
+        for name, gradient in _gradients(subject, seed).items():
+            has_gradient[name] = has_gradient.get(name, torch.zeros(())).bool() | gradient
+        if not _first_rows_without(has_gradient):
+            break
+    return _first_rows_without(has_gradient)
+
+
+def _gradients(subject: Subject, seed: int) -> dict[str, Tensor]:
+    """Return where the gradients of the encoding's parameters are not zero, at T or at 8T, in float64."""
+    gradients: dict[str, Tensor] = {}
+    with Float64():
+        model = subject.fresh(seed).eval()
+        for n in (subject.train_length, subject.longest()):
+            output = model(tokens(model, n, batch=4), model.positions(n, generator_for(0, "law")))
+            weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(n))
+            (output * weights).sum().backward()
+            for name, parameter in model.encoding.named_parameters():
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.abs()
+                gradients[name] = torch.maximum(gradients.get(name, gradient), gradient)
+            model.zero_grad()
+    largest = max((gradient.max().item() for gradient in gradients.values()), default=0.0)
+    return {name: gradient > NO_GRADIENT * largest for name, gradient in gradients.items()}
+
+
+def _first_rows_without(has_gradient: dict[str, Tensor]) -> dict[str, str]:
+    """Return the first row without a gradient, as `[:, 3]`, of each parameter that has such a row."""
+    rows: dict[str, str] = {}
+    for name, has in has_gradient.items():
+        for dimension in range(has.ndim):
+            by_row = has.movedim(dimension, 0).flatten(1).any(1) if has.ndim > 1 else has
+            if not by_row.all():
+                row = int(by_row.int().argmin())
+                rows.setdefault(name, f"[{', '.join([*[':'] * dimension, str(row)])}]")
+    return rows

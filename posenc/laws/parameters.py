@@ -1,0 +1,143 @@
+"""Laws of trained parameters: their number, initial values and gradients, and how they are loaded."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
+from torch import Tensor, nn
+
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding
+from posenc.encodings.initial_values import construct_again, parts_of_construction, same_values
+from posenc.laws.subject import Subject, logits, tokens
+from posenc.laws.verdict import NotApplicableError, Verdict, identical, require
+from posenc.model.decoder import count_parameters
+
+
+def gradient(subject: Subject) -> Verdict:
+    """A finite gradient reaches every parameter, in fp32 and bf16."""
+    for is_bf16 in (False, True):
+        model = subject.fresh().train()
+        precision = " in bf16" if is_bf16 else ""
+        pos = model.positions(subject.train_length, generator_for(0, "law"))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
+            output = model(tokens(model, subject.train_length, batch=4), pos)
+        output.float().logsumexp(-1).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            is_by_layer = name.startswith("encoding.") and parameter.shape[0] == len(model.blocks)
+            _check_gradient(name, parameter, is_by_layer and parameter.ndim > 1, precision)
+    total = len(list(model.parameters()))
+    of_encoding = len(list(model.encoding.parameters()))
+    return Verdict("pass", f"{total} tensors, {of_encoding} of its own")
+
+
+def _check_gradient(name: str, parameter: nn.Parameter, is_by_layer: bool, precision: str) -> None:
+    """Raise ViolationError unless the gradient is finite, and not zero as a whole or in any layer."""
+    require(parameter.grad is not None, f"no gradient reaches {name}{precision}")
+    assert parameter.grad is not None
+    require(bool(parameter.grad.isfinite().all()), f"the gradient of {name} is not finite{precision}")
+    if not is_by_layer:
+        require(bool(parameter.grad.any()), f"the gradient of {name} is zero{precision}")
+        return
+    for layer, of_layer in enumerate(parameter.grad):
+        require(bool(of_layer.any()), f"the gradient of {name}[{layer}] is zero{precision}")
+
+
+def count(subject: Subject) -> Verdict:
+    """The declared number of parameters is the real one."""
+    model = subject.fresh()
+    encoding = model.encoding
+    declared = encoding.learned_parameters()
+    if declared is None:
+        raise NotApplicableError("declares no count (learned_parameters)")
+    real = count_parameters(model)["encoding"]
+    figure = f"{declared:,} declared, {real:,} there"
+    require(declared == real, "learned_parameters is not what it has", figure)
+    return Verdict("pass", f"{real:,}", f"learned = {encoding.learned or 'as its parts'}")
+
+
+def seeds(subject: Subject) -> Verdict:
+    """Initial values follow from the seed and the parameter's name, whatever else is drawn."""
+    for seed in (0, 1):
+        model = subject.build(seed)
+        for name, parameter in model.encoding.named_parameters():
+            require(bool(parameter.isfinite().all()), f"nothing sets all values of {name}")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + 1)  # the global generator must not matter
+            again = dict(subject.build(seed).named_parameters())
+        for name, parameter in model.named_parameters():
+            identical(parameter, again[name], f"{name} starts elsewhere the second time")
+    return Verdict("pass", "two seeds, bit for bit")
+
+
+def initial(subject: Subject) -> Verdict:
+    """Initial values are those that the class sets.
+
+    What `__init__` sets without drawing it must be what training starts from. Where `initialize` is to
+    decide, `__init__` leaves the parameter as `torch.empty`.
+    """
+    encoding = subject.build(0).encoding
+    parameters = dict(encoding.named_parameters())
+    set_by_class = 0
+    for name, (value, is_set) in fixed_values(encoding).items():
+        parameter = parameters[name].detach()
+        is_lost = is_set & ~same_values(parameter, value)
+        if is_lost.any():
+            figure = f"{value[is_lost][0]:.3g} becomes {parameter[is_lost][0]:.3g}"
+            require(False, f"__init__ sets {name}, and initialize replaces it", figure)
+        set_by_class += int(is_set.sum())
+    if not parameters:
+        return Verdict("pass", "no parameters")
+    total = sum(parameter.numel() for parameter in parameters.values())
+    return Verdict("pass", f"{set_by_class:,} of {total:,} numbers are set by __init__ without a draw")
+
+
+def fixed_values(encoding: Encoding) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return what `__init__` gives each parameter, and where that is neither drawn nor left unset."""
+    first, _ = construct_again(encoding, lambda draw: draw)
+    second, _ = construct_again(encoding, lambda draw: draw + 1)
+    in_second = dict(second.named_parameters())
+    parts = parts_of_construction(encoding, first)
+    values: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, parameter in first.named_parameters():
+        value = parameter.detach().float()
+        is_fixed = same_values(value, in_second[name].detach().float()) & ~value.isnan()
+        if not name.startswith(tuple(f"{path}." for path in parts)):
+            values[name] = value, is_fixed
+    for path, part in parts.items():
+        values |= {f"{path}.{name}": fixed for name, fixed in fixed_values(part).items()}
+    return values
+
+
+def load(subject: Subject) -> Verdict:
+    """Weights alone make the model again, at T and at 8T."""
+    model = subject.fresh()
+    windows = sorted({subject.train_length, subject.longest()})
+    texts = [tokens(model, n) for n in windows]
+    expected = [logits(model, ids) for ids in texts]
+    buffers = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
+    reason = f"saved buffers tie weights to their length: {', '.join(sorted(buffers))}"
+    require(not buffers, f"{reason} (persistent=False keeps them out)")
+    # Of the same seed, as a resumed run is: what is drawn and never trained comes from it.
+    loaded = subject.fresh()
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.mul_(0.5).add_(0.1)
+    for ids in texts:
+        logits(loaded, ids)
+    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    loaded.load_state_dict(load_bytes(save_bytes(weights)), strict=True)
+    for ids, logits_before in zip(texts, expected, strict=True):
+        reason = f"differ: logits at {ids.shape[1]} tokens, before and after loading"
+        identical(logits(loaded, ids), logits_before, reason)
+    _check_devices(subject.fresh().encoding)
+    return Verdict("pass", f"bit for bit at {' and '.join(map(str, windows))} tokens")
+
+
+def _check_devices(encoding: Encoding) -> None:
+    """Raise ViolationError for tensors that would stay on the CPU when the model moves to a GPU."""
+    plain: list[str] = []
+    for part in encoding.modules():
+        plain += [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+    require(not plain, f"tensors that stay on the CPU: {', '.join(plain)} (register_buffer moves them along)")
