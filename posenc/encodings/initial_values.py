@@ -27,7 +27,7 @@ from posenc.core.seeds import generator_for, seed_for
 from posenc.encodings.base import Encoding, owner_of
 
 Seeds = Callable[[int], int]  # the number of a draw -> its seed
-CHANGED = 1 << 40  # a seed that no number of a draw has
+CHANGED = 2**32 - 1  # a seed that no number of a draw has; torch's CPU generator reads 32 bits of it
 UNSET: set[Any] = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, Shape, float64
 
 PUBLISHED_MAX_DISTANCE = 128
+LONGEST = 8  # times T: buckets of longer distances are declared inert
 
 
 def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -51,6 +52,11 @@ class T5(Encoding):
         self.buckets = buckets
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(shape.n_heads, buckets))  # (H, buckets)
+        # Where the logarithmic buckets are narrower than one token, as at T = 32, some have no distance.
+        farthest = min(LONGEST * shape.distances - 1, max_distance)
+        r = torch.arange(farthest + 1, device="cpu")
+        if len(bucket(r, buckets, max_distance).unique()) < buckets:
+            self.inert = {"table": "some buckets hold no distance"}
 
     def learned_parameters(self) -> int:
         return self.shape.n_heads * self.buckets

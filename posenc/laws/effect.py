@@ -67,6 +67,8 @@ def other_values(value: Any, kind: Any) -> list[Any]:
     """Return values of a setting's type, some of them other than its own."""
     if isinstance(value, bool):
         return [not value]
+    if isinstance(value, list):
+        return [value[::-1], value[:1]]
     for option in (kind, *get_args(kind)):
         if get_origin(option) is Literal:
             return list(get_args(option))
@@ -74,22 +76,27 @@ def other_values(value: Any, kind: Any) -> list[Any]:
         return [value + 1, 2 * value, value // 2, 1]
     if isinstance(value, float):
         return [2 * value, value / 2, value + 0.5, 8 * value, value / 8, value / 1000, 1000 * value]
-    if isinstance(value, list):
-        return [value[::-1], value[:1]]
     return []
 
 
 def _setting_acts(subject: Subject, key: str) -> bool:
-    """Tell whether another value of a setting changes a number, perhaps beside another choice of a second."""
+    """Tell whether another value of a setting changes a number, perhaps beside another choice of a second.
+
+    True as well where no other value is in range.
+    """
+    is_compared = False
     for beside in _choices_beside(subject, key):
         reference = _model(subject, beside)
         if reference is None:
             continue
         for value in _values(subject, key):
             model = _model(subject, {**beside, key: value})
-            if model is not None and differs(subject, reference, model):
+            if model is None:
+                continue
+            is_compared = True
+            if differs(subject, reference, model):
                 return True
-    return False
+    return not is_compared
 
 
 def _choices_beside(subject: Subject, key: str) -> Iterator[dict[str, Any]]:

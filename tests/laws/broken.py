@@ -177,6 +177,31 @@ class LeftEmpty(Slopes, law="seeds", says="nothing sets all values of learnt"):
         nn.init.normal_(parameter.clone(), generator=generator)
 
 
+class LostStart(Linear, law="initial", says="__init__ sets strength, and initialize replaces it"):
+    """A strength that `__init__` sets and an inherited `initialize` replaces: a head may reward distance."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.strength = nn.Parameter(torch.ones(shape.n_heads))
+
+    def distance_bias(self, r, layer):
+        return self.strength[:, None] * super().distance_bias(r, layer)
+
+
+class IdleSetting(Linear, law="effect", says="encoding.start changes no number"):
+    """A setting that is taken and never used, so that another value is the same model."""
+
+    def __init__(self, shape, *, start: float = 1.0):
+        super().__init__(shape)
+
+
+class IdleRows(Slopes, law="effect", says="learnt[1] changes no number"):
+    """A slope for each head, of which the first one serves them all."""
+
+    def distance_bias(self, r, layer):
+        return super().distance_bias(r, layer)[:1].expand(self.shape.n_heads, -1)
+
+
 class DeadParameter(Slopes, law="gradient", says="no gradient reaches encoding.unread"):
     """A parameter that nothing reads."""
 

@@ -12,7 +12,7 @@ from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 from posenc.running.law_check import SHORT, SMALL, VOCABULARY, changed, subject_of
 from posenc.running.model_parts import check_parts
-from posenc.settings.signature import check_arguments
+from posenc.settings.signature import check_arguments, defaults_of
 
 ATTENTION = {"name": "mha", "window": None, "scale": "none"}
 CONTIGUOUS = {"name": "contiguous"}
@@ -41,7 +41,8 @@ def verdict_of(name, law):
 
 
 def of_class(cls):
-    """A class without parameters, beside the options that the laws ask for."""
+    """A class with the defaults of its parameters, beside the options that the laws ask for."""
+    defaults = defaults_of(cls)
 
     def build(seed, **changes):
         settings = {
@@ -54,11 +55,12 @@ def of_class(cls):
         length, positions = settings["context_length"], settings["positions"]
         limit, _ = position_limits(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
-        encoding = cls(shape, **check_arguments(cls, settings["encoding"], "encoding"))
+        parameters = check_arguments(cls, {**defaults, **settings["encoding"]}, "encoding")
+        encoding = cls(shape, **parameters)
         attention = {**ATTENTION, **settings["attention"]}
         options = build_options(shape, encoding, positions=positions, attention=attention)
         model = Decoder(SMALL, VOCABULARY, encoding, options)
         initialize(model, seed)
         return model
 
-    return Subject(cls.__name__, build, SHORT)
+    return Subject(cls.__name__, build, SHORT, defaults)

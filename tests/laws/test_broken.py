@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 from broken import BROKEN, SharedTable, Turned
-from posenc.laws.laws import far_positions
 from subjects import of_class
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.laws import LAWS, Verdict, judge
-from posenc.laws.subject import FAR, Float64
+from posenc.laws.float64 import Float64
+from posenc.laws.subject import FAR
 from posenc.model import kernels
 from posenc.running.law_check import SHORT
 
@@ -122,7 +122,7 @@ def test_a_nan_is_no_agreement():
 
 @pytest.mark.parametrize("kernel", ["_causal", "_masked"])
 def test_the_fused_kernels_are_compared(kernel, monkeypatch):
-    monkeypatch.setattr(kernels, kernel, lambda q, k, v, *others: v)
+    monkeypatch.setattr(kernels, kernel, lambda heads, *rest: heads.v)
     verdict = judge("blocks", of_class(Encoding))
     assert verdict.status == "fail" and "the fused kernel" in verdict.reason
 
@@ -144,7 +144,7 @@ def test_far_positions_may_be_refused_and_near_ones_not():
     assert judge("bf16", far).status == "pass" and "that far" in judge("shift", far).reason
     assert judge("bf16", of_class(ending(SHORT))).status == "fail"
     spanning = of_class(ending(1000, span=True))
-    assert far_positions(spanning, spanning.fresh()).tolist() == list(range(FAR - 2 * SHORT, FAR))
+    assert spanning.far_positions(spanning.fresh()).tolist() == list(range(FAR - 2 * SHORT, FAR))
     assert judge("float32", spanning).status == "pass"
 
 
