@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from posenc.encodings.attention_options import option_keys, options_signature
 from posenc.encodings.base import Encoding
-from posenc.model.kernels import Heads, Layer, attend
+from posenc.model.inputs import Heads, Layer
+from posenc.model.kernels import attend
 from posenc.model.norm import rms_norm_for_product
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_arguments, check_choice

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from posenc.core.machine import compiler_works
 from posenc.encodings.base import Encoding
+from posenc.model.inputs import Heads, Layer
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from posenc.model.kernels import Heads, Layer
 
 # Dynamo keeps 8 variants of a function and would then run FlexAttention uncompiled, all scores in memory.
 # A variant is a precision, a pair of head widths, a form of bias and of mask; and in training a (B, T).

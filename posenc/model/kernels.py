@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
+from posenc.model.inputs import Heads, Layer
 from posenc.model.softmax_attention import Block, softmax_attention
 
 
@@ -64,22 +64,6 @@ def changed_limits(**changes: int) -> Iterator[None]:
         yield
     finally:
         _limits = before
-
-
-class Heads(NamedTuple):
-    """What attends: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E)."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-
-class Layer(NamedTuple):
-    """Where it attends: an encoding in one layer, and the positions (S,) of the keys."""
-
-    encoding: Encoding
-    number: int
-    pos: Tensor
 
 
 class Masked:

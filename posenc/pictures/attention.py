@@ -12,7 +12,8 @@ from torch import Tensor
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.composed import Composed
-from posenc.model.kernels import Heads, Layer, attend
+from posenc.model.inputs import Heads, Layer
+from posenc.model.kernels import attend
 from posenc.pictures.panels import Numbers
 
 WINDOWS = 32  # random windows that a mean is over

@@ -17,7 +17,8 @@ from posenc.encodings.options import build_options
 from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.laws.subject import AnyPositions
-from posenc.model.kernels import Heads, Layer, attend
+from posenc.model.inputs import Heads, Layer
+from posenc.model.kernels import attend
 
 CONTIGUOUS = {"name": "contiguous"}
 WIDTH, LAYERS, TOKENS, TRAINED, SEED = 8, 2, 20, 16, 5

@@ -14,7 +14,8 @@ from posenc.encodings.initial_values import initialize_encoding
 from posenc.encodings.shared import bounded, head_network
 from posenc.encodings.shared.rotary import _rotate_as_complex, _rotate_by_formula
 from posenc.encodings.shared.sinusoids import cos_sin, sinusoid_frequencies, sinusoids
-from posenc.model.kernels import Heads, Layer, attend
+from posenc.model.inputs import Heads, Layer
+from posenc.model.kernels import attend
 
 
 def built(name, T=64, heads=4, layers=2, width=8, **params):

@@ -13,6 +13,7 @@ from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import own_encodings
 from posenc.encodings.shared.composed import Composed
 from posenc.model import flex, kernels
+from posenc.model.inputs import Heads, Layer
 
 BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones
 SHAPE = Shape(HEADS * WIDTH, HEADS, WIDTH, LAYERS, 64)
@@ -57,7 +58,7 @@ def attended(kernel, e, q, k, v, pos, layer=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "choose", lambda *_: kernel)
         x = torch.zeros(BATCH, len(pos), HEADS * WIDTH)
-        return kernels.attend(kernels.Heads(q, k, v), x, kernels.Layer(e, layer, pos))
+        return kernels.attend(Heads(q, k, v), x, Layer(e, layer, pos))
 
 
 def eager(q, k, v, *, score_mod, block_mask, scale):
@@ -73,13 +74,13 @@ def eager(q, k, v, *, score_mod, block_mask, scale):
 
 def test_which_encodings_flex_serves(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
-    heads = kernels.Heads(*qkv(64, 64))
+    heads = Heads(*qkv(64, 64))
     assert {name for name in own_encodings() if flex.serves(encoding(name), heads)} == set(SERVED)
     assert {"alibi", "t5", "rope", "sum"} <= set(SERVED) and not set(SERVED) & {"fire", "shaw", "cope"}
     drawn = Randomized(SHAPE, max=None, dense=False)
     assert flex.serves(encoding("alibi", drawn), heads)
     assert not flex.serves(encoding("alibi", drawn, Window(SHAPE, window=9)), heads)
-    narrow = kernels.Heads(heads.q[..., :8], heads.k[..., :8], heads.v)
+    narrow = Heads(heads.q[..., :8], heads.k[..., :8], heads.v)
     assert not flex.serves(encoding("alibi"), narrow)
     monkeypatch.setattr(flex, "MAX_MASK", 64 * 64 - 1)
     assert not flex.serves(encoding("alibi"), heads)
@@ -118,8 +119,8 @@ def test_which_kernel_serves(monkeypatch):
 
     def attend(e, keys):
         x = torch.zeros(BATCH, keys, SHAPE.d_model)
-        layer = kernels.Layer(e, 0, torch.arange(keys))
-        kernels.attend(kernels.Heads(*qkv(keys, keys)), x, layer)
+        layer = Layer(e, 0, torch.arange(keys))
+        kernels.attend(Heads(*qkv(keys, keys)), x, layer)
 
     many, fewer = kernels.limits().causal_from, kernels.limits().masked_from
     cases = (("rope", fewer), *((which, many) for which in ("rope", "alibi", "learned", "fox")))

@@ -15,6 +15,7 @@ from tiny_model import encoding_of
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension
 from posenc.model import kernels
 from posenc.model.decoder import Decoder
+from posenc.model.inputs import Heads, Layer
 
 LONG = 4 * T  # of 8
 BASE = 100.0  # turns 1.3, 0.4, 0.13 and 0.04 times within T
@@ -98,8 +99,8 @@ def attended(acting, text, wanted=None):
     """(H, T, D) by the code, in layer 1."""
     q, k, v, x = (text[key] for key in "qkvx")
     n = q.shape[2]
-    heads = kernels.Heads(q[:, :, -(wanted or n) :], k, v)
-    return kernels.attend(heads, x, kernels.Layer(acting, 1, torch.arange(n)))[0]
+    heads = Heads(q[:, :, -(wanted or n) :], k, v)
+    return kernels.attend(heads, x, Layer(acting, 1, torch.arange(n)))[0]
 
 
 def by_pairs(text, way, law=rope):
