@@ -23,7 +23,6 @@ from posenc.cli.options import (
 )
 from posenc.config.completion import complete_encoding, complete_table, one_of
 from posenc.config.overrides import CommandLine
-from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
 from posenc.running.invocation import Invocation
 
@@ -133,7 +132,7 @@ def compare_command(
     html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing."""
-    from posenc.cli.compare import Output, listed, run_compare
+    from posenc.cli.compare import Output, run_compare, split_list
     from posenc.results.comparison import CompareRequest
     from posenc.results.settings import parse_multiple
 
@@ -141,8 +140,8 @@ def compare_command(
     request = CompareRequest(
         protocol=protocol,
         metric=cast("Any", metric),
-        rows=listed("--rows", rows),
-        columns=tuple(parse_multiple(text, "--columns") for text in listed("--columns", columns)),
+        rows=split_list("--rows", rows),
+        columns=tuple(parse_multiple(text, "--columns") for text in split_list("--columns", columns)),
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,
@@ -159,9 +158,9 @@ def encodings_command(
     plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
     """List the encodings: formula, where each acts, paper, behaviour past the training length."""
-    from posenc.cli.catalogue import print_catalogue
+    from posenc.cli.encodings import print_encodings
 
-    print_catalogue(name, as_json=json, plugins=plugin or [])
+    print_encodings(name, as_json=json, plugins=plugin or [])
 
 
 @app.command(name="check", **SETTINGS)
@@ -221,7 +220,7 @@ def bench_command(
 @data_app.command(name="list")
 def data_list_command(json: Json = False) -> None:
     """List the corpora that `data=` takes: licence, size, need of a network, tokens cached here."""
-    from posenc.cli.catalogue import print_corpora
+    from posenc.cli.data import print_corpora
 
     print_corpora(as_json=json)
 
@@ -229,15 +228,15 @@ def data_list_command(json: Json = False) -> None:
 @data_app.command(name="prepare", **SETTINGS)
 def data_prepare_command(context: typer.Context, overrides: Overrides = None) -> None:
     """Fetch and tokenise ahead of time: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
-    from posenc.cli.catalogue import prepare_and_print
+    from posenc.cli.data import prepare_corpus
 
-    prepare_and_print(_settings_line(context, overrides))
+    prepare_corpus(_settings_line(context, overrides))
 
 
 @data_app.command(name="info", **SETTINGS)
 def data_info_command(context: typer.Context, overrides: Overrides = None, json: Json = False) -> None:
     """Show sizes, fingerprint and the lengths that fit: `posenc data info data=stdlib`. Tokenises nothing."""
-    from posenc.cli.catalogue import print_info
+    from posenc.cli.data import print_info
 
     print_info(_settings_line(context, overrides), as_json=json)
 
@@ -268,17 +267,9 @@ def export_command(
 
     `posenc export run=RUN --hf DIR` writes its weights and tokenizer as a folder that transformers loads.
     """
-    runs = [run.removeprefix("run=") for run in directories or []]
-    if hf is not None:
-        from posenc.running.export_hf import export_hf
+    from posenc.cli.export import run_export
 
-        if len(runs) != 1:
-            raise UserError("RUNS", None, "--hf takes one run", hint="posenc export run=DIR --hf FOLDER")
-        export_hf(runs[0], hf)
-        return
-    from posenc.cli.runs import run_export
-
-    run_export(runs or ["runs"], where or [], out)
+    run_export(directories or [], where or [], out=out, hf=hf)
 
 
 @app.command(name="doctor")

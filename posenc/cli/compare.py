@@ -22,7 +22,8 @@ from posenc.results.load import Run, load_runs
 from posenc.results.schema import RECALL
 from posenc.results.settings import where
 
-OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
+COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets: the name of a row of mixed runs has some inside
+NOT_WITH_AGAINST = ("full", "plot", "plot_kind", "html")  # outputs that a paper's table does not have
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,14 @@ class Output:
     format: str
     full: bool
     explain: bool  # the rules instead of a table
-    against: str | None  # a paper's table
+    against: str | None  # the name of a paper's table
     plot: str | None
     plot_kind: str | None
     html: str | None
 
 
 def run_compare(
-    paths: Sequence[str],
-    conditions: Sequence[str],
-    request: CompareRequest,
-    output: Output,
+    paths: Sequence[str], conditions: Sequence[str], request: CompareRequest, output: Output
 ) -> None:
     """Read the runs below `paths` that fit the conditions, compare, write. Raises UserError."""
     if output.explain:
@@ -59,26 +57,33 @@ def run_compare(
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
-        _write(runs, request, output)
+        comparisons = compare_runs(runs, request)
+        _print(comparisons, request, output)
+        _save_plot(comparisons, request, output)
+        _save_page(comparisons, runs, request, output)
     for line in unfinished_lines(runs):
         say(line)
 
 
+def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
+    """Split `a,b` of an option that may be given several times. Raises UserError for an empty name."""
+    names = [name.strip() for text in texts or [] for name in COMMA.split(text)]
+    if "" in names:
+        raise UserError(option, ",".join(texts or []), "a name is empty")
+    return tuple(names)
+
+
+# --- what can be seen to be wrong before runs are read
+
+
 def _check(request: CompareRequest, output: Output) -> None:
-    """Refuse whatever can be seen to be wrong before runs are read."""
+    """Raise UserError for options that do not go together, and for files that cannot be written."""
     if output.against is not None:
-        plain, own = CompareRequest(), ("full", "plot", "plot_kind", "html")
-        unread = [
-            one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
-        ]
-        if unread := unread + [name for name in own if getattr(output, name)]:
-            problem = f"does not read --{unread[0].replace('_', '-')}"
-            hint = "leave it out; --where and --format are read"
-            raise UserError("--against", output.against, problem, hint=hint)
+        _check_against(output.against, request, output)
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if output.plot is not None:
-        check_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND))
+        check_plot(Path(output.plot), _plot_kind(request, output))
     elif output.plot_kind is not None:
         raise UserError("--plot-kind", output.plot_kind, "there is no picture to make", hint="--plot FILE")
     if output.html is not None:
@@ -87,34 +92,63 @@ def _check(request: CompareRequest, output: Output) -> None:
         output_file("--html", output.html)
 
 
-def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None:
-    """Print the comparison; write picture and page."""
-    found = compare_runs(runs, request)
-    how = {"full": output.full, "every": bool(request.columns)}
-    write(render(found, output.format, terminal_width(), has_color(sys.stdout), **how), sys.stdout)
+def _check_against(table: str, request: CompareRequest, output: Output) -> None:
+    """Raise UserError for an option that a comparison with a paper's table does not read."""
+    default = CompareRequest()
+    names = [field.name for field in fields(request)]
+    unread = [name for name in names if getattr(request, name) != getattr(default, name)]
+    unread += [name for name in NOT_WITH_AGAINST if getattr(output, name)]
+    if unread:
+        problem = f"does not read --{unread[0].replace('_', '-')}"
+        raise UserError("--against", table, problem, hint="leave it out; --where and --format are read")
+
+
+def _plot_kind(request: CompareRequest, output: Output) -> str:
+    return output.plot_kind or KINDS.get(request.protocol, KIND)
+
+
+# --- output
+
+
+def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: Output) -> None:
+    text = render(
+        comparisons,
+        output.format,
+        terminal_width(),
+        has_color(sys.stdout),
+        full=output.full,
+        every=bool(request.columns),
+    )
+    write(text, sys.stdout)
+
+
+def _save_plot(comparisons: Sequence[Comparison], request: CompareRequest, output: Output) -> None:
     if output.plot is not None:
-        save_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), found)
+        save_plot(Path(output.plot), _plot_kind(request, output), comparisons)
         say(f"wrote {output.plot}")
-    if output.html is not None:
-        from posenc.report.page import write_page
-
-        page = output_file("--html", output.html)
-        write_page(page, [*found, *_others(runs, request)], ["posenc", *sys.argv[1:]])
-        say(f"wrote {output.html}")
 
 
-def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
-    """Return the other protocols' tables, for the page: with the rows of the first, not its columns."""
+def _save_page(
+    comparisons: Sequence[Comparison], runs: Sequence[Run], request: CompareRequest, output: Output
+) -> None:
+    """Write the page: what was asked for, then the tables of the other protocols."""
+    if output.html is None:
+        return
+    from posenc.report.page import write_page
+
+    path = output_file("--html", output.html)
+    write_page(path, [*comparisons, *_other_protocols(runs, request)], ["posenc", *sys.argv[1:]])
+    say(f"wrote {output.html}")
+
+
+def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
+    """Return the comparisons by the other protocols, of the same rows and of all lengths."""
     if request.protocol == ALL:
         return []
-    plain = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
-    skip = (request.protocol, RECALL)  # which is beside the headline
-    return [one for one in compare_runs(runs, plain) if one.header.protocol not in skip]
-
-
-def listed(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Split `a,b` of an option that may be given several times. Raises UserError for an empty name."""
-    found = tuple(part.strip() for text in texts or [] for part in OUTSIDE_BRACKETS.split(text))
-    if "" in found:
-        raise UserError(option, ",".join(texts or []), "a name is empty")
-    return found
+    everything = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
+    on_the_page = (request.protocol, RECALL)  # recall stands beside the headline
+    return [
+        comparison
+        for comparison in compare_runs(runs, everything)
+        if comparison.header.protocol not in on_the_page
+    ]

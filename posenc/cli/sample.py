@@ -7,7 +7,6 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from posenc.api.jobs import LoadedRun, load
@@ -18,65 +17,85 @@ from posenc.report.terminal import write
 WIDTH = 80  # columns
 GAP = " | "
 KEYS = ("run", "prompt", "tokens", "temperature", "seed", "plugins")
-LONGEST = 8  # of a prompt that is taken from a test document, in multiples of T
-SHOWN = 3  # lines of the prompt's end
+TEXT_KEYS = ("run", "prompt")
+LONGEST_PROMPT = 8  # of a prompt that is taken from a test document, in multiples of T
+PROMPT_LINES = 3  # that are shown of the prompt's end
 
 
-def run_sample(words: Sequence[str]) -> None:
-    """Print both continuations of KEY=VALUE words. Raises UserError; RunError for damaged weights."""
-    given: dict[str, Any] = {}
-    for word in words:
-        key, has_value, value = word.partition("=")
+def run_sample(arguments: Sequence[str]) -> None:
+    """Print both continuations of KEY=VALUE arguments. Raises UserError; RunError for damaged weights."""
+    settings = read_settings(arguments)
+    if "run" not in settings:
+        raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
+    run = load(settings.pop("run"), plugins=settings.pop("plugins", ()))
+    prompt = settings.pop("prompt", None) or prompt_of(run)
+    settings.setdefault("tokens", 4 * run.train_length)
+    cropped = run.generate(prompt, run.train_length, **settings)
+    whole_text = run.generate(prompt, None, **settings)
+    write("\n".join([*page_lines(run, prompt, cropped, whole_text), ""]), sys.stdout)
+
+
+def read_settings(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values by their keys. Raises UserError."""
+    settings: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
         if key not in KEYS:
             raise UserError("KEY", key, "there is no such setting", allowed=KEYS)
         if not value:
-            raise UserError(key, None, "is empty" if has_value else "has no value", hint=f"{key}=...")
-        given[key] = value if key in ("run", "prompt") else _value(key, value)
-    if "run" not in given:
-        raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
-    run = load(given.pop("run"), plugins=given.pop("plugins", ()))
-    length = run.train_length
-    prompt = given.pop("prompt", None) or _prompt_of(run)
-    tokens = len(run.tokenizer.encode(prompt))
-    given = {"tokens": 4 * length, **given}
-    sides = [run.generate(prompt, context, **given) for context in (length, None)]
-    write("\n".join([*_page(run, prompt, tokens, sides), ""]), sys.stdout)
+            raise UserError(key, None, "is empty" if equals else "has no value", hint=f"{key}=...")
+        settings[key] = value if key in TEXT_KEYS else _parse(key, value)
+    return settings
 
 
-def _value(key: str, text: str) -> Any:
+def _parse(key: str, text: str) -> Any:
+    """Return the list of plug-ins, or the number. Raises UserError."""
     if key == "plugins":
-        return [part.strip() for part in text.strip("[]").split(",") if part.strip()]
-    with suppress(ValueError):
-        if type(found := json.loads(text)) in (int, float):
-            return found
-    raise UserError(key, text, "is not a number")
+        names = text.strip("[]").split(",")
+        return [name.strip() for name in names if name.strip()]
+    try:
+        number = json.loads(text)
+    except ValueError:
+        number = None
+    if type(number) not in (int, float):  # a bool is an int, too
+        raise UserError(key, text, "is not a number")
+    return number
 
 
-def _prompt_of(run: LoadedRun) -> str:
+def prompt_of(run: LoadedRun) -> str:
     """Return the beginning of the longest test document, 8T tokens of it."""
     store = prepare(run.config["data"], run.config["tokenizer"])
     sizes = store.sizes["test"]
-    longest = max(range(len(sizes)), key=lambda i: sizes[i])
-    ids = store.document("test", longest)[: LONGEST * run.train_length]
-    return run.tokenizer.decode(int(one) for one in ids)
+    longest = max(range(len(sizes)), key=lambda document: sizes[document])
+    tokens = store.document("test", longest)[: LONGEST_PROMPT * run.train_length]
+    return run.tokenizer.decode(int(token) for token in tokens)
 
 
-def _page(run: LoadedRun, prompt: str, tokens: int, sides: Sequence[str]) -> list[str]:
-    column = (WIDTH - len(GAP)) // 2
+def page_lines(run: LoadedRun, prompt: str, cropped: str, whole_text: str) -> list[str]:
+    """Return the end of the prompt, and below it the two continuations side by side."""
     length = run.train_length
-    heads = [
-        f"the last {min(length, tokens)} tokens (T = {length})",
-        f"all {tokens} tokens, and what follows",
+    tokens = len(run.tokenizer.encode(prompt))
+    title = f"{visible(run.name)}, given the end of a text of {tokens} tokens:"
+    prompt_end = _wrapped(prompt, WIDTH - 2)[-PROMPT_LINES:]
+    column = (WIDTH - len(GAP)) // 2
+    left = [f"the last {min(length, tokens)} tokens (T = {length})", "-" * column]
+    right = [f"all {tokens} tokens, and what follows", "-" * column]
+    left += _wrapped(cropped, column)
+    right += _wrapped(whole_text, column)
+    pairs = itertools.zip_longest(left, right, fillvalue="")
+    return [
+        *textwrap.wrap(title, WIDTH),
+        *(f"  {line}" for line in prompt_end),
+        "",
+        *(f"{left_line:<{column}}{GAP}{right_line}".rstrip() for left_line, right_line in pairs),
     ]
-    columns = [[head, "-" * column, *_wrapped(side, column)] for head, side in zip(heads, sides, strict=True)]
-    rows = itertools.zip_longest(*columns, fillvalue="")
-    ending = _wrapped(prompt, WIDTH - 2)[-SHOWN:]
-    told = textwrap.wrap(f"{visible(run.name)}, given the end of a text of {tokens} tokens:", WIDTH)
-    beside = [f"{left:<{column}}{GAP}{right}".rstrip() for left, right in rows]
-    return [*told, *(f"  {line}" for line in ending), "", *beside]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Return lines of a text; its own line ends stay, other control characters are escapes."""
-    lines = [visible(line.expandtabs(4)) for line in text.split("\n")]
-    return [line[i : i + width] for line in lines for i in range(0, max(1, len(line)), width)]
+    lines = []
+    for paragraph in text.split("\n"):
+        line = visible(paragraph.expandtabs(4))
+        starts = range(0, max(1, len(line)), width)
+        lines += [line[start : start + width] for start in starts]
+    return lines

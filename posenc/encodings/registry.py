@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
-NOT_ENCODINGS = {"base", "initial_values", "modules", "options", "registry"}
+NOT_ENCODINGS = {"base", "catalogue", "initial_values", "modules", "options", "registry"}
 
 
 # --- classes by name

@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posenc.cli.catalogue import PLACES, entry
 from posenc.config.overrides import value_text
 from posenc.encodings import list_encodings
 from posenc.encodings.attention_options import attention_options
+from posenc.encodings.catalogue import ACTS_ON, describe_encoding
 from posenc.encodings.positions import drawn_positions
 from posenc.evaluation.extensions import default_knobs, extensions
 from posenc.laws import statement
@@ -134,17 +135,17 @@ def wrong_snippets() -> list[str]:
 
 
 def page() -> str:
-    entries = [entry(name) for name in list_encodings()]
-    places = [place for place in PLACES if any(one["acts_on"] == place for one in entries)]
+    entries = [asdict(describe_encoding(name)) for name in list_encodings()]
+    places = [place for place in ACTS_ON if any(one["acts_on"] == place for one in entries)]
     ordered = [one for place in places for one in entries if one["acts_on"] == place]
     words = {
         "options": "\n".join(option_lines()),
         "documents": "".join(document(source) for source in documented()),
-        "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
+        "decoupled": ", ".join(f"`{one['name']}`" for one in entries if one["decouples"]),
     }
     lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]
     for place in places:
-        lines += [f"## Acts on {PLACES[place]}", ""]
+        lines += [f"## Acts on {ACTS_ON[place]}", ""]
         for one in ordered:
             if one["acts_on"] == place:
                 lines += section(one)

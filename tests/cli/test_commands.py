@@ -14,13 +14,14 @@ import yaml
 
 from posenc import __version__
 from posenc.cli import app
-from posenc.cli.catalogue import PLACES, print_catalogue
+from posenc.cli.encodings import print_encodings
 from posenc.config.completion import candidates
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.config.yaml_files import groups
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
+from posenc.encodings.catalogue import ACTS_ON
 from posenc.encodings.registry import encoding_class
 
 RUN = "runs/default/mine-T16-s0-12345678"
@@ -134,22 +135,22 @@ def test_the_experiment_of_the_tutorial(place):
 
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    print_catalogue(None, as_json=False)
+    print_encodings(None, as_json=False)
     heading, found = "", {}
     for line in capsys.readouterr().out.splitlines():
         assert len(line) <= 80
-        heading = line if line in PLACES.values() else heading
+        heading = line if line in ACTS_ON.values() else heading
         if re.match(r"  \S", line):
             found[line.split()[0]] = heading
-    wanted = {name: PLACES[encoding_class(name).acts_on] for name in list_encodings()}
+    wanted = {name: ACTS_ON[encoding_class(name).acts_on] for name in list_encodings()}
     assert wanted.items() <= found.items()
-    print_catalogue(None, as_json=True)
+    print_encodings(None, as_json=True)
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert sorted(entries) == list_encodings()
     assert entries["rope"]["parameters"]["base"] == 10000.0 and "2104.09864" in entries["rope"]["paper"]
     assert entries["kerple_log"]["learned_parameters"] == "2*H"
     for name in list_encodings():
-        print_catalogue(name, as_json=False)
+        print_encodings(name, as_json=False)
         out, cls = capsys.readouterr().out, encoding_class(name)
         assert out.startswith(f"{name}  (acts on: {cls.acts_on})") and max(map(len, out.splitlines())) <= 80
         words = " ".join(out.split())

@@ -1,0 +1,65 @@
+"""Describe encodings from what their classes declare, for `posenc encodings` and docs/encodings.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.encodings.registry import default_parameters, encoding_class
+from posenc.settings.signature import parameters_of
+
+# Where an encoding acts, in the order of a forward pass, and in words.
+ACTS_ON = {
+    "nothing": "nothing: order comes from the causal mask",
+    "embed": "embed: a vector for each position enters the residual stream",
+    "rotate": "rotate: queries and keys made to depend on their positions",
+    "bias": "bias: added to the scores, by distance or positions alone",
+    "scores": "scores: what is added depends on queries, keys or the text",
+    "weights": "weights: another normalisation than the softmax",
+    "mask": "mask: which keys are seen",
+    "several": "several: several places, or made of several encodings",
+}
+
+
+@dataclass(frozen=True)
+class EncodingEntry:
+    """What a class declares of an encoding, as `posenc encodings NAME --json` prints it."""
+
+    name: str
+    acts_on: str
+    formula: str
+    past_training: str  # what happens past the training length
+    paper: str
+    revision: int
+    prefix_stable: bool
+    relative: bool
+    decouples: bool
+    learned_parameters: str | None  # a formula in T, d, D, H, L; None: not declared
+    parameters: dict[str, Any]  # settings with their defaults
+    without_default: list[str]  # settings that must be given
+    refuses: dict[str, str]  # what it cannot be combined with, and why
+    description: str
+
+
+def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
+    """Return what the class of an encoding declares. Raises UserError for an unknown name."""
+    cls = encoding_class(name, plugins)
+    defaults = default_parameters(name)
+    return EncodingEntry(
+        name=name,
+        acts_on=cls.acts_on,
+        formula=cls.formula,
+        past_training=cls.past_training,
+        paper=cls.paper,
+        revision=cls.revision,
+        prefix_stable=cls.prefix_stable,
+        relative=cls.relative,
+        decouples=cls.decouples,
+        learned_parameters=cls.learned,
+        parameters=defaults,
+        without_default=sorted(set(parameters_of(cls)) - set(defaults)),
+        refuses=dict(cls.refuses),
+        description=(sys.modules[cls.__module__].__doc__ or "").strip(),
+    )

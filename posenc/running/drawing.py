@@ -1,0 +1,91 @@
+"""Measure the picture of an encoding (`posenc show`): at its initial values, or as a run trained it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from posenc.config.compose import compose_one
+from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
+from posenc.core.errors import UserError, visible
+from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
+from posenc.model.decoder import Decoder
+from posenc.pictures.measure import FAR, measure
+from posenc.pictures.panels import Picture
+from posenc.results.load import spoken_name
+from posenc.running.checks import check_model
+from posenc.running.model_parts import build_model, check_parts
+from posenc.running.stored_run import load_model, stored_run
+from posenc.settings.tree import EncodingSettings, ExtendSettings
+
+VOCABULARY = 17  # of a model that reads no text
+NOTE_WIDTH = 100  # characters of a line below the title
+GROUPS_IN_TITLE = ("encoding", "attention", "positions")
+# Groups of settings that a picture depends on, at initial values and of a trained run.
+GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}
+GROUPS_OF_RUN = {"run", "plugins", "extend"}
+
+
+def measure_picture(line: CommandLine) -> Picture:
+    """Return the picture of what the overrides choose. Raises UserError; RunError for damaged files."""
+    if any(key_of(override) == "run" for override in line.overrides):
+        return _of_run(line)
+    return _of_initial_values(line)
+
+
+def _of_initial_values(line: CommandLine) -> Picture:
+    refuse_others(line, GROUPS, "the picture", hint="of a run: run=DIR extend=NAME")
+    job = compose_one("train", line, "encoding")
+    settings = check_parts(job.settings)
+    model = build_model(settings, check_model(settings.model), VOCABULARY)
+    facts = [
+        override
+        for override in job.overrides
+        if group_of(key_of(override)) in GROUPS_IN_TITLE and key_of(override) != "encoding"
+    ]
+    learned = [*model.encoding.parameters(), *model.options.parameters()]
+    if learned:
+        facts.append(f"initial values, seed {settings.seed}")
+    return _picture(model, settings.encoding, facts)
+
+
+def _of_run(line: CommandLine) -> Picture:
+    """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
+    refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
+    settings = compose_one("eval", line, "run").settings
+    run = stored_run(settings.run, settings.plugins)
+    model = load_model(run.settings, run.shape, run.checkpoint)
+    facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
+    return _picture(model, run.settings.encoding, facts, _extension(settings.extend, model))
+
+
+def _extension(settings: ExtendSettings, model: Decoder) -> Extension | None:
+    """Return the test-time extension that the overrides choose. Raises UserError."""
+    if settings.tune:
+        raise UserError("extend.tune", True, "nothing is measured here", hint="posenc eval does")
+    chosen = resolve_extend({"name": settings.name, **settings.parameters})
+    return build_extension(chosen, model)
+
+
+def _picture(
+    model: Decoder, settings: EncodingSettings, facts: Sequence[str], extension: Extension | None = None
+) -> Picture:
+    """Measure the panels, and write what stands below the title: formulas, sizes, `facts`, remarks."""
+    name = spoken_name(settings.plain())
+    encoding = model.eval().effective_encoding
+    shape = model.encoding.shape
+    sizes = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
+    all_facts = [sizes, *facts]
+    if extension is not None:
+        window = FAR * shape.train_length
+        name = f"{name}+{extension.name}"
+        encoding = extension.effective_encoding(window)
+        all_facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
+    if model.encoding.beyond:
+        all_facts.append(f"past T: {model.encoding.beyond}")
+    panels, remarks = measure(encoding)
+    formulas = [part.formula for part in leaves(model.encoding)]
+    lines: list[str] = []
+    for note in (*formulas, ", ".join(all_facts), *remarks):
+        lines += textwrap.wrap(visible(note), NOTE_WIDTH)
+    return Picture(visible(name), panels, lines)
