@@ -277,9 +277,9 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
         ({"encoding": "alibi"}, "encoding=alibi is not in it"),
         ({"encoding": "learned"}, "encoding=learned is not in it"),
         ({"encoding": "rope", "encoding.fraction": 0.5}, "encoding=rope is not in it"),
-        ({"encoding": "rope", "attention.window": 8}, "window of its attention has no place"),
+        ({"encoding": "rope", "attention.window": 8}, "has no window in its attention"),
         ({"encoding": "rope", "attention": "mla"}, "not the multi-head attention"),
-        ({"encoding": "nope", "+model.short_conv": 4}, "model.short_conv has no place"),
+        ({"encoding": "nope", "+model.short_conv": 4}, "has no model.short_conv"),
     ],
 )
 def test_what_transformers_has_is_exported_the_rest_refused(changes, reason, place, corpus, asked, posenc):
@@ -291,7 +291,7 @@ def test_what_transformers_has_is_exported_the_rest_refused(changes, reason, pla
         assert done.code == 2 and reason in done.err and not Path("out").exists()
         return
     assert done.code == 0 and posenc("export", str(run.path), "--hf", "out").code == 2
-    assert "config.json is no folder" in posenc("export", str(run.path), "--hf", "out/config.json/x").err
+    assert "config.json is not a folder" in posenc("export", str(run.path), "--hf", "out/config.json/x").err
     assert posenc("eval", "subject=hf", f"subject.path={run.path}").err.count("posenc eval run=") == 1
     asked["eval"] = {**every["eval"], "protocols": ["fixed-target"]}
     found = measured(Path("out"), asked, context_length=16)
