@@ -16,7 +16,7 @@ from posenc.results.load import spoken_name
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, check_parts
 from posenc.running.stored_run import load_model, stored_run
-from posenc.settings.tree import EncodingSettings, ExtendSettings
+from posenc.settings.tree import EncodingSettings, ExtendRequest
 
 VOCABULARY = 17  # of a model that reads no text
 NOTE_WIDTH = 100  # characters of a line below the title
@@ -59,7 +59,7 @@ def _of_run(line: CommandLine) -> Picture:
     return _picture(model, run.settings.encoding, facts, _extension(settings.extend, model))
 
 
-def _extension(settings: ExtendSettings, model: Decoder) -> Extension | None:
+def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:
     """Return the test-time extension that the overrides choose. Raises UserError."""
     if settings.tune:
         raise UserError("extend.tune", True, "nothing is measured here", hint="posenc eval does")

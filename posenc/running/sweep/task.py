@@ -118,7 +118,8 @@ def make_tasks(
     cores = usable_cores()
     tasks = []
     for name, entry in zip(names, checked, strict=True):
-        composed, job = entry.composed, entry.job
+        composed = entry.composed
+        job = entry.job
         weights = job.shape.weights
         tasks.append(
             SweepTask(
