@@ -72,12 +72,9 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
     assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
 
 
-def test_what_fits_at_a_tab(place):
-    (place / "mine" / "encoding").mkdir(parents=True)
-    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
-    (place / RUN).mkdir(parents=True)
-    (place / RUN / "status.json").write_text("{}")
-    for line, found in (
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
         ("train context", ["context_length="]),
         ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
@@ -86,26 +83,53 @@ def test_what_fits_at_a_tab(place):
         ("train --config-dir mine encoding=od", ["encoding=odd"]),
         ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
         ("eval run=", [f"run={RUN}"]),
-    ):
-        command, *words = line.split(" ")
-        assert candidates(command, words[:-1], words[-1]) == found
+    ],
+)
+def test_what_fits_at_a_tab(place, line, completed):
+    (place / "mine" / "encoding").mkdir(parents=True)
+    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+    (place / RUN).mkdir(parents=True)
+    (place / RUN / "status.json").write_text("{}")
+    command, *before, incomplete = line.split(" ")
+    assert candidates(command, before, incomplete) == completed
+
+
+@pytest.fixture
+def trained_here(trained_once, place):
+    """The trained run below `place`, and what was printed when it was trained."""
+    shutil.copytree(trained_once, place / "runs")
+    return (trained_once.parent / "out.txt").read_text()
 
 
 @pytest.mark.slow
-def test_the_doors_of_the_clone_are_the_command(trained_once, place, corpus):
-    shutil.copytree(trained_once, place / "runs")
+def test_train_py_of_the_clone_is_posenc_train(trained_here, place, corpus):
     arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
-    train = tiny.spawn(*arguments, script="train.py", cwd=place)
-    assert train.code == 0 and "already finished" in train.err
-    assert train.out == (trained_once.parent / "out.txt").read_text()
-    compared = tiny.spawn("compare", "--format", "json", script="cli.py", cwd=place)
-    assert compared.code == 0 and json.loads(compared.out)["rows"][0]["label"] == "rope"
-    wrong = tiny.spawn("run=nowhere", script="eval.py", cwd=place)
-    assert wrong.code == 2 and "no such folder" in wrong.err and wrong.out == ""
+    result = tiny.spawn(*arguments, script="train.py", cwd=place)
+    assert (result.code, result.out) == (0, trained_here)
+    assert "already finished" in result.err
+
+
+@pytest.mark.slow
+def test_cli_py_of_the_clone_is_posenc(trained_here, place):
+    result = tiny.spawn("compare", "--format", "json", script="cli.py", cwd=place)
+    assert result.code == 0
+    assert json.loads(result.out)["rows"][0]["label"] == "rope"
+
+
+@pytest.mark.slow
+def test_eval_py_of_the_clone_is_posenc_eval(place):
+    result = tiny.spawn("run=nowhere", script="eval.py", cwd=place)
+    assert (result.code, result.out) == (2, "")
+    assert "no such folder" in result.err
+
+
+@pytest.mark.slow
+def test_the_installed_script_is_posenc(place):
     script = Path(sysconfig.get_path("scripts")) / "posenc"
-    if script.exists():
-        done = subprocess.run([script, "--version"], cwd=place, capture_output=True, text=True)
-        assert done.stdout == f"posenc {__version__}\n"
+    if not script.exists():
+        pytest.skip("not installed")
+    result = subprocess.run([script, "--version"], cwd=place, capture_output=True, text=True)
+    assert result.stdout == f"posenc {__version__}\n"
 
 
 def test_cfg_prints_the_configuration_and_does_nothing(posenc, place):
@@ -113,10 +137,18 @@ def test_cfg_prints_the_configuration_and_does_nothing(posenc, place):
     assert (result.code, result.err) == (0, "")
     config = yaml.safe_load(result.out)
     assert config["encoding"] == {"name": "alibi", "learned_slopes": False}
-    assert config["seed"] == 3 and "hydra" not in config
-    assert config["experiment_name"] == "smoke" and config["train"]["tokens"] <= 100_000
-    assert "defaults" in posenc("train", "--info", "defaults").out.lower()
-    assert "Hydra" in posenc("eval", "--hydra-help").out
+    assert config["seed"] == 3
+    assert "hydra" not in config
+    assert config["experiment_name"] == "smoke"
+    assert config["train"]["tokens"] <= 100_000
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"), [("train --info defaults", "defaults"), ("eval --hydra-help", "hydra")]
+)
+def test_hydras_own_questions_are_answered(posenc, place, words, printed):
+    assert printed in posenc(*words.split()).out.lower()
     assert not list(place.iterdir())
 
 
@@ -133,25 +165,41 @@ def test_the_experiment_of_the_tutorial(place):
     assert {(settings.context_length, settings.experiment_name) for settings in found} == {(128, "longer")}
 
 
+# --- posenc encodings
+
+
+def printed_encodings(capsys, name, *, as_json=False):
+    print_encodings(name, as_json=as_json)
+    return capsys.readouterr().out
+
+
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    print_encodings(None, as_json=False)
-    heading, found = "", {}
-    for line in capsys.readouterr().out.splitlines():
+    heading = ""
+    heading_of = {}
+    for line in printed_encodings(capsys, None).splitlines():
         assert len(line) <= 80
-        heading = line if line in ACTS_ON.values() else heading
+        if line in ACTS_ON.values():
+            heading = line
         if re.match(r"  \S", line):
-            found[line.split()[0]] = heading
-    wanted = {name: ACTS_ON[encoding_class(name).acts_on] for name in list_encodings()}
-    assert wanted.items() <= found.items()
-    print_encodings(None, as_json=True)
-    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+            heading_of[line.split()[0]] = heading
+    assert all(heading_of[name] == ACTS_ON[encoding_class(name).acts_on] for name in list_encodings())
+
+
+def test_the_catalogue_as_json_has_every_encoding(capsys):
+    entries = {entry["name"]: entry for entry in json.loads(printed_encodings(capsys, None, as_json=True))}
     assert sorted(entries) == list_encodings()
-    assert entries["rope"]["parameters"]["base"] == 10000.0 and "2104.09864" in entries["rope"]["paper"]
+    assert entries["rope"]["parameters"]["base"] == 10000.0
+    assert "2104.09864" in entries["rope"]["paper"]
     assert entries["kerple_log"]["learned_parameters"] == "2*H"
-    for name in list_encodings():
-        print_encodings(name, as_json=False)
-        out, cls = capsys.readouterr().out, encoding_class(name)
-        assert out.startswith(f"{name}  (acts on: {cls.acts_on})") and max(map(len, out.splitlines())) <= 80
-        words = " ".join(out.split())
-        assert all(" ".join(text.split()) in words for text in cls.refuses.values())
+
+
+@pytest.mark.parametrize("name", list_encodings())
+def test_an_encoding_in_full_says_what_it_refuses(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = printed_encodings(capsys, name)
+    cls = encoding_class(name)
+    assert out.startswith(f"{name}  (acts on: {cls.acts_on})")
+    assert max(map(len, out.splitlines())) <= 80
+    one_line = " ".join(out.split())
+    assert all(" ".join(reason.split()) in one_line for reason in cls.refuses.values())

@@ -20,13 +20,15 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
 
 
-def findings(place, code=0, *folders, **env):
+def findings(place, *folders, code=0, **env):
+    """Run `posenc doctor --json` with these folders on the path; return the findings by name."""
     env["PYTHONPATH"] = os.pathsep.join(map(str, (*folders, tiny.ROOT)))
     result = tiny.spawn("doctor", "--json", cwd=place, **{**NOWHERE, "HOME": str(place), **env})
-    assert result.code == code and result.err == "" and "Traceback" not in result.out, result
+    assert (result.code, result.err) == (code, ""), result
+    assert "Traceback" not in result.out
     document = json.loads(result.out)
     assert document["ready"] == (code == 0)
-    return {one["name"]: one for one in document["findings"]}
+    return {finding["name"]: finding for finding in document["findings"]}
 
 
 @pytest.fixture
@@ -40,36 +42,59 @@ def broken(tmp_path):
     return info.parent
 
 
-def test_everything_is_told_offline(place, shared_cache, broken):
-    found = findings(place, 0, broken, WANDB_API_KEY=KEY)
+@pytest.fixture
+def offline(place, shared_cache, broken):
+    """What it finds without a network, with a W&B key and a broken package."""
+    return findings(place, broken, WANDB_API_KEY=KEY)
+
+
+def test_everything_is_told_offline(offline, shared_cache, place):
     for name in ("Python", "torch", "device=auto", "threads", "data=sympy", "cache", "disk"):
-        assert found[name]["level"] in ("ok", "note"), found[name]
-    assert version("numpy") in found["numpy"]["text"] and ">=2.0" in found["numpy"]["text"]
-    assert found["train.precision=auto"]["text"] in ("fp32", "bf16")
-    assert str(shared_cache) in found["cache"]["text"]
-    assert found["hub"]["level"] == "note" and "data prepare" in found["hub"]["advice"]
-    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "ok"
-    assert KEY not in json.dumps(found)
-    assert "odd cannot be loaded" in json.dumps(found) and "out of tune" in json.dumps(found)
+        assert offline[name]["level"] in ("ok", "note"), offline[name]
+    assert version("numpy") in offline["numpy"]["text"]
+    assert ">=2.0" in offline["numpy"]["text"]
+    assert offline["train.precision=auto"]["text"] in ("fp32", "bf16")
+    assert str(shared_cache) in offline["cache"]["text"]
+    assert offline["hub"]["level"] == "note"
+    assert "data prepare" in offline["hub"]["advice"]
+    assert "key found" in offline["W&B"]["text"]
+    assert offline["W&B"]["level"] == "ok"
+    text = json.dumps(offline)
+    assert KEY not in text  # no key is shown
+    assert "odd cannot be loaded" in text  # the encoding of the broken package
+    assert "out of tune" in text
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
 
 def test_a_torch_that_cannot_be_imported_is_a_line(place, broken):
     (broken / "torch.py").write_text("raise OSError('libtorch_cpu.so: [red]cannot open\\nmore')")
     shutil.rmtree(broken / "odd_package-1.0.dist-info")
-    found = findings(place, 1, broken)
+    found = findings(place, broken, code=1)
     assert found["torch"]["level"] == "problem"
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
     assert found["encodings"]["level"] == "problem"
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
 
 
-def test_what_other_processes_take_is_said_if_it_is_a_cores_worth():
-    assert Load(2, 0.1).note(2) is None and Load(2, 1.0).note(1) is None  # a core is left
-    assert Load(64, 30.0).note(2) is None
-    said = "other processes keep {} cores busy: expect about {}% of the usual speed"
-    assert Load(2, 1.33).note(2) == said.format("1.3 of 2", 50)  # two, beside the one thread of a start
-    assert Load(8, 7.5).note(8) == said.format("7.5 of 8", 30)
+@pytest.mark.parametrize(
+    ("cores", "others", "threads"),
+    [(2, 0.1, 2), (2, 1.0, 1), (64, 30.0, 2)],
+    ids=["nobody else", "a core is left", "many are left"],
+)
+def test_other_processes_that_leave_enough_are_not_mentioned(cores, others, threads):
+    assert Load(cores, others).note(threads) is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "threads", "busy", "speed"),
+    [
+        (2, 1.33, 2, "1.3 of 2", 50),  # two processes, beside the one thread of a start
+        (8, 7.5, 8, "7.5 of 8", 30),
+    ],
+)
+def test_other_processes_that_take_a_cores_worth_are_named(cores, others, threads, busy, speed):
+    note = f"other processes keep {busy} cores busy: expect about {speed}% of the usual speed"
+    assert Load(cores, others).note(threads) == note
 
 
 @pytest.fixture
@@ -77,33 +102,48 @@ def busy():
     """Twice as many busy processes as cores."""
     spin = [sys.executable, "-c", "while True: pass"]
     begun = [subprocess.Popen(spin) for _ in range(2 * (os.cpu_count() or 1))]
-    yield [psutil.Process(one.pid) for one in begun]
-    for one in begun:
-        one.kill()
-        one.wait()
+    yield [psutil.Process(process.pid) for process in begun]
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def cpu_seconds(processes):
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def test_the_meter_counts_others_and_not_this_process(busy):
-    def used(some):
-        return sum(sum(one.cpu_times()[:2]) for one in some)
-
-    meter, own, theirs, began = LoadMeter(), time.process_time(), used(busy), time.monotonic()
+    meter = LoadMeter()
     assert meter.load() is None  # too early
+    began = time.monotonic()
+    own_before = time.process_time()
+    others_before = cpu_seconds(busy)
     while time.monotonic() < began + 3 * SHORTEST:
         pass
-    own, theirs, load = time.process_time() - own, used(busy) - theirs, meter.load()
+    own = time.process_time() - own_before
+    others = cpu_seconds(busy) - others_before
+    load = meter.load()
     seconds = time.monotonic() - began
-    assert load is not None and theirs > 0 and own > 0
-    assert theirs - 0.1 <= load.others * seconds <= load.cores * seconds - own + 0.1
+    assert load is not None
+    assert others > 0
+    assert own > 0
+    assert others - 0.1 <= load.others * seconds
+    assert load.others * seconds <= load.cores * seconds - own + 0.1
 
 
 @pytest.mark.slow
 def test_a_run_beside_others_says_so_in_one_line(busy, place, corpus):
     result = tiny.spawn("train", *tiny.TINY, f"data.paths={corpus}", cwd=place)
-    lines = [line for line in result.err.splitlines() if "other processes keep" in line]
-    assert result.code == 0 and len(lines) == 1 and "of the usual speed" in lines[0], result.err
-    found = findings(place)["threads"]
-    assert found["level"] == "note" and "other processes keep" in found["advice"]
+    assert result.code == 0, result.err
+    (line,) = [line for line in result.err.splitlines() if "other processes keep" in line]
+    assert "of the usual speed" in line
+
+
+@pytest.mark.slow
+def test_the_doctor_names_other_processes(busy, place):
+    threads = findings(place)["threads"]
+    assert threads["level"] == "note"
+    assert "other processes keep" in threads["advice"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import tiny
 from fake_runs import only_run, stamps
 
@@ -34,15 +35,31 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place):
     assert not list(place.iterdir())
 
 
-def test_what_the_title_says(posenc, place):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "encoding=rope encoding.base=500.0 context_length=32 model=tiny",
+            "T = 32, 8 heads of 32, d = 256, encoding.base=500.0",
+        ),
+        ("encoding=learned encoding.beyond=clamp seed=3", "initial values, seed 3"),
+        ("encoding=learned encoding.beyond=clamp seed=3", "past T: clamp"),
+        ("encoding=nope attention.window=4", "Keys seen in every layer"),
+        ("encoding=rope positions=offset", "Positions drawn in training"),
+    ],
+)
+def test_what_the_title_says(posenc, words, said):
+    assert said in posenc("show", *words.split()).out.replace("\n", " ")
+
+
+def test_without_learned_values_no_seed_is_named(posenc):
+    assert "initial values" not in posenc("show", "encoding=rope").out
+
+
+def test_an_encoding_of_ones_own_is_drawn(posenc, place):
     (place / "mine.py").write_text(tiny.PLUGIN)
-    given = posenc("show", "encoding=rope", "encoding.base=500.0", "context_length=32", "model=tiny").out
-    assert "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given and "initial values" not in given
-    learned = posenc("show", "encoding=learned", "encoding.beyond=clamp", "seed=3").out
-    assert "initial values, seed 3" in learned and "past T: clamp" in learned.replace("\n", " ")
-    assert "Keys seen in every layer" in posenc("show", "encoding=nope", "attention.window=4").out
-    assert "Positions drawn in training" in posenc("show", "encoding=rope", "positions=offset").out
-    assert posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out.startswith("mine\nscore $ _ij\n")
+    out = posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out
+    assert out.startswith("mine\nscore $ _ij\n")
 
 
 def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
@@ -79,53 +96,104 @@ def test_a_good_one(posenc, place, monkeypatch):
     assert fits(result.out) and "…" not in result.out and not list(place.iterdir())
 
 
-def test_a_broken_plug_in_is_named_with_its_law(posenc, place, monkeypatch):
+@pytest.fixture
+def plugin(place, monkeypatch):
+    """An encoding of one's own, whose bias rises with the distance if its strength is negative."""
     only(monkeypatch, "shift", "penalty")
     (place / "mine.py").write_text(tiny.PLUGIN)
-    broken = posenc("check", "encoding=./mine.py", "encoding.strength=-1.0", "--json")
-    assert broken.code == 1, broken
-    document = json.loads(broken.out)
+    return "encoding=./mine.py"
+
+
+def test_a_broken_plug_in_is_named_with_its_law(posenc, plugin):
+    result = posenc("check", plugin, "encoding.strength=-1.0", "--json")
+    assert result.code == 1, result
+    document = json.loads(result.out)
     shift, penalty = document["verdicts"]
-    assert (shift["law"], shift["verdict"]) == ("shift", "pass")
-    why = {"reason": "its bias rises with the distance", "statement": statement("penalty")}
-    assert penalty.items() >= {"law": "penalty", "verdict": "fail", **why}.items()
-    assert document["encoding"] == {"name": "mine", "strength": -1.0} and document["passed"] is False
-    assert document["model"]["d_model"] == 32 and document["context_length"] == 32
-    result = posenc("check", "encoding=./mine.py", "encoding.strength=1.0,-2.5")
-    assert result.code == 1 and fits(result.out) and result.out.splitlines()[1:3] == ["shift", "| penalty"]
-    assert "+ F mine encoding.strength=-2.5" in result.out.splitlines()
+    assert shift["law"] == "shift"
+    assert shift["verdict"] == "pass"
+    reason = {"reason": "its bias rises with the distance", "statement": statement("penalty")}
+    assert penalty.items() >= {"law": "penalty", "verdict": "fail", **reason}.items()
+    assert document["passed"] is False
+
+
+def test_the_document_of_a_check_says_what_was_checked(posenc, plugin):
+    document = json.loads(posenc("check", plugin, "encoding.strength=1.0", "--json").out)
+    assert document["passed"] is True
+    assert document["encoding"] == {"name": "mine", "strength": 1.0}
+    assert document["model"]["d_model"] == 32
+    assert document["context_length"] == 32
+
+
+def test_several_encodings_are_a_matrix_and_a_line_for_each_broken_law(posenc, plugin):
+    result = posenc("check", plugin, "encoding.strength=1.0,-2.5")
+    assert result.code == 1
+    assert fits(result.out)
+    lines = result.out.splitlines()
+    assert lines[1:3] == ["shift", "| penalty"]
+    assert "+ + mine encoding.strength=1.0" in lines
+    assert "+ F mine encoding.strength=-2.5" in lines
     assert "mine encoding.strength=-2.5 fails penalty" in result.out
 
 
-def test_all_of_them_but_those_that_refuse(posenc, monkeypatch):
-    """One that has no use for a setting is named; the others are checked."""
+@pytest.fixture
+def few(monkeypatch):
+    """`check --all` by one law over four encodings, one of which refuses randomized positions."""
     only(monkeypatch, "count")
-    few = {"nope": Path(), "rope": Path(), "alibi": Path(), "t5": Path()}
-    monkeypatch.setattr("posenc.cli.check.choice_files", lambda group, folder: few)
+    names = {"nope": Path(), "rope": Path(), "alibi": Path(), "t5": Path()}
+    monkeypatch.setattr("posenc.cli.check.choice_files", lambda group, folder: names)
+
+
+def test_all_of_them_but_those_that_refuse(posenc, few):
     result = posenc("check", "--all", "positions=randomized")
-    assert result.code == 1 and result.err == "", result
-    assert "nope is not checked" in result.out and "rope" in result.out
+    assert (result.code, result.err) == (1, ""), result
+    assert "nope is not checked" in result.out
+    assert "rope" in result.out
+
+
+def test_those_that_refuse_are_in_the_json(posenc, few):
     documents = json.loads(posenc("check", "--all", "positions=randomized", "--json").out)
-    refused = {one["encoding"]["name"] for one in documents if "refused" in one}
-    assert "nope" in refused and len(documents) == 4
+    refused = {document["encoding"]["name"] for document in documents if "refused" in document}
+    assert "nope" in refused
+    assert len(documents) == 4
 
 
 def columns(out):
-    rows = [line.ljust(41) for line in out[out.index("\n\n") + 2 :].splitlines()]
-    assert all(row[38:41] == " | " for row in rows[:2]) and rows[1].startswith("-" * 38)
+    """Return the text of the left and of the right column."""
+    table = out[out.index("\n\n") + 2 :]
+    rows = [line.ljust(41) for line in table.splitlines()]
+    assert all(row[38:41] == " | " for row in rows[:2])
+    assert rows[1].startswith("-" * 38)
     return "".join(row[:38] for row in rows[2:]), "".join(row[41:] for row in rows[2:])
 
 
-def test_cropped_and_whole_side_by_side(run_copy, posenc):
-    words = ("sample", f"run={run_copy}", f"prompt={PROMPT}", "tokens=30", "seed=3")
-    done = posenc(*words)
-    assert done.code == 0 and fits(done.out) and "\x1b" not in done.out
-    assert "the last 16 tokens (T = 16)" in done.out and f"all {len(PROMPT)} tokens" in done.out
-    run = px.load(run_copy)
-    for side, context in zip(columns(done.out), (16, None), strict=True):
-        said = run.generate(PROMPT, context, tokens=30, seed=3)
-        plain = "".join(c for c in said if c.isascii() and c.isprintable())
-        assert plain.replace(" ", "") in side.replace(" ", "") or not said.isprintable()
-    assert posenc(*words).out == done.out
-    own = posenc("sample", f"run={run_copy.name}")  # without a prompt the beginning of a test document
-    assert own.code == 0 and "the end of a text of 128 tokens" in own.out  # 8T
+@pytest.fixture
+def sampled(run_copy):
+    """The words of a command, and the run."""
+    return ("sample", f"run={run_copy}", f"prompt={PROMPT}", "tokens=30", "seed=3")
+
+
+def test_cropped_and_whole_have_their_heads(sampled, posenc):
+    result = posenc(*sampled)
+    assert result.code == 0
+    assert fits(result.out)
+    assert "\x1b" not in result.out
+    assert "the last 16 tokens (T = 16)" in result.out
+    assert f"all {len(PROMPT)} tokens" in result.out
+
+
+@pytest.mark.parametrize(("side", "context"), [(0, 16), (1, None)], ids=["cropped", "whole"])
+def test_each_side_is_what_the_run_generates(sampled, run_copy, posenc, side, context):
+    column = columns(posenc(*sampled).out)[side]
+    text = px.load(run_copy).generate(PROMPT, context, tokens=30, seed=3)
+    plain = "".join(c for c in text if c.isascii() and c.isprintable())
+    assert plain.replace(" ", "") in column.replace(" ", "") or not text.isprintable()
+
+
+def test_a_sample_is_the_same_again(sampled, posenc):
+    assert posenc(*sampled).out == posenc(*sampled).out
+
+
+def test_without_a_prompt_it_is_the_beginning_of_a_test_document(run_copy, posenc):
+    result = posenc("sample", f"run={run_copy.name}")
+    assert result.code == 0
+    assert "the end of a text of 128 tokens" in result.out  # 8T
