@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import tiny
-import yaml
 from fake_runs import read_json, stamps
 
 from posenc.config.compose import compose_jobs
@@ -23,6 +22,7 @@ from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool
 from posenc.running.sweep.resources import gpu_slots, tasks_at_once, visible_gpus
 from posenc.running.sweep.task import OUT_OF_MEMORY, SweepTask, make_tasks, outcome_on_disk
+from posenc.settings.stored import read_settings
 
 WAITS_FOR_SIGTERM = """
 import time
@@ -122,7 +122,7 @@ def test_a_sweep_that_is_finished_has_no_list_of_failures(run_pool):
 @pytest.fixture
 def task_of_run(run_copy):
     """A task whose run is finished."""
-    evaluation = yaml.safe_load((run_copy / "config.yaml").read_text())["eval"]
+    evaluation = read_settings((run_copy / "config.yaml").read_bytes()).eval
     return SweepTask(
         "[1/1] seed=0", [sys.executable, "-c", "raise SystemExit(9)"], run_copy, evaluation=evaluation
     )
