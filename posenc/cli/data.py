@@ -84,9 +84,7 @@ def prepare_corpus(line: CommandLine) -> None:
     for tokenizer in tokenizers:
         store = prepare(data, tokenizer, facts=facts)
         tokens = len(store.tokens)
-        say(
-            f"tokenised: {tokens:,} tokens of {tokenizer.name}, {corpus_bytes / tokens:.2f} bytes each, in"
-        )
+        say(f"tokenised: {tokens:,} tokens of {tokenizer.name}, {corpus_bytes / tokens:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
     say("training and evaluation on it with this tokenizer need no network now")
 
