@@ -22,7 +22,7 @@ from posenc.evaluation.protocols import key_tokens
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.protocols.key_tokens import Reference, find_keys, packed_keys
 from posenc.evaluation.request import EvalRequest
-from posenc.results.load import load_run
+from posenc.results.runs import load_run
 from posenc.running.stored_run import load_model, stored_run
 
 

@@ -14,8 +14,8 @@ from posenc.api.text import continuation, token_nats
 from posenc.core.errors import UserError, visible
 from posenc.data.tokenizers import Tokenizer
 from posenc.model.decoder import Decoder
-from posenc.results.load import Run, load_run
-from posenc.results.schema import Record
+from posenc.results.records import Record
+from posenc.results.runs import Run, load_run
 from posenc.running.stored_run import StoredRun, directory_of, load_model, stored_run
 
 

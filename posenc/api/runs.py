@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError, visible
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
+from posenc.results.discovery import load_runs as read_runs
 from posenc.results.frame import cells_table, seeds_table
-from posenc.results.load import Run
-from posenc.results.load import load_runs as read_runs
-from posenc.results.schema import HEADLINE
-from posenc.results.settings import parse_multiple, where
+from posenc.results.measurements import parse_multiple
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run
+from posenc.results.where import where
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -134,7 +134,7 @@ def compare_command(
     """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing."""
     from posenc.cli.compare import Output, run_compare, split_list
     from posenc.results.comparison import CompareRequest
-    from posenc.results.settings import parse_multiple
+    from posenc.results.measurements import parse_multiple
 
     more = {} if recall_level is None else {"recall_level": recall_level}
     request = CompareRequest(

@@ -12,7 +12,8 @@ from posenc.config.parsing import is_sweep
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, is_folder
-from posenc.results.load import load_run, run_places
+from posenc.results.discovery import run_places
+from posenc.results.runs import load_run
 from posenc.training.checkpoint import checkpoint_paths
 
 

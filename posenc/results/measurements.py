@@ -35,6 +35,11 @@ class TargetSet:
         return self.fingerprint, self.split, self.stride or 0, self.targets_hash
 
 
+def target_set_of(record: Record) -> TargetSet:
+    """Return the set of targets that a record is of."""
+    return TargetSet(record["fingerprint"], record["split"], record["stride"], record["targets_hash"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """A record of a run, or a bin of its curve, flattened for comparison."""
@@ -96,9 +101,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         extend=record["extend"],
         step=record["checkpoint_step"],
         corpus=record["corpus"],
-        target_set=TargetSet(
-            record["fingerprint"], record["split"], record["stride"], record["targets_hash"]
-        ),
+        target_set=target_set_of(record),
         unit=record["unit"],
         precision=record.get("precision"),
         beyond=record["beyond"],

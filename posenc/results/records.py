@@ -164,13 +164,14 @@ def _check_named(choice: dict[str, Any]) -> dict[str, Any]:
     return choice
 
 
+EncodingFacts = Annotated[dict[str, Any], AfterValidator(_check_named)]
+
+
 class RunFacts(TypedDict, total=False):
     """The `run` object of results.json. `encoding`, `context_length` and `seed` are required on reading."""
 
     name: str  # of the run
-    encoding: Required[
-        Annotated[dict[str, Any], AfterValidator(_check_named)]
-    ]  # {"name": ..., parameter: value, ..., "beyond": ...}
+    encoding: Required[EncodingFacts]  # {"name": ..., parameter: value, ..., "beyond": ...}
     attention: dict[str, Any]  # {"name": ..., window, scale, ...}
     positions: dict[str, Any]  # {"name": ..., ...}
     model: dict[str, Any]  # its config group

@@ -191,19 +191,3 @@ def _against_reference(member: Member) -> Estimate | None:
 
 def _place(record: Record) -> tuple[str, int]:
     return record["targets_hash"], record["window"]
-
-
-# --- until their importers have moved
-
-import typing  # noqa: E402
-
-from posenc.results.cells import short_note  # noqa: E402, F401
-from posenc.results.runs import encoding_name  # noqa: E402
-
-
-def as_trained(settings: typing.Mapping[str, typing.Any]) -> str:
-    extend = (settings.get("extend") or {}).get("name")
-    extend = None if extend == "none" else extend
-    name = str(encoding_name(settings.get("encoding"))) + (f"+{extend}" if extend else "")
-    began = (settings.get("train") or {}).get("began")
-    return f"{began['encoding']} -> {name}" if began else name

@@ -12,7 +12,7 @@ import torch
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.settings import own_yaml
+from posenc.results.identity import own_yaml
 from posenc.settings.tree import ModelSettings
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9._+-]+")

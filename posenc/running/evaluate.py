@@ -18,8 +18,8 @@ from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.trigram import measure_reference
 from posenc.evaluation.tune import tune
-from posenc.results.load import spoken_name
-from posenc.results.schema import Record, RunFacts
+from posenc.results.records import Record, RunFacts
+from posenc.results.runs import encoding_name
 from posenc.running import run_directory as folder
 from posenc.running.facts import run_facts, subject_facts
 from posenc.running.invocation import Invocation
@@ -108,7 +108,7 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
     """Yield the tracker in the first process, a no-op in the others; end it with the run's status."""
     tracker = Tracker()
     if current().is_first:
-        encoding = spoken_name(job.settings.encoding.plain())
+        encoding = encoding_name(job.settings.encoding.plain())
         tags = [str(encoding), job.settings.experiment_name]
         run = TrackedRun(job.directory.name, group, tags, job.settings.plain(), job.directory)
         tracker = build_tracker(job.tracking, run)

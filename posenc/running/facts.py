@@ -14,7 +14,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.registry import part_parameters
 from posenc.evaluation.models.callables import CallableModel
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.schema import RunFacts
+from posenc.results.records import RunFacts
 from posenc.running.job import Job
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions

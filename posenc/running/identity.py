@@ -11,7 +11,7 @@ from typing import Any
 from posenc.core.errors import safe_name
 from posenc.core.paths import expanded
 from posenc.data import CorpusFacts, build_tokenizer
-from posenc.results.rows import as_trained
+from posenc.results.identity import trained_name
 from posenc.settings.tree import RunSettings
 
 
@@ -63,6 +63,6 @@ def readable_name(settings: RunSettings) -> str:
     """Return the part of a run's name that is for people: the user's own, or encoding, model, T and seed."""
     if settings.name is not None:
         return settings.name
-    encoding = safe_name(as_trained(settings.plain()).replace(" -> ", "-to-"))
+    encoding = safe_name(trained_name(settings).replace(" -> ", "-to-"))
     model = safe_name(settings.model.name)
     return f"{encoding}-{model}-T{settings.context_length}-s{settings.seed}"

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded
 from posenc.model.decoder import Decoder
-from posenc.results.load import load_run
-from posenc.results.rows import as_trained
+from posenc.results.identity import trained_name
+from posenc.results.runs import load_run
 from posenc.running.stored_run import StoredRun, stored_run
 from posenc.settings.tree import InitialWeights, TokenizerSettings
 from posenc.training.checkpoint import (
@@ -54,7 +54,7 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         checkpoint = _checkpoint_at(run, path)
     state = checkpoint.state
     about = InitialWeights(
-        encoding=as_trained(stored.settings.plain()),
+        encoding=trained_name(stored.settings),
         context_length=stored.settings.context_length,
         tokens=state["tokens"],
         run=state["run"]["settings_hash"],

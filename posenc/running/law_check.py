@@ -14,7 +14,7 @@ from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.callables import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.load import spoken_name
+from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, check_parts
 from posenc.settings.numbers import check_whole
@@ -67,7 +67,7 @@ def check_encodings(
     refused: dict[str, UserError] = {}
     with progress_line("checked", len(jobs)) as progress:
         for number, job in enumerate(jobs):
-            name = spoken_name(job.settings.encoding.plain()) or ""
+            name = encoding_name(job.settings.encoding.plain()) or ""
             label = " ".join([name, *own_overrides(job, jobs)])
             progress.update(number, visible(label))
             try:
@@ -105,7 +105,7 @@ def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:
         return build_model(changed(settings, seed, changes), shape, VOCABULARY)
 
     encoding = settings.encoding.plain()
-    return Subject(spoken_name(encoding) or "", build, settings.context_length, encoding)
+    return Subject(encoding_name(encoding) or "", build, settings.context_length, encoding)
 
 
 def changed(settings: RunSettings, seed: int, changes: Mapping[str, Any]) -> RunSettings:

@@ -17,7 +17,7 @@ from filelock import Timeout
 from posenc.core.atomic_files import cannot_write, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
-from posenc.results.load import read_file
+from posenc.results.files import read_file
 from posenc.running.invocation import WAIT
 from posenc.training.distributed import current
 

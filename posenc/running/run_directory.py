@@ -29,8 +29,9 @@ import yaml
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
-from posenc.results.load import assemble_results, load_run, read_json, read_records
-from posenc.results.schema import RunFacts
+from posenc.results.files import read_json
+from posenc.results.records import RunFacts, assemble_results, read_records
+from posenc.results.runs import load_run
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings

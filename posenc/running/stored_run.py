@@ -14,7 +14,7 @@ from pathlib import Path
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.load import load_run
+from posenc.results.runs import load_run
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
 from posenc.running.run_directory import refuse_links

@@ -18,7 +18,7 @@ from posenc.core.paths import conf_dir, expanded
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
-from posenc.results.settings import own_yaml
+from posenc.results.identity import own_yaml
 from posenc.running.checks import check_name
 from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.job import Job

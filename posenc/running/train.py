@@ -24,7 +24,7 @@ from posenc.data import (
     vocabulary,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.load import spoken_name
+from posenc.results.runs import encoding_name
 from posenc.running import run_directory as folder
 from posenc.running.evaluate import Corpus, Outcome, measure, tokenised, tracked
 from posenc.running.facts import run_facts
@@ -195,8 +195,9 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
     parameters = count_parameters(model)["total"]
     batch_tokens = training.batch_windows * settings.context_length
     processes = f"{current().size} processes, " if current().size > 1 else ""
+    name = encoding_name(settings.encoding.plain())
     say(
-        f"{spoken_name(settings.encoding.plain())}: {parameters:,} parameters, T={settings.context_length}, "
+        f"{name}: {parameters:,} parameters, T={settings.context_length}, "
         f"{training.steps} steps of {batch_tokens} tokens, {training.precision} on {job.device}, "
         f"{processes}{settings.data.name} as {settings.tokenizer.name} -> {job.directory}"
     )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded
-from posenc.results.load import Run, load_runs
-from posenc.results.schema import HEADLINE
+from posenc.results.discovery import load_runs
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run
 from posenc.running.identity import Identity, run_hash
 from posenc.settings.tree import RunSettings
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError, first_line
 from posenc.model.decoder import Decoder
-from posenc.results.settings import flatten
+from posenc.results.numbers import flatten
 from posenc.training.distributed import current
 from posenc.training.optimizer import AdamW
 

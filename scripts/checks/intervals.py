@@ -18,21 +18,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from posenc.results import recall_headroom
-from posenc.results import statistics as posenc_statistics
-from posenc.results.load import load_runs
-from posenc.results.rows import group_runs, samples_of
-from posenc.results.settings import mixed_values, select
-from posenc.results.statistics import (
-    SAME,
-    Sample,
-    compare_with,
-    difference,
-    ranked_rows,
-    ratio_of,
-    shared_variances,
-    unpaired,
-)
+from posenc.results.cells import samples_of
+from posenc.results.discovery import load_runs
+from posenc.results.grouping import group_runs, one_ranking
+from posenc.results.recall import Place, RecallCell, SeedRecall, cell_of, is_below
+from posenc.results.statistics import ranking
+from posenc.results.statistics.documents import Sample, difference, ratio_of
+from posenc.results.statistics.intervals import CONFIDENCE
+from posenc.results.statistics.ranking import compare_with, ranked_rows, unpaired
+from posenc.results.statistics.shared_variance import shared_variances
+from posenc.results.statistics.verdicts import SAME
 
 STUDY, SEEDS = "docs/records/study", 3
 LENGTHS = {1.0: "T", 8.0: "8T"}
@@ -54,10 +49,9 @@ SIX = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
 def columns(protocol: str) -> dict[float, tuple[list[str], Rows]]:
     """Return the samples of every row as trained, by multiple of T."""
     runs = load_runs([STUDY])
-    selected = select(runs, protocol)
-    groups = [one for one in group_runs(runs, selected, mixed_values(selected)) if one.extend is None]
-    multiples = sorted({multiple for one in selected if one.extension is None for multiple in one.cells})
-    found = {m: [samples_of(group, m) for group in groups] for m in multiples}
+    groups = [group for group in group_runs(one_ranking(runs, protocol)) if group.extension is None]
+    multiples = sorted({multiple for group in groups for member in group.members for multiple in member.at})
+    found = {m: [samples_of(group.members, m) for group in groups] for m in multiples}
     return {m: ([group.encoding for group in groups], rows) for m, rows in found.items()}
 
 
@@ -92,7 +86,7 @@ def on_the_study() -> None:
             cells += len(far)
             unresolved += sum(i not in above for i in far)
             if protocol == "fixed-target" and multiple in LENGTHS:
-                with patch.object(posenc_statistics, "shared_variances", lambda rows: None):
+                with patch.object(ranking, "shared_variances", lambda rows: None):
                     welch, welch_pairs = len(above_best(rows)), told_apart(rows)
                 lines.append(
                     [LENGTHS[multiple], f"{welch_pairs:g}", f"{told_apart(rows):g}", welch, len(above)]
@@ -219,11 +213,10 @@ def of_recall(experiments: int) -> None:
     """Coverage of recall's intervals, and how often two shares are told apart, 128 windows a seed."""
     rng, lines = np.random.default_rng(0), []
 
-    def cell(share: float, spread: float, seeds: int) -> recall_headroom.RecallCell:
+    def cell(share: float, spread: float, seeds: int) -> RecallCell:
         shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
-        return recall_headroom.cell_of(
-            (8.0, 512, 448, 4), [(rng.binomial(128, p) / 128, 0.0, 128) for p in shares]
-        )
+        found = [SeedRecall(rng.binomial(128, p) / 128, 0.0, 128) for p in shares]
+        return cell_of(Place(8.0, 512, 448, 4), found)
 
     for spread, (high, low) in itertools.product(
         (0.0, 0.05), ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
@@ -233,9 +226,7 @@ def of_recall(experiments: int) -> None:
             pairs = [(cell(high, spread, seeds), cell(low, spread, seeds)) for _ in range(experiments)]
             # the mean of a clipped normal is not quite its centre; that is far below a window's share
             covered = np.mean([inside(one.ci95, low) for _, one in pairs])
-            told = np.mean(
-                [recall_headroom.apart(one, two, recall_headroom.CONFIDENCE) for one, two in pairs]
-            )
+            told = np.mean([is_below(two, one, CONFIDENCE) for one, two in pairs])
             line.append(f"{covered:.0%}, {told:.0%}")
         lines.append(line)
     head = ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"]

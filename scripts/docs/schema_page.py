@@ -6,26 +6,52 @@ The meaning of a field is the comment behind it in the code, so the page cannot 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
-import io
+import json
 import re
-import tokenize
+import types
 from pathlib import Path
-from typing import get_args
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from posenc.results.statistics import Method
+from posenc.results.records import SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "schema.md"
-RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
-COMPARISON = ["comparison.Comparison", "rows.Column", "rows.Row", "rows.Cell"]
-COMPARISON += ["statistics.Versus", "rows.CurveSummary", "recall_headroom.Recovered"]
-COMPARISON += [
-    "recall_headroom.RecallColumns",
-    "recall_headroom.RowRecall",
-    "recall_headroom.RecallCell",
-    "recall_headroom.Horizon",
+RESULTS = [
+    "records.RunFacts",
+    "records.Record",
+    "records.Extend",
+    "statistics.documents.PerDocument",
+    "records.Curve",
+    "records.Recall",
+]
+COMPARISON = [
+    "comparison.Comparison",
+    "headers.Header",
+    "headers.Reference",
+    "headers.Margins",
+    "cells.Column",
+    "rows.Row",
+    "cells.Cell",
+    "statistics.ranking.Versus",
+    "cells.CurveSummary",
+    "headroom.Recovered",
+    "recall.RecallColumns",
+    "recall.RowRecall",
+    "recall.RecallCell",
+    "recall.Horizon",
 ]
 HEADER = """# The JSON that posenc writes
 
@@ -46,12 +72,6 @@ A Comparison with `schema_version` and `summary` (the sentence on top of the tab
 that cannot share a ranking, `--protocol all`) the document is `{schema_version, comparisons}`, a
 list of them, and each `header.group` says what tells it from the others.
 
-`header` says what the numbers have in common: `protocol`, `group`, `metric`, `unit`, `corpus`, `fingerprint`,
-`split`, `stride`, `tokenizer`, `context_length`, `model`, `parameters` (fewest, most), `tokens` (trained
-on), `seeds`, `documents` and `targets` (fewest, most), `mixed` (what the rows differ in and should
-not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
-words), `left_out` (records of other targets, checkpoints or tuned knobs), `baseline`. A value is null where
-the runs differ in it.
 """
 
 CSV = """## posenc compare --format csv
@@ -73,73 +93,84 @@ def main() -> None:
 
 
 def page() -> str:
-    """The page's text."""
-    from posenc.results.schema import SCHEMA_VERSION
-
-    parts = [
-        HEADER.format(version=SCHEMA_VERSION),
-        ON_DISK,
-        *(table(f"results.schema.{one}") for one in RESULTS),
-    ]
-    return "\n".join([*parts, PRINTED, *(table(f"results.{one}") for one in COMPARISON), CSV])
+    """Return the page's text."""
+    parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK]
+    parts += [table(name) for name in RESULTS]
+    parts.append(PRINTED)
+    parts += [table(name) for name in COMPARISON]
+    return "\n".join([*parts, CSV])
 
 
 def table(name: str) -> str:
-    """A heading, the first line of the docstring, and a row for each field."""
+    """Return a heading, the first line of the docstring, and a row for each field."""
     module, _, type_name = name.rpartition(".")
-    cls = getattr(importlib.import_module(f"posenc.{module}"), type_name)
-    rows = [f"| `{field}` | {kind} | {meaning} |" for field, kind, meaning in fields(cls)]
+    cls = getattr(importlib.import_module(f"posenc.results.{module}"), type_name)
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
-    return "\n".join(
-        [f"### {type_name}", "", about, "", "| field | type | meaning |", "|---|---|---|", *rows, ""]
-    )
+    lines = [f"### {type_name}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
+    for field, kind, meaning in fields(cls):
+        lines.append(f"| `{field}` | `{escaped(kind)}` | {escaped(meaning)} |")
+    return "\n".join([*lines, ""])
+
+
+def escaped(text: str) -> str:
+    """Return text that stays inside a cell of a Markdown table."""
+    return text.replace("|", "\\|")
 
 
 def fields(cls: type) -> list[tuple[str, str, str]]:
-    """Name, type and comment of each field of a dataclass or TypedDict, in order."""
-    lines = inspect.getsource(cls).splitlines()
-    found = []
-    for line in lines:
-        if line == "    # not in JSON:":
-            break
-        match = re.fullmatch(r"    (\w+): (.+)", line)
-        if match is None:
-            continue
-        text, comment = _split(match[2])
-        kind = re.sub(r" = .*", "", text).strip()
-        found.append((match[1], f"`{_json(kind)}`".replace("|", "\\|"), comment.replace("|", "\\|")))
-    return found
+    """Return name, type and comment of each field of a dataclass or TypedDict that JSON has, in order."""
+    hints = get_type_hints(cls, include_extras=True)
+    comments = comments_of(cls)
+    hidden: set[str] = set()
+    if dataclasses.is_dataclass(cls):
+        hidden = {field.name for field in dataclasses.fields(cls) if not field.metadata.get("json", True)}
+    names = [name for name in cls.__annotations__ if name not in hidden]
+    return [(name, json_type(hints[name]), comments.get(name, "")) for name in names]
 
 
-def _split(text: str) -> tuple[str, str]:
-    """The code of a line and the comment behind it."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comment = next((token for token in tokens if token.type == tokenize.COMMENT), None)
-    return (text, "") if comment is None else (text[: comment.start[1]], comment.string.lstrip("# "))
+def comments_of(cls: type) -> dict[str, str]:
+    """Return the comment behind each field in the source of its class."""
+    comments = {}
+    for line in inspect.getsource(cls).splitlines():
+        match = re.fullmatch(r"    (\w+): [^#]+# (.+)", line)
+        if match is not None:
+            comments[match[1]] = match[2]
+    return comments
 
 
-def _json(kind: str) -> str:
-    """A type of Python as one says it of JSON."""
-    kind = re.sub(r"NotRequired\[(.+)\]$", r"\1, may be missing", kind)
-    kind = kind.replace("Annotated[Number, Gt(0)]", "Number")
-    for python, json in (
-        ("Count", "whole number"),
-        ("Positive", "whole number"),
-        ("Number", "number"),
-        ("Interval", "list of number"),
-        ("dict[str, Any]", "object"),
-        ("str", "text"),
-        ("int", "whole number"),
-        ("None", "null"),
-    ):
-        kind = re.sub(rf"(?<!\w){re.escape(python)}(?!\w)", json, kind)
-    kind = re.sub(r"(?<!\w)float(?!\w)", "number", re.sub(r"(?<!\w)bool(?!\w)", "true or false", kind))
-    kind = kind.replace("Method", " or ".join(f'"{one}"' for one in get_args(Method)))
-    kind = re.sub(r"Literal\[([^\]]+)\]", lambda match: match[1].replace(", ", " or "), kind)
-    while match := re.search(r"(list|dict)\[(?:text, )?([^\[\]]+)\]", kind):
-        inner = f"({match[2]})" if "|" in match[2] else match[2]
-        kind = kind.replace(match[0], f"{'list' if match[1] == 'list' else 'object'} of {inner}")
-    return kind
+JSON_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    type(None): "null",
+    Any: "Any",
+}
+
+
+def json_type(hint: Any) -> str:
+    """Return a Python type in the words of JSON: `list of number | null`."""
+    origin = get_origin(hint)
+    options = get_args(hint)
+    if origin is NotRequired:
+        return f"{json_type(options[0])}, may be missing"
+    if origin in (Annotated, Required):
+        return json_type(options[0])
+    if origin is Literal:
+        return " or ".join(json.dumps(option) for option in options)
+    if origin in (Union, types.UnionType):
+        return " | ".join(json_type(option) for option in options)
+    if origin in (list, tuple):
+        return f"list of {in_brackets(json_type(options[0]))}"
+    if origin is dict:
+        value = json_type(options[1])
+        return "object" if value == "Any" else f"object of {in_brackets(value)}"
+    return JSON_NAMES.get(hint) or hint.__name__
+
+
+def in_brackets(kind: str) -> str:
+    """Return `(list of number | null)`; a single type as it is."""
+    return f"({kind})" if "|" in kind else kind
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from fake_runs import only_run, stamps
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.encodings.registry import encoding_class
-from posenc.results.load import load_run
+from posenc.results.runs import load_run
 from posenc.running import estimate as estimates
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work

@@ -10,8 +10,8 @@ import pytest
 import tiny
 from fake_runs import edit_json, only_run
 
-from posenc.results.load import load_run
-from posenc.results.schema import HEADLINE
+from posenc.results.records import HEADLINE
+from posenc.results.runs import load_run
 
 
 def status(run, **changes):

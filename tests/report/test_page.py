@@ -17,7 +17,7 @@ from posenc.report.page import write_page
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.sentences import full_notes
 from posenc.results.comparison import CompareRequest, compare_runs
-from posenc.results.load import load_runs
+from posenc.results.discovery import load_runs
 
 EVIL = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
 LOSSES = {

@@ -8,7 +8,8 @@ from fake_runs import record
 from scipy import stats
 
 from posenc.results import statistics
-from posenc.results.statistics import Estimate, difference, p_beyond, ratio_interval
+from posenc.results.statistics.documents import difference, ratio_interval
+from posenc.results.statistics.intervals import Estimate, p_beyond
 
 
 def sample(nats, targets=None, sizes=None, start=0):

@@ -9,7 +9,7 @@ import yaml
 from fake_runs import edit_json, only_run, read_json, stamps
 
 from posenc.core.paths import conf_dir
-from posenc.results.schema import SCHEMA_VERSION
+from posenc.results.records import SCHEMA_VERSION
 from posenc.running.stored_run import stored_run
 
 WINDOWS = [16, 32, 64]

@@ -14,7 +14,7 @@ from posenc.data import build_tokenizer, check_tokenizer
 from posenc.evaluation.lengths import resolve_length
 from posenc.evaluation.protocols.fixed_target import block_size
 from posenc.model.decoder import Decoder
-from posenc.results.load import spoken_name
+from posenc.results.runs import encoding_name
 from posenc.running.model_parts import StepPlan, build_model, check_step
 from posenc.settings.numbers import check_between
 from posenc.settings.tree import RunSettings, TokenizerSettings
@@ -71,7 +71,7 @@ def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
 def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
     """Return the encoding's name, and the overrides that tell the job from others."""
     differing = [word for word in own_overrides(job, jobs) if group_of(key_of(word)) not in NOT_IN_LABEL]
-    return " ".join([spoken_name(job.settings.encoding.plain()) or "", *differing])
+    return " ".join([encoding_name(job.settings.encoding.plain()) or "", *differing])
 
 
 def _make_case(label: str, settings: RunSettings, lengths: str) -> BenchCase:
