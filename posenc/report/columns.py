@@ -19,9 +19,9 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.recall import RowRecall
-from posenc.results.statistics import short_verdict
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
+from posenc.results.statistics.verdicts import short_verdict
 
 LONGEST_REASON = 12  # characters of why a cell has no number
 

@@ -8,7 +8,7 @@ from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
 from posenc.report.protocol_words import explanations
 from posenc.results.recall import KEPT, LEVEL
 from posenc.results.records import BREAK
-from posenc.results.statistics import COLLAPSED, REFERENCE, SAME
+from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
 
 WIDTH = 80
 INDENT = 10

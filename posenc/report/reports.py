@@ -37,7 +37,7 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
 from posenc.results.recall import RecallCell
 from posenc.results.records import RECALL
-from posenc.results.statistics import short_verdict
+from posenc.results.statistics.verdicts import short_verdict
 
 MARKS = {"best": BEST, "tied": TIED}
 # The order in which columns leave a table that is too wide: lengths below T, lengths past T from the last but

@@ -15,9 +15,9 @@ from posenc.core.console import clock
 from posenc.core.errors import plural, visible
 from posenc.report.tables import Table, text_column
 from posenc.report.texts import count_text, length_text
-from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name
-from posenc.results.schema import HEADLINE
-from posenc.results.settings import select
+from posenc.results.measurements import select
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run, encoding_name, last_metrics, resume_command
 
 FINISHED, RUNNING, DIVERGED = "finished", "running", "diverged"
 ORDER = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
@@ -48,8 +48,8 @@ def run_summary(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "reason": run.reason,
         "experiment": config.get("experiment_name", run.path.parent.name) or None,
-        "encoding": encoding_of(run),
-        "model": spoken_name(facts.get("model", config.get("model"))),
+        "encoding": run.encoding,
+        "model": encoding_name(facts.get("model", config.get("model"))),
         "context_length": _whole(facts.get("context_length", config.get("context_length"))),
         "tokens": _whole(tokens),
         "tokens_asked": _whole(asked),

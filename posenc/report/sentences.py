@@ -27,7 +27,9 @@ from posenc.results.numbers import printed_change
 from posenc.results.recall import RecallCell
 from posenc.results.records import HEADLINE, RECALL
 from posenc.results.runs import encoding_name
-from posenc.results.statistics import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short_verdict
+from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
+from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_WORD, short_verdict
+from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
 NOTHING_YET = "No run has a number yet."
 # Keys that tell tables apart and are among the facts anyway.

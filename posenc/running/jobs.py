@@ -12,8 +12,9 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.end_of_run import show_runs
-from posenc.results.load import load_run
-from posenc.results.schema import Record, target_set
+from posenc.results.measurements import target_set_of
+from posenc.results.records import Record
+from posenc.results.runs import load_run
 from posenc.running.evaluate import run_eval
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
@@ -127,4 +128,4 @@ def _with_crop_line(records: list[Record], stored: list[Record]) -> list[Record]
 
 
 def _targets(record: Record) -> tuple[object, ...]:
-    return record["protocol"], record["checkpoint_step"], target_set(record)
+    return record["protocol"], record["checkpoint_step"], target_set_of(record)

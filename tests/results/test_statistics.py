@@ -7,9 +7,8 @@ import pytest
 from fake_runs import record
 from scipy import stats
 
-from posenc.results import statistics
-from posenc.results.statistics.documents import difference, ratio_interval
-from posenc.results.statistics.intervals import Estimate, p_beyond
+from posenc.results.statistics.documents import difference, on_shared_documents, ratio_interval
+from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_beyond
 
 
 def sample(nats, targets=None, sizes=None, start=0):
@@ -61,10 +60,10 @@ def test_pairing_removes_what_both_share():
     estimate = difference([(sample(noise + 2), other)], "targets")
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
-    ours, theirs = statistics.on_shared_documents([sample(noise), sample(noise[5:], start=5)])
+    ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
     assert ours["document"] == theirs["document"] == list(range(5, 40))
     assert ours["nats"] == theirs["nats"]
-    assert statistics.on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
+    assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
 def test_two_tokenizers_are_compared_over_the_same_documents():
@@ -135,6 +134,6 @@ def test_both_parts_add_up_as_squares_and_p_agrees_with_the_interval_of_its_leve
 
 
 def test_mean_and_spread():
-    assert statistics.mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert statistics.mean_and_spread([1.5]) == (1.5, None)
-    assert statistics.mean_and_spread([1.0, math.inf]) == (math.inf, None)
+    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_spread([1.5]) == (1.5, None)
+    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)

@@ -27,7 +27,7 @@ from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.spans import Spans, plan_spans
 from posenc.evaluation.sums import LossSums
 from posenc.results.records import BREAK, Curve
-from posenc.results.statistics import MIN_GROUPS, ratio_interval
+from posenc.results.statistics.documents import MIN_GROUPS, ratio_interval
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext

@@ -10,7 +10,7 @@ from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.runs_table import headline_losses
 from posenc.report.texts import length_text
-from posenc.results.load import load_run
+from posenc.results.runs import load_run
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.sweep.task import WAITING, SweepTask, TaskOutcome
 

@@ -12,8 +12,9 @@ from posenc.config.overrides import CommandLine
 from posenc.core.console import say
 from posenc.core.machine import free_memory, say_load, usable_cores
 from posenc.report.end_of_run import show_runs
-from posenc.results.load import Run, load_runs
-from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.results.discovery import load_runs
+from posenc.results.records import REFERENCE_PROTOCOL
+from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
 from posenc.running.jobs import CheckedJob, seed_by_seed
