@@ -16,7 +16,7 @@ from posenc.data import sources
 from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of
 from posenc.data.token_cache import TokenStore, entry_of, open_entry, write_entry
 from posenc.data.tokenizers import build_tokenizer, cache_lock, check_tokenizer
-from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
+from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
 BYTES = TokenizerSettings(name="bytes")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.results.settings import knob_words
+from posenc.results.identity import knob_words
 
 # axes: training steps; tokens of a window; tokens before a position
 STEP = "step"

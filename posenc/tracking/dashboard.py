@@ -14,7 +14,8 @@ from posenc.core.errors import RunError, UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.texts import length_text
-from posenc.results.settings import own_yaml, parse_multiple
+from posenc.results.identity import own_yaml
+from posenc.results.measurements import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW
 from posenc.tracking.tracker import reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc.results.settings import flatten
+from posenc.results.numbers import flatten
 from posenc.tracking.curves import STEP, Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
 
