@@ -18,9 +18,10 @@ from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
-from posenc.results.load import Run, load_runs
-from posenc.results.schema import RECALL
-from posenc.results.settings import where
+from posenc.results.discovery import load_runs
+from posenc.results.records import RECALL
+from posenc.results.runs import Run
+from posenc.results.where import where
 
 COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets: the name of a row of mixed runs has some inside
 NOT_WITH_AGAINST = ("full", "plot", "plot_kind", "html")  # outputs that a paper's table does not have

@@ -10,8 +10,10 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, plural, visible
 from posenc.core.paths import output_file
 from posenc.report.texts import MOST_NAMED
-from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
-from posenc.results.settings import where as fitting
+from posenc.results.bundles import SUFFIX, bundled, packed
+from posenc.results.discovery import load_runs
+from posenc.results.runs import Run
+from posenc.results.where import where as fitting
 
 
 def run_export(directories: Sequence[str], conditions: Sequence[str], *, out: str, hf: str | None) -> None:

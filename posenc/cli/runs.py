@@ -14,8 +14,10 @@ from posenc.core.console import say
 from posenc.core.errors import visible
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, run_table
 from posenc.report.terminal import has_color, table_text, terminal_width, write
-from posenc.results.load import SUFFIX, Run, load_run, run_places
-from posenc.results.settings import where as fitting
+from posenc.results.bundles import SUFFIX
+from posenc.results.discovery import run_places
+from posenc.results.runs import Run, load_run
+from posenc.results.where import where as fitting
 
 
 def _newest_first(summary: Summary) -> float | None:

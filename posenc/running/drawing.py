@@ -12,7 +12,7 @@ from posenc.evaluation.extensions import Extension, build_extension, leaves, res
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import FAR, measure
 from posenc.pictures.panels import Picture
-from posenc.results.load import spoken_name
+from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, check_parts
 from posenc.running.stored_run import load_model, stored_run
@@ -71,7 +71,7 @@ def _picture(
     model: Decoder, settings: EncodingSettings, facts: Sequence[str], extension: Extension | None = None
 ) -> Picture:
     """Measure the panels, and write what stands below the title: formulas, sizes, `facts`, remarks."""
-    name = spoken_name(settings.plain())
+    name = encoding_name(settings.plain())
     encoding = model.eval().effective_encoding
     shape = model.encoding.shape
     sizes = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
