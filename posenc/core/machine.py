@@ -113,22 +113,22 @@ class Load:
     """What other processes use of the cores that this one may run on."""
 
     cores: int
-    others: float  # cores that they keep busy
+    used_by_others: float  # cores that they keep busy
 
     @property
     def free(self) -> int:
         """Return how many cores others leave, at least one."""
-        return max(1, int(self.cores - self.others + 0.5))
+        return max(1, int(self.cores - self.used_by_others + 0.5))
 
     def note(self, threads: int) -> str | None:
         """Say what speed so many threads will have, if others take a core's worth of what they would use."""
         # where others leave less than one core, they would use more than they get
-        left = max(self.cores - self.others, 0.05)
-        demand = threads + self.others / min(1.0, left)
+        left = max(self.cores - self.used_by_others, 0.05)
+        demand = threads + self.used_by_others / min(1.0, left)
         if demand - self.cores < ONE_CORE:
             return None
         speed = max(0.1, round(self.cores / demand, 1))
-        busy = f"other processes keep {self.others:.1f} of {self.cores} cores busy"
+        busy = f"other processes keep {self.used_by_others:.1f} of {self.cores} cores busy"
         return f"{busy}: expect about {speed:.0%} of the usual speed"
 
 
@@ -137,7 +137,7 @@ class _Reading:
     """The counters of the machine at one time."""
 
     at: float  # seconds of the clock
-    others: float  # CPU seconds of other processes on our cores, since the machine started
+    seconds_of_others: float  # CPU time of other processes on our cores, since the machine started
     cores: int
 
 
@@ -154,8 +154,8 @@ class LoadMeter:
         our_numbers = range(len(cores)) if binding is None else binding()
         our_cores = [core for number, core in enumerate(cores) if number in our_numbers]
         busy = sum(getattr(core, state, 0.0) for core in our_cores for state in BUSY_STATES)
-        own = sum(os.times()[:4])  # with the children that have ended
-        return _Reading(time.monotonic(), busy - own, len(our_cores))
+        our_seconds = sum(os.times()[:4])  # with the children that have ended
+        return _Reading(time.monotonic(), busy - our_seconds, len(our_cores))
 
     def load(self, least: float = SHORTEST) -> Load | None:
         """Return the others' load since it was read last; None before `least` seconds."""
@@ -164,8 +164,8 @@ class LoadMeter:
             return None
         now = self._read()
         self._last = now
-        others = (now.others - last.others) / (now.at - last.at)
-        return Load(now.cores, min(max(0.0, others), float(now.cores)))
+        used = (now.seconds_of_others - last.seconds_of_others) / (now.at - last.at)
+        return Load(now.cores, min(max(0.0, used), float(now.cores)))
 
 
 @cache

@@ -110,7 +110,7 @@ def _threads(threads: int) -> Finding:
     slower = None
     load = load_meter().load()
     if load is not None:
-        text += f"; other processes keep {load.others:.1f} busy"
+        text += f"; other processes keep {load.used_by_others:.1f} busy"
         slower = load.note(threads)
     level: Level = "note" if slower or threads > cores else "ok"
     advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"

@@ -18,18 +18,18 @@ from posenc.tracking.tracker import reason
 logger = logging.getLogger(__name__)
 
 
-class _Place(NamedTuple):
+class _ClassPath(NamedTuple):
     """Where the class of a tracker is. It is imported when it is chosen, and with it a package."""
 
     module: str
     kind: str
 
 
-TRACKERS: dict[str, _Place | None] = {
+TRACKERS: dict[str, _ClassPath | None] = {
     NONE: None,
-    "tensorboard": _Place("posenc.tracking.tensorboard", "TensorboardTracker"),
-    "trackio": _Place("posenc.tracking.trackio", "TrackioTracker"),
-    "wandb": _Place("posenc.tracking.wandb", "WandbTracker"),
+    "tensorboard": _ClassPath("posenc.tracking.tensorboard", "TensorboardTracker"),
+    "trackio": _ClassPath("posenc.tracking.trackio", "TrackioTracker"),
+    "wandb": _ClassPath("posenc.tracking.wandb", "WandbTracker"),
 }
 
 
@@ -58,11 +58,11 @@ def _chosen(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[
     name = settings.name
     if name not in TRACKERS:
         raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
-    place = TRACKERS[name]
-    if place is None:
+    path = TRACKERS[name]
+    if path is None:
         return None, check_arguments(Tracker, settings.parameters, "tracking")
     refuse_without(name, "tracking", name, name)
-    kind: type[BaseTracker] = getattr(importlib.import_module(place.module), place.kind)
+    kind: type[BaseTracker] = getattr(importlib.import_module(path.module), path.kind)
     arguments = check_arguments(kind, settings.parameters, "tracking")
     kind.check(arguments)
     return kind, arguments

@@ -127,8 +127,8 @@ def test_the_meter_counts_others_and_not_this_process(busy):
     assert load is not None
     assert others > 0
     assert own > 0
-    assert others - 0.1 <= load.others * seconds
-    assert load.others * seconds <= load.cores * seconds - own + 0.1
+    assert others - 0.1 <= load.used_by_others * seconds
+    assert load.used_by_others * seconds <= load.cores * seconds - own + 0.1
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ from tiny_model import encoding_of
 
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
-from posenc.core.signature import parameters_of
 from posenc.encodings import list_encodings, registry
 from posenc.encodings.registry import encoding_class, resolve_encoding, sources_of
 from posenc.encodings.rope import RoPE
+from posenc.settings.signature import parameters_of
 
 PATHS = sorted((conf_dir() / "encoding").glob("*.yaml"))
 IMPORTED = "from posenc.encodings.rope import RoPE"  # not one of the module's own

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from posenc.core.errors import UserError
-from posenc.core.signature import between
 from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.composed import Composed
 from posenc.evaluation.lengths import resolve_length
 from posenc.evaluation.models import Subject
+from posenc.settings.numbers import check_between
 
 Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
 
@@ -122,7 +122,7 @@ class Extension:
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
         """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
-        between(f"extend.{knob}", value, least, open_low=above)
+        check_between(f"extend.{knob}", value, least, above_low=above)
 
 
 class Times(Encoding):

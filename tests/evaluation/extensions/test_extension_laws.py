@@ -10,9 +10,9 @@ import yaml
 from extending import FACTORS, LONG, T, extension_of, logits, model_of, outline_of
 
 from posenc.core.paths import conf_dir
-from posenc.core.signature import parameters_of
 from posenc.encodings import list_encodings
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, resolve_extend
+from posenc.settings.signature import parameters_of
 
 PATHS = sorted((conf_dir() / "extend").glob("*.yaml"))
 NAMES = [path.stem for path in PATHS if path.stem != "none"]
