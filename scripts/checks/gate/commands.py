@@ -102,7 +102,7 @@ def _described(
     tree: Tree, folder: Path, command: Command, outcome: Outcome, changed: list[Path]
 ) -> Observation:
     """Return what one command did, in a form that can be stored and compared."""
-    tags = {str(folder): "<folder>", str(tree.work): "<work>", str(tree.path): "<tree>"}
+    tags = tree.folder_tags(folder)
     stdout = stream_content(outcome.stdout, tags)
     files = {}
     for path in changed:

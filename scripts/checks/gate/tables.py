@@ -41,7 +41,7 @@ def observe(tree: Tree, selection: Selection) -> Observation:
             continue
         for options in OPTIONS:
             outcome = server.run(["compare", subject, *options], folder)
-            content = stream_content(outcome.stdout, {str(tree.path): "<tree>"})
+            content = stream_content(outcome.stdout, tree.folder_tags(folder))
             comparisons[f"{label} {' '.join(options)}"] = {"code": outcome.code, "stdout": content.stored()}
         print(f"{tree.work.name}: {label}", file=sys.stderr, flush=True)
     server.close()

@@ -53,6 +53,16 @@ class Tree:
             "LC_ALL": "C.UTF-8",
         }
 
+    def folder_tags(self, folder: Path) -> dict[str, str]:
+        """Return what stands for paths of this machine in an observation: path -> tag, longest first."""
+        return {
+            str(folder): "<folder>",
+            str(self.work): "<work>",
+            f"{self.path}/docs/records/": "<records>/",  # stored records moved here from docs/
+            f"{self.path}/docs/": "<records>/",
+            str(self.path): "<tree>",
+        }
+
     def start(self, arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
         """Start the interpreter with these arguments, streams captured, in a process group of its own."""
         (self.work / "home").mkdir(parents=True, exist_ok=True)
