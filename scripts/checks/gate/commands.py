@@ -28,6 +28,8 @@ from texts import write_texts
 from trees import ForkServer, Outcome, Tree
 
 RUN_NAME = re.compile(r"\{(\w+)\}")
+SPACES = re.compile(" +")
+JOB_LINE = re.compile(r"^\[\d+/\d+\] ", re.MULTILINE)
 ERROR_KEY = re.compile(r"^error: ([^:\n]*)", re.MULTILINE)
 MOST_CHARACTERS = 3000  # of an output that is stored whole; of a longer one its digests are
 WORKERS = 2
@@ -112,12 +114,15 @@ def _described(
         files[_free_label(file_label(path), files)] = content
     if command.timed:
         stdout = _without_numbers(stdout)
+    stderr = normalised(outcome.stderr, tags)
+    if JOB_LINE.search(stderr):  # jobs of a sweep that run at once take turns by chance
+        stderr = "\n".join(sorted(stderr.splitlines()))
     error = ERROR_KEY.search(outcome.stderr) if outcome.code == 2 else None
     return {
         "code": outcome.code,
         "error": normalised(error[1], tags) if error else None,
         "stdout": stdout.stored(),
-        "stderr": normalised(outcome.stderr, tags),
+        "stderr": stderr,
         "files": {label: content.stored() for label, content in files.items()},
     }
 
@@ -144,7 +149,8 @@ def _without_numbers(content: Content) -> Content:
     if content.kind == "json":
         return Content("json", dict.fromkeys(content.leaves))
     if content.kind == "text":
-        return Content("text", content.leaves | {"numbers": ""})
+        wording = SPACES.sub(" ", str(content.leaves["wording"]))  # columns are as wide as their numbers
+        return Content("text", {"numbers": "", "wording": wording})
     return content
 
 

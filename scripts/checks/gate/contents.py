@@ -25,8 +25,9 @@ Leaves = dict[str, Leaf]
 # Keys whose values belong to one process, moment or machine. `code` is the hash of an encoding's file.
 VOLATILE_KEYS = frozenset(
     {"seconds", "wall_seconds", "tokens_per_second", "peak_memory_bytes", "started", "updated", "pid", "host"}
-    | {"git_commit", "versions", "settings_hash", "code", "hash", "created", "age", "age_seconds", "memory"}
+    | {"git_commit", "versions", "settings_hash", "code", "hash", "written", "age", "age_seconds", "memory"}
 )
+PROSE_KEYS = (".description", ".hint", ".message", ".reason")  # values that may be reworded
 LONG_ARRAY = 16  # longer arrays of numbers are stored as their digest
 NUMBER = re.compile(r"[-+−]?\d+(?:,\d{3})+(?:\.\d+)?|[-+−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 REPLACEMENTS = (
@@ -41,7 +42,9 @@ REPLACEMENTS = (
     (re.compile(r"\b\d+\.\d+\.\d+(\.\w+)?(\+\w+)?"), "<version>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
 )
-CHANCE_LINE = re.compile(r"^.*(\bleft *|^other processes keep .*)$\n?", re.MULTILINE)  # progress, load
+CHANCE_LINE = re.compile(
+    r"^.*(\bleft *|other processes keep .*|threads: \d+ on \d+ cores.*)$\n?", re.MULTILINE
+)  # progress, load
 DIGEST = re.compile(r"[0-9a-f]{64}")  # as a whole value: of a corpus, which must stay
 FILE_HASH = re.compile(r"-[0-9a-f]{8}(?=[./]|$)")
 
@@ -71,8 +74,14 @@ class Content:
         if self.kind == "tensors":
             return {"weights": digest(self.leaves)}
         numbers = {key: value for key, value in self.leaves.items() if is_number(value)}
-        values = {key: value for key, value in self.leaves.items() if not is_number(value)}
-        return {"keys": digest(sorted(self.leaves)), "numbers": digest(numbers), "values": digest(values)}
+        prose = {key: value for key, value in self.leaves.items() if key.endswith(PROSE_KEYS)}
+        values = {key: self.leaves[key] for key in self.leaves.keys() - numbers.keys() - prose.keys()}
+        return {
+            "keys": digest(sorted(self.leaves)),
+            "numbers": digest(numbers),
+            "values": digest(values),
+            "wording": digest(prose),
+        }
 
     def stored(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value}
