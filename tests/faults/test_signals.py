@@ -14,9 +14,9 @@ import tiny
 from fake_runs import only_run, read_json, stamps
 
 from posenc.core.console import progress_line, say
-from posenc.running import measure
+from posenc.running import evaluate as evaluating
+from posenc.running.locks import is_held, locked
 from posenc.running.report_error import report_error
-from posenc.running.run_directory import is_held, locked
 from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, to_take_over
 
 
@@ -99,7 +99,7 @@ def test_while_something_is_saved_a_signal_is_only_noted():
 def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, name):
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
         path.unlink()
-    evaluate, cells = measure.evaluate, []
+    evaluate, cells = evaluating.evaluate, []
 
     def interrupted(*args, on_cell, **more):
         def stored(record, was_there):
@@ -110,7 +110,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, mo
 
         return evaluate(*args, on_cell=stored, **more)
 
-    monkeypatch.setattr(measure, "evaluate", interrupted)
+    monkeypatch.setattr(evaluating, "evaluate", interrupted)
     result = train("encoding=rope")
     assert (result.code, result.out) == (130 if name == "SIGINT" else 143, "") and "continues" in result.err
     assert read_json(run_copy / "status.json")["status"] == "interrupted" and cells == [16, 32]
@@ -124,7 +124,7 @@ def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, mo
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(measure, "evaluate", ended)
+    monkeypatch.setattr(evaluating, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
     assert (result.code, result.out) == (143, ""), result.err
     assert read_json(run_copy / "status.json")["status"] == "finished"

@@ -19,12 +19,12 @@ from battery import SAVES, SHORT, called, command, weights
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
 from posenc.running.invocation import WAIT
-from posenc.running.run_directory import HeldRunError, locked
+from posenc.running.locks import HeldRunError, locked
 
 HOLD = """
 import subprocess, sys, time
 from pathlib import Path
-from posenc.running.run_directory import locked
+from posenc.running.locks import locked
 
 place, quiet = Path(sys.argv[1]), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 with locked(place), locked(place, "evaluation"), locked(place, "results"):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import tiny
-from conftest import called_in
 from fake_runs import read_json, stamps
+from in_process import called_in
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse

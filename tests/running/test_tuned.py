@@ -6,12 +6,12 @@ import shutil
 import pytest
 import tiny
 import yaml
-from conftest import called_in
+from in_process import called_in
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
 from posenc.running.tuned_rate import validation_loss
-from posenc.tracking import curves_of, summary
+from posenc.tracking.curves import curve_points, summary_of
 
 SEED = 100  # of experiment=tuning
 BEST = 3e-3
@@ -119,5 +119,5 @@ def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     (run,) = px.load_runs("runs/tuning")
     assert run.config["train"]["lr"] == 0.00123
     assert run.config["optim"]["weight_decay"] == 0.0
-    logged = summary(curves_of(run.records, run.config))
+    logged = summary_of(curve_points(run.records, run.config))
     assert logged[sweep["metric"]["name"]] == validation_loss(run)

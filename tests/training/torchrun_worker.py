@@ -65,7 +65,7 @@ def trained(store, folder, seed=0):
 
 def posenc(*arguments):
     """A command line in all processes: exit code, stdout and stderr of this one."""
-    from conftest import exit_code_of
+    from in_process import exit_code_of
 
     out = io.StringIO()
     err = io.StringIO()
