@@ -42,9 +42,10 @@ REPLACEMENTS = (
     (re.compile(r"\b\d+\.\d+\.\d+(\.\w+)?(\+\w+)?"), "<version>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
 )
+# Progress, load, and what machine this is.
 CHANCE_LINE = re.compile(
-    r"^.*(\bleft *|other processes keep .*|threads: \d+ on \d+ cores.*)$\n?", re.MULTILINE
-)  # progress, load
+    r"^.*(\bleft *|other processes keep .*|threads: \d+ on \d+ cores.*|\bPython: \d.*)$\n?", re.MULTILINE
+)
 DIGEST = re.compile(r"[0-9a-f]{64}")  # as a whole value: of a corpus, which must stay
 FILE_HASH = re.compile(r"-[0-9a-f]{8}(?=[./]|$)")
 

@@ -61,6 +61,7 @@ class Tree:
             f"{self.path}/docs/records/": "<records>/",  # stored records moved here from docs/
             f"{self.path}/docs/": "<records>/",
             str(self.path): "<tree>",
+            self.python: "<python>",
         }
 
     def start(self, arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
