@@ -13,7 +13,8 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.S)
 (PROJECT,) = (body for kind, body in BLOCKS if kind == "toml")
 NAME = "log_recency"
 PAGE = (tiny.ROOT / "docs" / "add-an-extension.md").read_text(encoding="utf-8")
-EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S))
+EXTENSION_HALF = PAGE.partition("\n## A protocol")[0]
+EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", EXTENSION_HALF, re.S))
 
 
 def write(path, text):
