@@ -103,6 +103,20 @@ def test_interpolations_in_settings_are_plain_text(tmp_path):
     assert run.settings.encoding.parameters == {"home": "${oc.env:HOME}"}
 
 
+def test_settings_of_another_schema_name_their_reader(tmp_path):
+    config = write_run(tmp_path) / "config.yaml"
+    config.write_text(config.read_text().replace("schema_version: 2", "schema_version: 1"))
+    (run,) = load_runs([tmp_path])
+    assert "which the posenc that wrote it" in run.problem
+
+
+@pytest.mark.parametrize(("version", "reader"), [(1, "the posenc that wrote it"), (3, "a newer posenc")])
+def test_results_of_another_schema_name_their_reader(tmp_path, version, reader):
+    edit_json(write_run(tmp_path) / "results.json", schema_version=version)
+    (run,) = load_runs([tmp_path])
+    assert run.problem.startswith(f"results.json: schema {version}, which {reader}")
+
+
 def test_a_killed_process_is_dead_and_a_reused_number_too():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     now = datetime.now().astimezone().isoformat()
