@@ -13,11 +13,12 @@ Exit code 1 on a mismatch or failure, 2 without CUDA.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -75,14 +76,18 @@ PLAN = Optimization(
     final_lr_fraction=1.0,
 )
 Call = Callable[[], object]
-found: list[dict[str, Any]] = []
+reported: list[dict[str, Any]] = []  # every printed line
 
 
 def report(part: str, bad: bool = False, **facts: Any) -> None:
     """Print one line and keep it for the JSON file."""
-    found.append({"part": part, "bad": bad, **facts})
-    shown = (f"{key}={x:.4g}" if isinstance(x, float) else f"{key}={x}" for key, x in facts.items())
-    print("MISMATCH" if bad else "ok      ", part, *shown, flush=True)
+    reported.append({"part": part, "bad": bad, **facts})
+    texts = [f"{key}={fact_text(value)}" for key, value in facts.items()]
+    print("MISMATCH" if bad else "ok      ", part, *texts, flush=True)
+
+
+def fact_text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @contextmanager
@@ -221,19 +226,40 @@ def compare_times(case: dict[str, object], calls: list[Call], device: torch.devi
 
 
 def time_encoding(shape: ModelShape, name: str, base: str, device: torch.device) -> None:
-    # a base of its own each time: what an optimizer holds is memory that the next one would miss
-    pair = [one for each in (base, name) if (one := decoder_of(each, shape, LENGTH, device)) is not None]
-    if len(pair) == 2:
+    """Time training and evaluation of an encoding in turns with the base."""
+    # The base is built anew each time: what its optimizer holds is memory that the next encoding would miss.
+    base_model = decoder_of(base, shape, LENGTH, device)
+    model = decoder_of(name, shape, LENGTH, device)
+    if base_model is not None and model is not None:
+        pair = (base_model, model)
         case = {"model": shape.name, "encoding": name}
-        compare_times({"what": "training", **case}, [training(one, device) for one in pair], device)
-        for times in EXTENDED:
-            calls = [evaluation(one, times * LENGTH, device) for one in pair]
-            compare_times({"what": f"evaluation at {times}T", **case}, calls, device)
-    del pair
+        calls = [training(decoder, device) for decoder in pair]
+        compare_times({"what": "training", **case}, calls, device)
+        for multiple in EXTENDED:
+            calls = [evaluation(decoder, multiple * LENGTH, device) for decoder in pair]
+            compare_times({"what": f"evaluation at {multiple}T", **case}, calls, device)
+        del pair, calls
+    del base_model, model
     torch.cuda.empty_cache()
 
 
-def main() -> int:
+def check_all_numbers(names: Sequence[str], lengths: Sequence[int], device: torch.device) -> None:
+    """Check every encoding with every option that it accepts, at every length."""
+    for name, option, length in itertools.product(names, OPTIONS, lengths):
+        decoder = decoder_of(name, CHECKED, length, device, option)
+        if decoder is not None:
+            case: dict[str, object] = {"encoding": name, "option": option, "T": length}
+            check_numbers(decoder, tokens_of(2, length, device), case)
+
+
+def time_all(models: Sequence[str], names: Sequence[str], base: str, device: torch.device) -> None:
+    """Time every encoding in every shape in turns with the base, which is timed with itself first."""
+    for model in models:
+        for name in dict.fromkeys([base, *names]):
+            time_encoding(MODELS[model], name, base, device)
+
+
+def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -244,29 +270,28 @@ def main() -> int:
     parser.add_argument("--base", default="rope", help="the encoding that the others are timed in turns with")
     parser.add_argument("--device", default="cuda", help="cpu tries the script itself, without times")
     parser.add_argument("--json", type=Path, help="a file for all lines and the machine")
-    asked = parser.parse_args()
-    if asked.device != "cpu" and not torch.cuda.is_available():
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Check and time; return 1 if something is off, 2 without a CUDA device."""
+    arguments = parsed_arguments()
+    if arguments.device != "cpu" and not torch.cuda.is_available():
         print("check_gpu: PyTorch sees no CUDA device here; nothing was checked.", file=sys.stderr)
         return 2
-    device, names = torch.device(asked.device), asked.names or list_encodings()
+    device = torch.device(arguments.device)
+    names = arguments.names or list_encodings()
     try:
-        if "numbers" in asked.part:
-            for name in names:
-                for option in OPTIONS:
-                    for length in asked.lengths:
-                        decoder = decoder_of(name, CHECKED, length, device, option)
-                        case: dict[str, object] = {"encoding": name, "option": option, "T": length}
-                        if decoder is not None:
-                            check_numbers(decoder, tokens_of(2, length, device), case)
-        if "times" in asked.part and device.type == "cuda":
-            for model in asked.model:
-                for name in dict.fromkeys([asked.base, *names]):
-                    time_encoding(MODELS[model], name, asked.base, device)
+        if "numbers" in arguments.part:
+            check_all_numbers(names, arguments.lengths, device)
+        if "times" in arguments.part and device.type == "cuda":
+            time_all(arguments.model, names, arguments.base, device)
     finally:
-        if asked.json:
-            asked.json.write_text(json.dumps({"machine": machine(device), "found": found}, indent=1))
-    bad = [one for one in found if one["bad"]]
-    print(f"check_gpu: {len(found)} checks, {len(bad)} bad", file=sys.stderr)
+        if arguments.json:
+            document = {"machine": machine(device), "found": reported}
+            arguments.json.write_text(json.dumps(document, indent=1))
+    bad = [line for line in reported if line["bad"]]
+    print(f"check_gpu: {len(reported)} checks, {len(bad)} bad", file=sys.stderr)
     return 1 if bad else 0
 
 

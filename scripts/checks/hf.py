@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import sympy
 import torch
+import torch.nn.functional as F
 import transformers
 
 import posenc
@@ -82,8 +83,8 @@ def trained(name: str, folder: Path, seconds: float, **sizes: Any) -> Path:
     return folder
 
 
-def main() -> None:
-    folder, seconds = Path(sys.argv[1]).resolve(), float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
+def compare_architectures(folder: Path, seconds: float) -> None:
+    """Print the loss of each architecture by posenc and by the loop, at T and at 8T."""
     print(f"{'architecture':14}{'window':>7}{'posenc':>9}{'loop':>9}{'difference':>12}")
     for name, sizes in SIZES.items():
         path = trained(name, folder / name, seconds, **sizes)
@@ -92,69 +93,99 @@ def main() -> None:
             if name == "mpt":
                 model.config.max_seq_len = window + 1
             tokens, block = texts(path, window)
-            found, other = ours(path, window), loop(model, tokens, block)
-            print(f"{name:14}{window:7}{found:9.4f}{other:9.4f}{found - other:12.1e}", flush=True)
-    llama, far = folder / "llama", 8 * T
+            by_posenc = ours(path, window)
+            by_loop = loop(model, tokens, block)
+            difference = by_posenc - by_loop
+            print(f"{name:14}{window:7}{by_posenc:9.4f}{by_loop:9.4f}{difference:12.1e}", flush=True)
+
+
+def print_trap(what: str, naive: float, right: float) -> None:
+    print(f"{what:58}{naive:8.4f}{right:8.4f}", flush=True)
+
+
+def show_rope_traps(folder: Path) -> None:
+    """Print what changed rope settings give when they are not what they seem."""
+    llama = folder / "llama"
+    far = 8 * T
     tokens, block = texts(llama, far)
     yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": T}
-    print(f"\n{'trap':58}{'naive':>8}{'posenc':>8}")
-
-    def trap(what: str, naive: float, right: float) -> None:
-        print(f"{what:58}{naive:8.4f}{right:8.4f}", flush=True)
-
-    trap(
+    without_base = load(llama, rope_parameters={**yarn, "rope_theta": 1e4})
+    print_trap(
         "rope dictionary without its base (YaRN at 8T)",
-        loop(load(llama, rope_parameters=yarn | {"rope_theta": 1e4}), tokens, block),
+        loop(without_base, tokens, block),
         ours(llama, far, extend="yarn"),
     )
-    model = load(llama)
-    model.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0}
-    trap(
+    changed = load(llama)
+    changed.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0}
+    print_trap(
         "rope settings changed after loading (PI at 8T)",
-        loop(model, tokens, block),
+        loop(changed, tokens, block),
         ours(llama, far, extend="pi"),
     )
-    scaled = load(llama, rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0})
     dynamic = folder / "dynamic"
     if not dynamic.exists():
-        hf_models.save(scaled, dynamic)
+        parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
+        hf_models.save(load(llama, rope_parameters=parameters), dynamic)
     used: Any = load(dynamic)
     with torch.no_grad():
         used(tokens[:1])
     short, _ = texts(dynamic, 2 * T)
-    trap("dynamic NTK at 2T, after a text of 8T", loop(used, short, block), ours(dynamic, 2 * T))
+    print_trap("dynamic NTK at 2T, after a text of 8T", loop(used, short, block), ours(dynamic, 2 * T))
+
+
+def show_rounding_traps(folder: Path) -> None:
+    """Print what biases give that are rounded to bf16."""
+    far = 8 * T
     for name in ("bloom", "mpt"):
         rounded: Any = load(folder / name, dtype=torch.bfloat16)
         rounded.config.max_seq_len = far + 1
-        trap(
-            f"{name} in bf16 at 8T",
-            loop(rounded, texts(folder / name, far)[0], block),
-            ours(folder / name, far),
-        )
-    kept = torch.cat(
-        [load(llama)(t[None], logits_to_keep=block).logits for t in tokens[:, -T - 1 :]]
-    ).detach()
-    naive = torch.nn.functional.cross_entropy(kept[:, :-1].flatten(0, 1), tokens[:, -block:-1].flatten())
-    trap("logits_to_keep, then the usual shift (at T)", float(naive), ours(llama, T))
-    trap(
+        tokens, block = texts(folder / name, far)
+        print_trap(f"{name} in bf16 at 8T", loop(rounded, tokens, block), ours(folder / name, far))
+
+
+def show_input_traps(folder: Path) -> None:
+    """Print what wrong labels and a missing first token give."""
+    llama = folder / "llama"
+    tokens, block = texts(llama, T)
+    model = load(llama)
+    rows = [model(row[None], logits_to_keep=block).logits for row in tokens]
+    logits = torch.cat(rows).detach()  # (N, block, V)
+    shifted_twice = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, -block:-1].flatten())
+    print_trap("logits_to_keep, then the usual shift (at T)", float(shifted_twice), ours(llama, T))
+    print_trap(
         "BOS left out of Gemma, which was trained with one (at T)",
         ours(folder / "gemma2", T),
         ours(folder / "gemma2", T, **{"subject.bos": True}),
     )
 
+
+def measure_cost(folder: Path) -> None:
+    """Print time and memory of measuring a model of 10M parameters at 8T."""
     sizes = {
         "hidden_size": 320,
         "intermediate_size": 1152,
         "num_hidden_layers": 7,
         "max_position_embeddings": 256,
     }
-    big = trained("llama", folder / "10M", 1.0, **sizes)
-    count = sum(one.numel() for one in load(big).parameters())
-    began = time.monotonic()
-    more = {"lengths": ["8x"], "max_targets": 32_000, "protocols": ["fixed-target"]}
-    posenc.evaluate("hf", **{"subject.path": big, "context_length": 256, "device": "cpu", "eval": more})
-    peak, took = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.monotonic() - began
-    print(f"\n{count:,} parameters at 8T = 2048: {took:.0f} s, peak of the process {peak:,.0f} MB")
+    path = trained("llama", folder / "10M", 1.0, **sizes)
+    count = sum(parameter.numel() for parameter in load(path).parameters())
+    settings = {"lengths": ["8x"], "max_targets": 32_000, "protocols": ["fixed-target"]}
+    start = time.monotonic()
+    posenc.evaluate("hf", **{"subject.path": path, "context_length": 256, "device": "cpu", "eval": settings})
+    seconds = time.monotonic() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\n{count:,} parameters at 8T = 2048: {seconds:.0f} s, peak of the process {peak:,.0f} MB")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).resolve()
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
+    compare_architectures(folder, seconds)
+    print(f"\n{'trap':58}{'naive':>8}{'posenc':>8}")
+    show_rope_traps(folder)
+    show_rounding_traps(folder)
+    show_input_traps(folder)
+    measure_cost(folder)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What posenc's words and intervals are worth: power on the reference study, and right by simulation.
+"""Check what posenc's words and intervals are worth: power on the reference study, and truth by simulation.
 
     python scripts/checks/intervals.py [EXPERIMENTS]
-Prints Markdown tables (a few minutes on one core). Welch: against the best row, unpaired, each row with a
-variance of its own. Ours: as posenc.results.statistics does it. Simulated rows
-are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their
-standard deviation. `equal`: all rows as good as the best; `edge`: every second one worse by just the margin.
+
+Prints Markdown tables; 100 experiments take a few minutes on one core. *Welch* compares each row with the
+best one by variances of its own; *ours* is what posenc.results.statistics does. A simulated row is one of the
+study: its losses by document are drawn anew with replacement, and its seeds are normal with the study's
+standard deviation. In the case `equal` all rows are as good as the best one; in `edge` every second row is
+worse by just the margin.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
+from numpy.random import Generator
 
-from posenc.results.cells import samples_of
+from posenc.results.cells import columns_of, samples_of
 from posenc.results.discovery import load_runs
 from posenc.results.grouping import group_runs, one_ranking
 from posenc.results.recall import Place, RecallCell, SeedRecall, cell_of, is_below
@@ -29,10 +33,13 @@ from posenc.results.statistics.ranking import compare_with, ranked_rows, unpaire
 from posenc.results.statistics.shared_variance import shared_variances
 from posenc.results.statistics.verdicts import SAME
 
-STUDY, SEEDS = "docs/records/study", 3
+STUDY = "docs/records/study"
+SEEDS = 3
+PROTOCOLS = ("fixed-target", "sliding", "nonoverlapping")
 LENGTHS = {1.0: "T", 8.0: "8T"}
-Rows = list[dict[int, Sample]]
-STABLE = (
+CLEARLY_APART = 0.3  # nats
+WINDOWS = 128  # of recall, a seed
+STABLE = (  # rows whose losses hardly change at 8T
     "stick_breaking",
     "cable",
     "fox",
@@ -44,257 +51,382 @@ STABLE = (
     "sandwich",
 )
 SIX = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
+Samples = dict[int, Sample]  # of a row, by seed
 
 
-def columns(protocol: str) -> dict[float, tuple[list[str], Rows]]:
+@dataclass(frozen=True)
+class StudyColumn:
+    """The rows of the study at one window length."""
+
+    names: list[str]
+    rows: list[Samples]
+
+
+def study_columns(protocol: str) -> dict[float, StudyColumn]:
     """Return the samples of every row as trained, by multiple of T."""
-    runs = load_runs([STUDY])
-    groups = [group for group in group_runs(one_ranking(runs, protocol)) if group.extension is None]
-    multiples = sorted({multiple for group in groups for member in group.members for multiple in member.at})
-    found = {m: [samples_of(group.members, m) for group in groups] for m in multiples}
-    return {m: ([group.encoding for group in groups], rows) for m, rows in found.items()}
+    ranking_of_study = one_ranking(load_runs([STUDY]), protocol)
+    groups = [group for group in group_runs(ranking_of_study) if group.extend is None]
+    members = [member for group in groups for member in group.members]
+    names = [group.encoding for group in groups]
+    return {
+        column.multiple: StudyColumn(names, [samples_of(group.members, column.multiple) for group in groups])
+        for column in columns_of(members)
+    }
 
 
-def first(rows: Rows, seeds: int = SEEDS) -> Rows:
-    return [{seed: one for seed, one in row.items() if seed < seeds} for row in rows]
+def first_seeds(rows: Sequence[Samples], seeds: int = SEEDS) -> list[Samples]:
+    return [{seed: sample for seed, sample in row.items() if seed < seeds} for row in rows]
 
 
-def above_best(rows: Rows) -> list[int]:
-    return [i for i, one in compare_with(rows, None, "bpb").items() if one.word == "above"]
+def losses_of(row: Samples, per: str = "bytes") -> list[float]:
+    """Return the loss of each seed, in bits per byte or (targets) in nats per token."""
+    return [ratio_of(sample, per).value for sample in row.values()]
 
 
-def told_apart(rows: Rows) -> float:
-    """Return how many pairs are told apart with each row as the baseline in turn."""
-    words = [one.word for i in range(len(rows)) for one in compare_with(rows, i, "bpb").values()]
+def mean_loss(row: Samples, per: str = "bytes") -> float:
+    return float(np.mean(losses_of(row, per)))
+
+
+def rows_above_best(rows: Sequence[Samples]) -> list[int]:
+    versus = compare_with(rows, None, "bpb")
+    return [index for index, against_best in versus.items() if against_best.word == "above"]
+
+
+def pairs_told_apart(rows: Sequence[Samples]) -> float:
+    """Return how many pairs are told apart, with each row as the baseline in turn."""
+    words = []
+    for baseline in range(len(rows)):
+        words += [against.word for against in compare_with(rows, baseline, "bpb").values()]
     return sum(word != "tied" for word in words) / 2
 
 
-def table(title: str, head: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
-    print(f"\n{title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
+def holds(interval: Sequence[float] | None, truth: float) -> bool:
+    """Tell whether an interval covers the truth."""
+    return interval is not None and interval[0] <= truth <= interval[1]
+
+
+def percent(hits: Sequence[bool]) -> str:
+    return f"{np.mean(hits):.1%}"
+
+
+def print_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+    print(f"\n{title}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for line in lines:
         print(f"| {' | '.join(map(str, line))} |", flush=True)
 
 
-def on_the_study() -> None:
-    lines, unresolved, cells = [], 0, 0
-    for protocol in ("fixed-target", "sliding", "nonoverlapping"):
-        for multiple, (_, every) in columns(protocol).items():
-            rows = first(every)
-            means = [np.mean([ratio_of(one, "targets").value for one in row.values()]) for row in rows]
-            above = above_best(rows)
-            far = [i for i, mean in enumerate(means) if mean - min(means) > 0.3]
-            cells += len(far)
-            unresolved += sum(i not in above for i in far)
-            if protocol == "fixed-target" and multiple in LENGTHS:
-                with patch.object(ranking, "shared_variances", lambda rows: None):
-                    welch, welch_pairs = len(above_best(rows)), told_apart(rows)
-                lines.append(
-                    [LENGTHS[multiple], f"{welch_pairs:g}", f"{told_apart(rows):g}", welch, len(above)]
-                )
-    head = ["", "pairs, Welch", "pairs, ours", "above, Welch", "above, ours"]
-    table("3 seeds: pairs of rows told apart, rows above the best", head, lines)
-    print(f"\nMore than 0.3 nats above the best, {cells} cells of 3 protocols: not told so {unresolved}")
+# --- on the study itself
 
 
-def added_rows() -> None:
-    """Words against the best of random subsets of the rows, and of all."""
-    rng, changed, total = np.random.default_rng(0), 0, 0
+def check_power_on_study() -> None:
+    """Print how many pairs are told apart, and how many rows are above the best, by Welch and by ours."""
+    lines = []
+    for multiple, length in LENGTHS.items():
+        rows = first_seeds(study_columns("fixed-target")[multiple].rows)
+        with patch.object(ranking, "shared_variances", lambda rows: None):
+            welch_pairs = pairs_told_apart(rows)
+            welch_above = len(rows_above_best(rows))
+        lines.append(
+            [
+                length,
+                f"{welch_pairs:g}",
+                f"{pairs_told_apart(rows):g}",
+                welch_above,
+                len(rows_above_best(rows)),
+            ]
+        )
+    heads = ["", "pairs, Welch", "pairs, ours", "above, Welch", "above, ours"]
+    print_table("3 seeds: pairs of rows told apart, rows above the best", heads, lines)
+
+
+def check_clear_differences() -> None:
+    """Print how many rows are clearly worse than the best and are not called above it."""
+    cells = 0
+    unresolved = 0
+    for protocol in PROTOCOLS:
+        for column in study_columns(protocol).values():
+            rows = first_seeds(column.rows)
+            means = [mean_loss(row, "targets") for row in rows]
+            clearly_worse = [i for i, mean in enumerate(means) if mean - min(means) > CLEARLY_APART]
+            above = rows_above_best(rows)
+            cells += len(clearly_worse)
+            unresolved += sum(index not in above for index in clearly_worse)
+    print(
+        f"\nMore than {CLEARLY_APART} nats above the best, {cells} cells of 3 protocols: "
+        f"not told so {unresolved}"
+    )
+
+
+def check_added_rows() -> None:
+    """Print how often a row's word depends on which other rows are in the table."""
+    rng = np.random.default_rng(0)
+    changed = 0
+    total = 0
     for multiple in LENGTHS:
-        rows = first(columns("fixed-target")[multiple][1])
-        every = compare_with(rows, None, "bpb")
-        best = next(i for i, one in every.items() if one.word == "best")
+        rows = first_seeds(study_columns("fixed-target")[multiple].rows)
+        with_all = compare_with(rows, None, "bpb")
+        best = next(index for index, against in with_all.items() if against.word == "best")
+        not_best = [index for index in with_all if index != best]
         for size in (10, 15, 20, 25) * 10:
-            chosen = [best, *rng.choice([i for i in every if i != best], size - 1, replace=False)]
-            some = compare_with([rows[i] for i in chosen], None, "bpb")
-            changed += sum(some[at].word != every[i].word for at, i in enumerate(chosen))
+            subset = [best, *rng.choice(not_best, size - 1, replace=False)]
+            with_subset = compare_with([rows[index] for index in subset], None, "bpb")
+            changed += sum(with_subset[at].word != with_all[index].word for at, index in enumerate(subset))
             total += size - 1
     print(f"\nWords of 10 to 25 rows that change when the others are added: {changed / total:.1%} of {total}")
 
 
-def held_out() -> None:
-    """How often the mean of two seeds lies where three others of the row say, on the study's real seeds."""
-    from scipy.special import stdtrit
+@dataclass(frozen=True)
+class HeldOut:
+    """An interval for the mean of two seeds, made from three others of the same row."""
 
-    hits: dict[str, list[tuple[float, bool]]] = {"t": [], "shared": []}
-    for protocol in ("fixed-target", "sliding", "nonoverlapping"):
-        for _, rows in columns(protocol).values():
-            losses = [[ratio_of(one, "bytes").value for one in row.values()] for row in rows]
+    luck: float  # standard deviation of the three over that of all five
+    covers: bool
+
+
+def check_held_out_seeds() -> None:
+    """Print how often the mean of two seeds lies where three others of the row say."""
+    by_t: list[HeldOut] = []
+    by_shared: list[HeldOut] = []
+    for protocol in PROTOCOLS:
+        for column in study_columns(protocol).values():
+            losses = [losses_of(row) for row in column.rows]
             for chosen in itertools.combinations(range(5), 3):
-                some = tuple(tuple(y[i] for i in (chosen if len(y) == 5 else range(3))) for y in losses)
-                shared = shared_variances(some)
-                for at, y in enumerate(losses):
-                    if len(y) < 5:
-                        continue
-                    off = abs(np.mean(some[at]) - np.mean([y[i] for i in range(5) if i not in chosen]))
-                    own = float(np.var(some[at], ddof=1))
-                    for name, (variance, freedom) in {
-                        "t": (own, 2.0),
-                        "shared": shared[at] if shared else (own, 2.0),
-                    }.items():
-                        half = -stdtrit(freedom, 0.025) * math.sqrt(variance * (1 / 3 + 1 / 2))
-                        hits[name].append((math.sqrt(own / np.var(y, ddof=1)), bool(off <= half)))
+                for t, shared in _held_out_of_rows(losses, chosen):
+                    by_t.append(t)
+                    by_shared.append(shared)
     lines = []
-    for name, found in hits.items():
-        lucky = [hit for ratio, hit in found if ratio < 0.5]
-        lines.append(
-            [name, f"{np.mean([hit for _, hit in found]):.1%}", f"{np.mean(lucky):.1%} of {len(lucky)}"]
-        )
-    table(
+    for name, results in (("t", by_t), ("shared", by_shared)):
+        lucky = [result.covers for result in results if result.luck < 0.5]
+        covered = [result.covers for result in results]
+        lines.append([name, percent(covered), f"{percent(lucky)} of {len(lucky)}"])
+    print_table(
         "Real seeds, 95% intervals: the mean of two seeds of five, from the other three",
         ["", "covered", "where the three's sd is below half of the five's"],
         lines,
     )
 
 
-def simulated(rng: np.random.Generator, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int) -> Rows:
-    """Return new seeds of the study's rows `at` on new documents, each row moved by `shift` bits per byte."""
-    count = len(rows[0][0]["document"])
+def _held_out_of_rows(
+    losses: Sequence[Sequence[float]], chosen: tuple[int, ...]
+) -> list[tuple[HeldOut, HeldOut]]:
+    """Return both intervals of each row with five seeds: by its own variance, and by the shared one."""
+    parts = tuple(tuple(row[seed] for seed in (chosen if len(row) == 5 else range(3))) for row in losses)
+    shared = shared_variances(parts)
+    results = []
+    for index, row in enumerate(losses):
+        if len(row) < 5:
+            continue
+        others = [row[seed] for seed in range(5) if seed not in chosen]
+        off = float(abs(np.mean(parts[index]) - np.mean(others)))
+        own_variance = float(np.var(parts[index], ddof=1))
+        luck = math.sqrt(own_variance / np.var(row, ddof=1))
+        variance, freedom = shared[index] if shared else (own_variance, 2.0)
+        results.append(
+            (
+                HeldOut(luck, off <= _half_width(own_variance, 2.0)),
+                HeldOut(luck, off <= _half_width(variance, freedom)),
+            )
+        )
+    return results
+
+
+def _half_width(variance: float, freedom: float) -> float:
+    """Return half of the 95% interval for a mean of three minus a mean of two."""
+    from scipy.special import stdtrit
+
+    return float(-stdtrit(freedom, 0.025) * math.sqrt(variance * (1 / 3 + 1 / 2)))
+
+
+# --- by simulation
+
+
+def simulate(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, seeds: int) -> list[Samples]:
+    """Return new seeds of the rows on new documents, each row moved by its shift in bits per byte."""
+    first = next(iter(rows[0].values()))
+    count = len(first["document"])
+    documents = list(range(count))
     drawn = rng.integers(count, size=count)
-    found = []
-    for i, by in zip(at, shift, strict=True):
-        of = list(rows[i].values())
-        sizes = np.asarray(of[0]["bytes"], dtype=float)[drawn]
-        nats = np.mean([one["nats"] for one in of], axis=0)[drawn]
-        spread = np.std([ratio_of(one, "bytes").value for one in of], ddof=1)
-        error = by + rng.normal(0, spread, seeds)
-        numbers = list(range(count))
-        found.append(
+    simulated = []
+    for row, shift in zip(rows, shifts, strict=True):
+        samples = list(row.values())
+        sizes = np.asarray(samples[0]["bytes"], dtype=float)[drawn]
+        nats = np.mean([sample["nats"] for sample in samples], axis=0)[drawn]
+        errors = shift + rng.normal(0, np.std(losses_of(row), ddof=1), seeds)
+        simulated.append(
             {
-                s: {"document": numbers, "nats": nats + e * sizes * math.log(2), "bytes": sizes}
-                for s, e in enumerate(error)
+                seed: {"document": documents, "nats": nats + error * sizes * math.log(2), "bytes": sizes}
+                for seed, error in enumerate(errors)
             }
         )
-    return found
+    return simulated
 
 
-def by_simulation(experiments: int) -> None:
-    study = columns("fixed-target")
+@dataclass(frozen=True)
+class Experiment:
+    """What one simulated table says, held against the truth."""
+
+    above: int  # rows called above the best
+    is_any_false: bool  # a row is called above although the truth is within the margin
+    covered: float  # share of plain 95% intervals that cover the truth
+    all_covered: bool  # so do all corrected intervals at once
+    is_shared: bool  # some row shares its variance
+
+
+def simulate_table(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, seeds: int) -> Experiment:
+    truth = shifts + [mean_loss(row) for row in rows]
+    lowest = int(truth.argmin())
+    simulated = simulate(rng, rows, shifts, seeds)
+    versus = compare_with(simulated, None, "bpb")
+    above = [index for index, against in versus.items() if against.word == "above"]
+    best = next(index for index, against in versus.items() if against.word == "best")
+    ranked = ranked_rows(simulated)
+    plain = {
+        index: unpaired(row, ranked[lowest]).interval() for index, row in ranked.items() if index != lowest
+    }
+    corrected = {index: against.ci95 for index, against in versus.items() if index != best}
+    return Experiment(
+        above=len(above),
+        is_any_false=any(truth[index] - truth[best] <= SAME + 1e-9 for index in above),
+        covered=statistics.fmean(holds(plain[i], truth[i] - truth[lowest]) for i in plain),
+        all_covered=all(holds(corrected[i], truth[i] - truth[best]) for i in corrected),
+        is_shared=any(against.method == "moderated" for against in versus.values()),
+    )
+
+
+def check_simulated_tables(experiments: int) -> None:
+    """Print how often simulated tables say something false, and how often their intervals cover."""
+    columns = study_columns("fixed-target")
     lines = []
     for seeds, size, multiple in itertools.product((2, 3, 5), (6, 29), LENGTHS):
-        names, rows = study[multiple]
-        at = [i for i, name in enumerate(names) if size == 29 or name in SIX]
-        losses = np.array([np.mean([ratio_of(one, "bytes").value for one in rows[i].values()]) for i in at])
-        level = losses.min() - losses
-        cases = {"study": 0 * level, "equal": level, "edge": level + np.where(np.arange(size) % 2, SAME, 0.0)}
-        found = {case: one_case(experiments, rows, at, shift, seeds) for case, shift in cases.items()}
-        false = " / ".join(f"{found[case]['false']:.1%}" for case in cases)
-        lines.append([seeds, size, LENGTHS[multiple], f"{found['study']['above']:.1f}", false])
-        lines[-1] += [f"{found['study'][what]:.1%}" for what in ("covered", "together", "shared")]
-    head = ["seeds", "rows", "at", "above", "false: study / equal / edge"]
-    head += ["95% intervals cover", "all corrected ones", "shared variance"]
-    table(f"Simulated, {experiments} experiments each: rows above the best; any false word", head, lines)
+        column = columns[multiple]
+        rows = [row for name, row in zip(column.names, column.rows, strict=True) if size == 29 or name in SIX]
+        losses = np.array([mean_loss(row) for row in rows])
+        to_the_best = losses.min() - losses
+        shifts_by_case = {
+            "study": 0 * to_the_best,
+            "equal": to_the_best,
+            "edge": to_the_best + np.where(np.arange(size) % 2, SAME, 0.0),
+        }
+        results = {}
+        for case, shifts in shifts_by_case.items():
+            rng = np.random.default_rng(0)
+            results[case] = [simulate_table(rng, rows, shifts, seeds) for _ in range(experiments)]
+        study = results["study"]
+        false_words = [percent([result.is_any_false for result in of_case]) for of_case in results.values()]
+        lines.append(
+            [
+                seeds,
+                size,
+                LENGTHS[multiple],
+                f"{np.mean([result.above for result in study]):.1f}",
+                " / ".join(false_words),
+                f"{np.mean([result.covered for result in study]):.1%}",
+                percent([result.all_covered for result in study]),
+                percent([result.is_shared for result in study]),
+            ]
+        )
+    heads = ["seeds", "rows", "at", "above", "false: study / equal / edge"]
+    heads += ["95% intervals cover", "all corrected ones", "shared variance"]
+    print_table(
+        f"Simulated, {experiments} experiments each: rows above the best; any false word", heads, lines
+    )
 
 
-def power(experiments: int) -> None:
-    """How often two rows of the stable group are told apart at 8T, by their true difference and the seeds."""
-    names, rows = columns("fixed-target")[8.0]
-    rows = [rows[names.index(name)] for name in STABLE]
-    losses = np.array([np.mean([ratio_of(one, "bytes").value for one in row.values()]) for row in rows])
-    rng, lines = np.random.default_rng(0), []
+def check_power(experiments: int) -> None:
+    """Print how often two stable rows are told apart at 8T, by their true difference and the seeds."""
+    column = study_columns("fixed-target")[8.0]
+    row_of = dict(zip(column.names, column.rows, strict=True))
+    rows = [row_of[name] for name in STABLE]
+    losses = np.array([mean_loss(row) for row in rows])
+    is_odd = np.arange(len(rows)) % 2
+    rng = np.random.default_rng(0)
+    lines = []
     for nats in (0.0, 0.003, 0.01, 0.03, 0.1):
-        shift = losses.min() - losses + np.where(np.arange(len(rows)) % 2, nats / math.log(2), 0.0)
+        shifts = losses.min() - losses + np.where(is_odd, nats / math.log(2), 0.0)
         shares = []
         for seeds in (2, 3, 5, 10):
-            told = []
+            told_apart = []
             for _ in range(experiments):
-                made = simulated(rng, rows, range(len(rows)), shift, seeds)
-                versus = compare_with(made, 0, "bpb")
-                told += [versus[i].word != "tied" for i in range(1, len(rows), 2)]
-            shares.append(f"{np.mean(told):.0%}")
+                versus = compare_with(simulate(rng, rows, shifts, seeds), 0, "bpb")
+                told_apart += [versus[index].word != "tied" for index in range(1, len(rows), 2)]
+            shares.append(f"{np.mean(told_apart):.0%}")
         lines.append([nats, *shares])
-    table(
-        "Stable rows at 8T, told apart from the first one",
-        ["true difference, nats", "2 seeds", "3", "5", "10"],
+    heads = ["true difference, nats", "2 seeds", "3", "5", "10"]
+    print_table("Stable rows at 8T, told apart from the first one", heads, lines)
+
+
+# --- recall and documents
+
+
+def recall_cell(rng: Generator, share: float, spread: float, seeds: int) -> RecallCell:
+    """Return a simulated cell: each seed finds a binomial share of its windows."""
+    shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
+    place = Place(8.0, 512, 448, 4)
+    return cell_of(place, [SeedRecall(rng.binomial(WINDOWS, p) / WINDOWS, 0.0, WINDOWS) for p in shares])
+
+
+def check_recall(experiments: int) -> None:
+    """Print how often recall's intervals cover, and how often two shares are told apart."""
+    rng = np.random.default_rng(0)
+    lines = []
+    pairs_of_shares = ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
+    for spread, (high, low) in itertools.product((0.0, 0.05), pairs_of_shares):
+        line: list[object] = [f"{high:.0%}, {low:.0%}", f"{100 * spread:g}"]
+        for seeds in (1, 3, 5):
+            pairs = [
+                (recall_cell(rng, high, spread, seeds), recall_cell(rng, low, spread, seeds))
+                for _ in range(experiments)
+            ]
+            # The mean of a clipped normal is not quite its centre, but that is far below a window's share.
+            covered = np.mean([holds(lower.ci95, low) for _, lower in pairs])
+            told_apart = np.mean([is_below(lower, upper, CONFIDENCE) for upper, lower in pairs])
+            line.append(f"{covered:.0%}, {told_apart:.0%}")
+        lines.append(line)
+    print_table(
+        "Recall, 128 windows: the lower one's 95% interval covers; the two are told apart",
+        ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"],
         lines,
     )
 
 
-def of_recall(experiments: int) -> None:
-    """Coverage of recall's intervals, and how often two shares are told apart, 128 windows a seed."""
-    rng, lines = np.random.default_rng(0), []
+def change_covers_zero(sizes: np.ndarray, effect: np.ndarray, groups: np.ndarray | None = None) -> bool:
+    """Tell whether the interval of one model's change covers 0, the truth.
 
-    def cell(share: float, spread: float, seeds: int) -> RecallCell:
-        shares = np.clip(share + rng.normal(0, spread, seeds), 0, 1)
-        found = [SeedRecall(rng.binomial(128, p) / 128, 0.0, 128) for p in shares]
-        return cell_of(Place(8.0, 512, 448, 4), found)
-
-    for spread, (high, low) in itertools.product(
-        (0.0, 0.05), ((1.0, 0.95), (0.95, 0.85), (0.8, 0.6), (0.5, 0.2))
-    ):
-        line: list[object] = [f"{high:.0%}, {low:.0%}", f"{100 * spread:g}"]
-        for seeds in (1, 3, 5):
-            pairs = [(cell(high, spread, seeds), cell(low, spread, seeds)) for _ in range(experiments)]
-            # the mean of a clipped normal is not quite its centre; that is far below a window's share
-            covered = np.mean([inside(one.ci95, low) for _, one in pairs])
-            told = np.mean([is_below(two, one, CONFIDENCE) for one, two in pairs])
-            line.append(f"{covered:.0%}, {told:.0%}")
-        lines.append(line)
-    head = ["shares", "sd of seeds, points", "1 seed", "3 seeds", "5 seeds"]
-    table("Recall, 128 windows: the lower one's 95% interval covers; the two are told apart", head, lines)
+    `effect` is the change of each document, in bits per byte.
+    """
+    at_t: dict[str, object] = {
+        "document": list(range(len(sizes))),
+        "bytes": sizes,
+        "nats": np.zeros(len(sizes)),
+    }
+    if groups is not None:
+        at_t["group"] = groups.tolist()
+    far = {**at_t, "nats": effect * sizes * math.log(2)}
+    return holds(difference([(far, at_t)], "bytes").interval(), 0.0)
 
 
-def one_case(
-    experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int
-) -> dict[str, float]:
-    """Return means over experiments: rows above the best, any of them falsely, coverage."""
+def check_documents(experiments: int) -> None:
+    """Print how often the interval of a change covers: of few documents, and of documents in groups."""
     rng = np.random.default_rng(0)
-    truth = shift + [np.mean([ratio_of(one, "bytes").value for one in rows[i].values()]) for i in at]
-    lowest, found = int(truth.argmin()), []
-    for _ in range(experiments):
-        made = simulated(rng, rows, at, shift, seeds)
-        versus = compare_with(made, None, "bpb")
-        above = [i for i, one in versus.items() if one.word == "above"]
-        best = next(i for i, one in versus.items() if one.word == "best")
-        ranked = ranked_rows(made)
-        plain = {i: unpaired(row, ranked[lowest]).interval() for i, row in ranked.items() if i != lowest}
-        corrected = {i: one.ci95 for i, one in versus.items() if i != best}
-        one: dict[str, float] = {
-            "above": len(above),
-            "false": any(truth[i] - truth[best] <= SAME + 1e-9 for i in above),
-            "covered": statistics.fmean(inside(plain[i], truth[i] - truth[lowest]) for i in plain),
-            "together": all(inside(corrected[i], truth[i] - truth[best]) for i in corrected),
-            "shared": any(one.method == "moderated" for one in versus.values()),
-        }
-        found.append(one)
-    return {what: float(np.mean([one[what] for one in found])) for what in found[0]}
-
-
-def inside(interval: Sequence[float] | None, truth: float) -> bool:
-    return interval is not None and interval[0] <= truth <= interval[1]
-
-
-def of_documents(experiments: int) -> None:
-    """Coverage of one model's change: few documents, and documents in groups that are alike."""
-    rng, lines = np.random.default_rng(0), []
-
-    def covers(sizes: np.ndarray, effect: np.ndarray, groups: np.ndarray | None, truth: float = 0.0) -> bool:
-        numbers = list(range(len(sizes)))
-        crop = {"document": numbers, "bytes": sizes, "nats": np.zeros(len(sizes))}
-        crop |= {} if groups is None else {"group": groups.tolist()}
-        one = {**crop, "nats": effect * sizes * math.log(2)}
-        return inside(difference([(one, crop)], "bytes").interval(), truth)
-
+    lines = []
     for sigma, count in itertools.product((0.5, 1.0), (10, 15, 20, 29, 60)):
         hits = [
-            covers(rng.lognormal(6, sigma, count), rng.normal(size=count), None) for _ in range(experiments)
+            change_covers_zero(rng.lognormal(6, sigma, count), rng.normal(size=count))
+            for _ in range(experiments)
         ]
-        lines.append([f"{count} documents, log-normal of sigma {sigma}", f"{np.mean(hits):.1%}", ""])
-    for groups in (25, 40, 80):
-        by: dict[bool, list[bool]] = {True: [], False: []}
+        lines.append([f"{count} documents, log-normal of sigma {sigma}", percent(hits), ""])
+    for count in (25, 40, 80):
+        by_document = []
+        by_group = []
         for _ in range(experiments):
-            group = np.sort(rng.choice(groups, 160, p=rng.dirichlet(np.full(groups, 3.0))))
-            effect = math.sqrt(0.2) * rng.normal(size=groups)[group] + math.sqrt(0.8) * rng.normal(size=160)
+            group = np.sort(rng.choice(count, 160, p=rng.dirichlet(np.full(count, 3.0))))
+            of_group = math.sqrt(0.2) * rng.normal(size=count)[group]
+            effect = of_group + math.sqrt(0.8) * rng.normal(size=160)
             sizes = rng.lognormal(6, 0.5, 160)
-            for known, found in by.items():
-                found.append(covers(sizes, effect, group if known else None))
-        lines.append(
-            [
-                f"160 documents in {groups} groups, ICC 0.2",
-                f"{np.mean(by[False]):.1%}",
-                f"{np.mean(by[True]):.1%}",
-            ]
-        )
-    table(
+            by_document.append(change_covers_zero(sizes, effect))
+            by_group.append(change_covers_zero(sizes, effect, group))
+        lines.append([f"160 documents in {count} groups, ICC 0.2", percent(by_document), percent(by_group)])
+    print_table(
         f"95% intervals over documents cover ({experiments} experiments)",
         ["", "by document", "by group"],
         lines,
@@ -302,13 +434,14 @@ def of_documents(experiments: int) -> None:
 
 
 def main(experiments: int) -> None:
-    on_the_study()
-    added_rows()
-    held_out()
-    of_documents(10 * experiments)
-    by_simulation(experiments)
-    power(experiments)
-    of_recall(10 * experiments)
+    check_power_on_study()
+    check_clear_differences()
+    check_added_rows()
+    check_held_out_seeds()
+    check_documents(10 * experiments)
+    check_simulated_tables(experiments)
+    check_power(experiments)
+    check_recall(10 * experiments)
 
 
 if __name__ == "__main__":
