@@ -12,23 +12,24 @@ from rich.text import Text
 
 from posenc.core.console import say
 from posenc.core.errors import visible
-from posenc.report.runs_table import Summary, counts, document, notes, run_summary, run_table
+from posenc.report.runs_table import counts, document, notes, run_table
 from posenc.report.terminal import has_color, table_text, terminal_width, write
 from posenc.results.bundles import SUFFIX
 from posenc.results.discovery import run_places
 from posenc.results.runs import Run, load_run
+from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import where as fitting
 
 
-def _newest_first(summary: Summary) -> float | None:
-    return None if summary["written"] is None else -summary["written"]
+def _newest_first(summary: RunSummary) -> float | None:
+    return None if summary.written is None else -summary.written
 
 
-SORT_KEYS: dict[str, Callable[[Summary], Any]] = {
-    "path": lambda summary: summary["path"],
-    "status": lambda summary: summary["status"],
+SORT_KEYS: dict[str, Callable[[RunSummary], Any]] = {
+    "path": lambda summary: summary.path,
+    "status": lambda summary: summary.status,
     "age": _newest_first,
-    "loss": lambda summary: summary["nats_at_train_length"],
+    "loss": lambda summary: summary.nats_at_train_length,
 }
 
 
@@ -43,7 +44,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         _explain_bundles(paths)
 
 
-def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[Summary]:
+def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[RunSummary]:
     """Return the run directories that fit the conditions; bundles hold no run directories."""
     runs = []
     for path, problem in run_places(paths):
@@ -51,17 +52,17 @@ def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[Summary]:
             runs.append(Run(path, problem=problem))
         elif not path.name.endswith(SUFFIX):
             runs.append(load_run(path))
-    return [run_summary(run) for run in fitting(runs, conditions)]
+    return [summarize(run) for run in fitting(runs, conditions)]
 
 
-def _sorted(summaries: Sequence[Summary], key: Callable[[Summary], Any]) -> list[Summary]:
+def _sorted(summaries: Sequence[RunSummary], key: Callable[[RunSummary], Any]) -> list[RunSummary]:
     """Return the runs in order; those without a value come last."""
     with_value = [summary for summary in summaries if key(summary) is not None]
     without_value = [summary for summary in summaries if key(summary) is None]
     return [*sorted(with_value, key=key), *without_value]
 
 
-def _print_table(summaries: Sequence[Summary]) -> None:
+def _print_table(summaries: Sequence[RunSummary]) -> None:
     """Print a line for each run, then why some are not finished, then the counts."""
     console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
     now = time.time()
@@ -69,7 +70,7 @@ def _print_table(summaries: Sequence[Summary]) -> None:
         text = table_text(run_table(summaries, now), console.width, has_color(sys.stdout))
         write(f"{text}\n", sys.stdout)
     lines = [Text(note) for note in notes(summaries, now)]
-    if any(summary["nats_at_train_length"] or summary["nats_at_longest"] for summary in summaries):
+    if any(summary.nats_at_train_length or summary.nats_at_longest for summary in summaries):
         lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
     lines.append(Text(counts(summaries), style="bold"))
     for line in lines:

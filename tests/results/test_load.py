@@ -16,7 +16,6 @@ import pytest
 from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, write_run
 
 from posenc.core.errors import RunError, UserError
-from posenc.report.runs_table import headline_losses, run_summary
 from posenc.results import load_runs, records
 from posenc.results.bundles import SUFFIX, bundled, packed
 from posenc.results.numbers import printed, printed_change
@@ -29,6 +28,7 @@ from posenc.results.records import (
     make_record,
 )
 from posenc.results.runs import is_dead, load_run, resume_command
+from posenc.results.summary import headline_losses, summarize
 from posenc.results.where import where
 
 
@@ -72,7 +72,7 @@ def test_damage_is_a_problem_never_an_exception(tmp_path, how):
     DAMAGE[how](write_run(tmp_path, losses={1: 1.3}) / "results.json")
     (run,) = load_runs([tmp_path])
     assert run.problem and (run.state, run.records, run.facts) == ("damaged", [], None), run.problem
-    assert run_summary(run)["status"] == "damaged"
+    assert summarize(run).status == "damaged"
 
 
 ODD = (
@@ -139,22 +139,22 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path):
     other = [record(w, 2.2, targets_hash="b" * 16) for w in (T // 4, T // 2, T)]
     refused = record(8 * T, 0.0, note="refused: beyond=refuse")
     run = write_run(tmp_path, records=[record(T // 2, 1.3), record(T, 1.2), refused, *other])
-    losses, found = headline_losses(load_run(run)), run_summary(load_run(run))
+    losses, found = headline_losses(load_run(run)), summarize(load_run(run))
     shown = {cell.multiple: cell.mean for cell in compared(tmp_path).rows[0].cells if cell.mean is not None}
-    assert losses == pytest.approx(shown) and found["nats_at_train_length"] == pytest.approx(1.2)
-    assert [found[key] for key in ("status", "encoding", "model")] == ["finished", "rope", "nano"]
-    assert found["experiment"] == tmp_path.name
-    assert (found["context_length"], found["tokens"], found["seconds_left"]) == (T, 3_276_800, None)
+    assert losses == pytest.approx(shown) and found.nats_at_train_length == pytest.approx(1.2)
+    assert [getattr(found, key) for key in ("status", "encoding", "model")] == ["finished", "rope", "nano"]
+    assert found.experiment == tmp_path.name
+    assert (found.context_length, found.tokens, found.seconds_left) == (T, 3_276_800, None)
     stopped = write_run(tmp_path, "alibi", status="running", results=False)
     lines = [{"step": i, "tokens": i * 1000, "loss": 3 / i, "tokens_per_second": 500.0} for i in (1, 2)]
     (stopped / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"cut']))
-    found = run_summary(load_run(stopped))
-    assert (found["status"], found["tokens"], found["tokens_asked"]) == ("running", 2000, 3_276_800)
-    assert (found["training_loss"], found["seconds_left"]) == (1.5, (3_276_800 - 2000) / 500)
-    assert found["continue"] is None
+    found = summarize(load_run(stopped))
+    assert (found.status, found.tokens, found.tokens_asked) == ("running", 2000, 3_276_800)
+    assert (found.training_loss, found.seconds_left) == (1.5, (3_276_800 - 2000) / 500)
+    assert found.continue_ is None
     for state, more in {"interrupted": "", "diverged": " --retry"}.items():
         edit_json(stopped / "status.json", status=state)
-        assert run_summary(load_run(stopped))["continue"] == f"posenc train encoding=alibi seed=0{more}"
+        assert summarize(load_run(stopped)).continue_ == f"posenc train encoding=alibi seed=0{more}"
     edit_json(stopped / "status.json", overrides=["data.paths=a b"])
     assert resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
-from posenc.report.runs_table import headline_losses
 from posenc.report.texts import length_text
 from posenc.results.runs import load_run
+from posenc.results.summary import headline_losses
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.sweep.task import WAITING, SweepTask, TaskOutcome
 

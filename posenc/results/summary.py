@@ -1,0 +1,137 @@
+"""A run in a few numbers: its progress, its headline losses, and what continues it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from posenc.results.measurements import select
+from posenc.results.records import HEADLINE
+from posenc.results.runs import Run, encoding_name, last_metrics, resume_command
+from posenc.settings.tree import RunSettings
+
+FINISHED = "finished"
+RUNNING = "running"
+DIVERGED = "diverged"
+RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
+LARGEST = 1e18  # a larger number is a damaged or a stranger's file
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What is known of a run; None where it is not known."""
+
+    path: str
+    status: str
+    seed: int | None
+    reason: str | None  # why it is in this state
+    experiment: str | None
+    encoding: str | None
+    model: str | None
+    context_length: int | None  # T, tokens
+    tokens: int | None  # trained on so far
+    tokens_asked: int | None
+    tokens_per_second: float | None
+    training_loss: float | None  # nats per token, the last one
+    written: float | None  # when something was last written, seconds since the epoch
+    seconds_left: float | None  # of training, while it is running
+    host: Any
+    pid: Any
+    nats_at_train_length: float | None
+    longest_multiple: float | None  # of T
+    nats_at_longest: float | None
+    continue_: str | None  # the command that continues it; `continue` in JSON
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
+
+
+def summarize(run: Run) -> RunSummary:
+    """Return what is known of a run directory."""
+    facts: Mapping[str, Any] = run.facts or {}
+    last = last_metrics(run.path)
+    tokens, planned = _tokens(run, facts, last)
+    speed = _number(facts.get("tokens_per_second") or last.get("tokens_per_second"))
+    seconds_left = None
+    if run.state == RUNNING and planned and speed and tokens is not None:
+        seconds_left = max(0.0, (planned - tokens) / speed)
+    losses = headline_losses(run)
+    longest = max((multiple for multiple in losses if multiple > 1), default=None)
+    settings = run.settings if isinstance(run.settings, RunSettings) else None
+    return RunSummary(
+        path=str(run.path),
+        status=run.state,
+        seed=run.seed,
+        reason=run.reason,
+        experiment=run.experiment,
+        encoding=run.encoding,
+        model=encoding_name(facts.get("model", None if settings is None else settings.model.name)),
+        context_length=_whole(
+            facts.get("context_length", None if settings is None else settings.context_length)
+        ),
+        tokens=_whole(tokens),
+        tokens_asked=_whole(planned),
+        tokens_per_second=speed,
+        training_loss=_number(last.get("loss", facts.get("final_loss"))),
+        written=_written(run),
+        seconds_left=seconds_left,
+        host=run.status.get("host"),
+        pid=run.status.get("pid"),
+        nats_at_train_length=losses.get(1.0),
+        longest_multiple=longest,
+        nats_at_longest=None if longest is None else losses[longest],
+        continue_=_continuing_command(run),
+    )
+
+
+def headline_losses(run: Run) -> dict[float, float]:
+    """Return the losses as trained that `posenc compare` shows, by multiple of T."""
+    losses = {}
+    for member in select([run], HEADLINE):
+        if member.extension is not None:
+            continue
+        for multiple, measurement in member.at.items():
+            if measurement.nats is not None and not measurement.note:
+                losses[multiple] = measurement.nats
+    return losses
+
+
+def _tokens(run: Run, facts: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the tokens that a run was trained on, and those that it was to be trained on."""
+    if run.state == FINISHED:
+        tokens = _number(facts.get("tokens"))
+        return tokens, tokens
+    planned = run.settings.train.tokens if isinstance(run.settings, RunSettings) else None
+    tokens = _number(last.get("tokens", facts.get("tokens")))
+    if tokens is None and planned and run.problem is None:
+        tokens = 0.0
+    return tokens, planned
+
+
+def _continuing_command(run: Run) -> str | None:
+    command = resume_command(run) or "the command that began it"
+    if run.state in RESUMABLE:
+        return command
+    return f"{command} --retry" if run.state == DIVERGED else None
+
+
+def _written(run: Run) -> float | None:
+    times = []
+    with contextlib.suppress(OSError):
+        times.append((run.path / "metrics.jsonl").stat().st_mtime)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
+    return max(times, default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
