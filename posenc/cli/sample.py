@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.api.jobs import LoadedRun, load
+from posenc.api.loaded_run import LoadedRun, load
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
 from posenc.report.terminal import write
@@ -64,7 +64,9 @@ def _parse(key: str, text: str) -> Any:
 
 def prompt_of(run: LoadedRun) -> str:
     """Return the beginning of the longest test document, 8T tokens of it."""
-    store = prepare(run.config["data"], run.config["tokenizer"])
+    settings = run.run.settings
+    assert settings is not None  # a run that cannot be read was refused
+    store = prepare(settings.data, settings.tokenizer)
     sizes = store.sizes["test"]
     longest = max(range(len(sizes)), key=lambda document: sizes[document])
     tokens = store.document("test", longest)[: LONGEST_PROMPT * run.train_length]

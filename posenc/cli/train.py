@@ -93,8 +93,11 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
-    launcher = None if composed.launcher is None else partial(launch, command, line, composed.launcher)
-    return run_sweep(command, line, checked, replace(invocation, sweep=sweep_name(checked)), launcher)
+    invocation = replace(invocation, sweep=sweep_name(checked))
+    launcher = None
+    if composed.launcher is not None:
+        launcher = partial(launch, command, line, composed.launcher, invocation)
+    return run_sweep(command, line, checked, invocation, launcher)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

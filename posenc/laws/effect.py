@@ -121,6 +121,10 @@ def differs(subject: Subject, a: Decoder, b: Decoder) -> bool:
     """Tell whether two models differ: in the sizes of their parameters, or in logits at T or 8T."""
     if _sizes(a) != _sizes(b):
         return True
+    policies = {a.encoding.beyond, b.encoding.beyond}
+    # `truncate` and `refuse` take no text beyond T, so no pass at 8T can show how they differ
+    if len(policies) > 1 and policies & {"truncate", "refuse"}:
+        return True
     for n in (subject.train_length, subject.longest()):
         logits_a, logits_b = _logits_or_none(a, n), _logits_or_none(b, n)
         if logits_a is None or logits_b is None:

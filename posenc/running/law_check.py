@@ -18,13 +18,14 @@ from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, check_parts
 from posenc.settings.numbers import check_whole
-from posenc.settings.tree import EncodingSettings, PositionsSettings, RunSettings
+from posenc.settings.tree import RunSettings
 
 # Big enough for every law, and all laws take a second. `model` and `context_length` choose another size.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
 SHORT = 32  # tokens, T
 SHORTEST = 16  # tokens; at 8 the bf16 law struck healthy encodings in 4 of 96 texts
 VOCABULARY = 17
+GROUPS = ("encoding", "attention", "positions")  # that laws change
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,14 @@ def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:
 def changed(settings: RunSettings, seed: int, changes: Mapping[str, Any]) -> RunSettings:
     """Return the settings with a later seed and with the changes of a law.
 
-    Changes of encoding and attention are parameters; with a `name` another encoding is chosen.
+    Changes of encoding and attention are parameters; with a `name` another choice is made.
     """
     values: dict[str, Any] = {"seed": settings.seed + seed}
     for key, change in changes.items():
-        if key == "encoding" and "name" in change:
-            values[key] = EncodingSettings.model_validate(change)
-        elif key in ("encoding", "attention"):
+        if key in GROUPS:
             group = getattr(settings, key)
-            values[key] = type(group).model_validate({**group.plain(), **change})
-        elif key == "positions":
-            values[key] = PositionsSettings.model_validate(change)
+            before = {} if "name" in change else group.plain()
+            values[key] = type(group).model_validate({**before, **change})
         else:
             values[key] = change
     return settings.with_changes(**values)

@@ -21,6 +21,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.running.jobs import check_jobs
+from posenc.settings.tree import DataSettings, TokenizerSettings
 
 T = hf_models.T
 load = transformers.AutoModelForCausalLM.from_pretrained
@@ -68,7 +69,9 @@ def windows(path, asked, window):
     """The text of every fixed target: (N, window + 1) tokens, and how many of the last are targets."""
     tokenizer = {"name": "hf", "path": str(path), "revision": "main"}
     settings = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked}).config
-    store = prepare(settings["data"], tokenizer)
+    store = prepare(
+        DataSettings.model_validate(settings["data"]), TokenizerSettings.model_validate(tokenizer)
+    )
     lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
     protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
     plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=200))
