@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -36,18 +37,7 @@ IMPORTS_OF = (
     *("--help", "train --help", "compare runs", "compare runs --format csv", "runs runs"),
     *("encodings", "train encoding=rpe"),
 )
-LIST_IMPORTS = """
-import json, os, sys
-devnull = open(os.devnull, "w")
-stdout, sys.stdout, sys.stderr = sys.stdout, devnull, devnull
-sys.argv = ["posenc", *sys.argv[1:]]
-try:
-    from posenc.cli import main
-    main()
-except SystemExit:
-    pass
-print(json.dumps(sorted(sys.modules)), file=stdout)
-"""
+IMPORT_LINE = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)  # of python -X importtime
 
 
 @dataclass(frozen=True)
@@ -232,9 +222,10 @@ def time_in_turns(figure: Figure, old: Tree, new: Tree, pairs: int) -> bool:
 
 
 def heavy_imports(tree: Tree, words: str) -> set[str]:
-    """Return which of the large libraries are imported once `posenc WORDS` has ended."""
-    outcome = tree.run_python(["-c", LIST_IMPORTS, *words.split()], tree.work)
-    return set(HEAVY) & set(json.loads(outcome.stdout))
+    """Return which of the large libraries `posenc WORDS` imports."""
+    # Not sys.modules at the end: posenc may leave by os._exit, after which no code of ours runs.
+    outcome = tree.run_python(["-X", "importtime", "-m", "posenc", *words.split()], tree.work)
+    return set(HEAVY) & set(IMPORT_LINE.findall(outcome.stderr))
 
 
 def compare_imports(old: Tree, new: Tree) -> bool:
