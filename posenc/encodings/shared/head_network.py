@@ -26,8 +26,8 @@ def head_network(z: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: T
 
     w1 (K, 2H), b1 (K,), w2 (H, K), b2 (H,); the queries are the last T of the S keys' tokens. Hidden numbers
     of all pairs would be 130 MB a layer (K = 32, 512 tokens, batch 4): they are computed a chunk at a time,
-    and again in the backward pass. A step of nano with `dape` takes 1.26 times as long with the plain formula at
-    T = 64, 1.02 (fp32) and 1.25 times (bf16) at T = 512 (scripts/bench/backward_passes.py).
+    and again in the backward pass. With the plain formula a step of nano with `dape` takes 1.26 times as long
+    at T = 64, and 1.02 (fp32) and 1.25 times (bf16) as long at T = 512 (scripts/bench/backward_passes.py).
     """
     with torch.autocast(z.device.type, enabled=False):  # products of 2H numbers: casts would cost more
         output: Tensor = _HeadNetwork.apply(z, b, w1.float(), b1.float(), w2.float(), b2.float())
