@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from posenc.config.yaml_files import Setting, chosen_settings, command_tree, config_dir_of, groups
+from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.core.paths import choice_files
-from posenc.report.terminal import terminal_width, write
 from posenc.running.invocation import Invocation
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Print on stderr while work goes on: lines, one task's progress, library calls that Ctrl-C can end."""
+"""Write to the terminal: text, lines on stderr, one task's progress; library calls that Ctrl-C can end."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -11,11 +12,23 @@ from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 PROGRESS = "POSENC_PROGRESS"  # environment variable: seconds between two lines; more in the jobs of a sweep
 UNINTERRUPTIBLE_THREAD = "posenc: a library at work"  # the name of a thread that may outlive the command
+PIPED_WIDTH = 100  # columns: a pipe has no width
 T = TypeVar("T")
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Write text; characters that the stream's encoding lacks become escapes."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def terminal_width() -> int:
+    """Return the columns to print for: COLUMNS, the terminal's own width, or 100 for a pipe."""
+    return shutil.get_terminal_size((PIPED_WIDTH, 0)).columns
 
 
 def say(text: str) -> None:

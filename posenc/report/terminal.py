@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO, TextIO
@@ -13,11 +12,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from posenc.core.console import terminal_width as terminal_width
+from posenc.core.console import write as write
 from posenc.core.errors import plural, visible
 from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn
 from posenc.report.texts import cut
 
-PIPED_WIDTH = 100  # a pipe has no width
 GAP = 2  # columns of the terminal between two columns of a table
 LEAST_NAME = 14  # a row's name may be cut to this width, so that all columns fit
 LONGEST_NAME = 30  # where columns go below each other, so that names need not be cut
@@ -39,17 +39,6 @@ WORD_STYLES = {
 
 
 # --- the stream
-
-
-def write(text: str, stream: TextIO) -> None:
-    """Write text; characters that the stream's encoding lacks become escapes."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def terminal_width() -> int:
-    """Return the columns to print for: COLUMNS, the terminal's own width, or 100 for a pipe."""
-    return shutil.get_terminal_size((PIPED_WIDTH, 0)).columns
 
 
 def has_color(stream: TextIO) -> bool:
