@@ -12,7 +12,6 @@ from pathlib import Path
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.charts import KIND, KINDS, check_plot, save_plot
 from posenc.report.explain import explain
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
@@ -96,6 +95,8 @@ def _check(request: CompareRequest, output: Output) -> None:
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if output.plot is not None:
+        from posenc.report.charts import check_plot
+
         check_plot(Path(output.plot), _plot_kind(request, output))
     elif output.plot_kind is not None:
         raise UserError("--plot-kind", output.plot_kind, "there is no picture to make", hint="--plot FILE")
@@ -117,6 +118,8 @@ def _check_against(table: str, request: CompareRequest, output: Output) -> None:
 
 
 def _plot_kind(request: CompareRequest, output: Output) -> str:
+    from posenc.report.charts import KIND, KINDS
+
     return output.plot_kind or KINDS.get(request.protocol, KIND)
 
 
@@ -137,6 +140,8 @@ def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: O
 
 def _save_plot(comparisons: Sequence[Comparison], request: CompareRequest, output: Output) -> None:
     if output.plot is not None:
+        from posenc.report.charts import save_plot  # with Vega: only where a picture is asked for
+
         save_plot(Path(output.plot), _plot_kind(request, output), comparisons)
         say(f"wrote {output.plot}")
 

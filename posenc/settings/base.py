@@ -49,8 +49,9 @@ def filled_in(default: Any = None) -> Any:
 class Settings(BaseModel):
     """Typed settings that never change once made. Every field has a mark, or is a group of marked fields."""
 
-    # pydantic keeps names that begin with `model_` for itself unless it is told not to
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    # pydantic keeps names that begin with `model_` for itself unless it is told not to. A class is built when
+    # it is first used: most commands use a few of them, and all took 50 ms to build.
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", protected_namespaces=())
 
     def with_changes(self, **changes: Any) -> Self:
         """Return a copy with other values, which are trusted to be of the fields' types."""
@@ -87,7 +88,7 @@ class Choice(Settings):
     plain data, so that a stored run can be read without the code of its encoding.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", protected_namespaces=())
 
     name: str
 
