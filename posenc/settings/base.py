@@ -1,4 +1,4 @@
-"""The base of every settings type, and the marks that say what a field means for a run.
+"""Define the base of every settings type, and the marks that say what a field means for a run.
 
 A mark stands on each field once. The hash of a run, the rows of a comparison and what a resumed run may
 change all follow from it.
@@ -26,12 +26,12 @@ def defines_run() -> Any:
     return Field(json_schema_extra={"mark": Mark.DEFINES.name})
 
 
-def size() -> Any:
-    """Mark a field that defines the run and its size: runs that differ here are not ranked together."""
+def defines_size() -> Any:
+    """Mark a field that defines the run and its size: runs of different sizes are not ranked together."""
     return Field(json_schema_extra={"mark": Mark.SIZE.name})
 
 
-def per_seed() -> Any:
+def differs_by_seed() -> Any:
     """Mark a field that defines the run but may differ between the seeds of one row."""
     return Field(json_schema_extra={"mark": Mark.SEED.name})
 
@@ -42,19 +42,19 @@ def free(default: Any = ...) -> Any:
 
 
 def filled_in(default: Any = None) -> Any:
-    """Mark a field that posenc fills in, and no user may set; what is inside it has marks of its own."""
+    """Mark a field that posenc fills in and no user may set. Fields inside it have marks of their own."""
     return Field(default, json_schema_extra={"filled_in": True})
 
 
 class Settings(BaseModel):
-    """Typed settings that never change once made. Every field has a mark, or is a group of marked fields."""
+    """Hold typed settings, which never change. Every field has a mark, or is a group of marked fields."""
 
     # pydantic keeps names that begin with `model_` for itself unless it is told not to. A class is built when
     # it is first used: most commands use a few of them, and all took 50 ms to build.
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", protected_namespaces=())
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a copy with other values, which are trusted to be of the fields' types."""
+        """Return a copy with other values. Their types are not checked again."""
         return self.model_copy(update=changes)
 
     def plain(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Settings(BaseModel):
         return self.model_dump()
 
     def marked(self, *marks: Mark) -> dict[str, Any]:
-        """Return the fields with one of these marks as nested plain data; groups without any are left out."""
+        """Return the fields with one of these marks as nested plain data, without empty groups."""
         values: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -70,21 +70,21 @@ class Settings(BaseModel):
             if mark in marks:
                 values[name] = value.plain() if isinstance(value, Settings) else value
             elif mark is None and isinstance(value, Settings):
-                inside = value.marked(*marks)
-                if inside:
-                    values[name] = inside
+                marked_in_group = value.marked(*marks)
+                if marked_in_group:
+                    values[name] = marked_in_group
         return values
 
 
 def mark_of(extra: Any) -> Mark | None:
-    """Return the mark in a field's extra data; None for a group, whose own fields have marks."""
+    """Return the mark in a field's extra data; None for a group of fields, each of which has a mark."""
     return Mark[extra["mark"]] if isinstance(extra, dict) and "mark" in extra else None
 
 
 class Choice(Settings):
-    """The choice of a config group: its name, and parameters that only the chosen thing knows.
+    """Hold the choice of a config group: a name, and the parameters of the class that has this name.
 
-    Whoever builds the chosen thing checks the parameters (`posenc.settings.signature`). Until then they are
+    The code that builds the class checks the parameters (`posenc.settings.signature`). Until then they are
     plain data, so that a stored run can be read without the code of its encoding.
     """
 
@@ -94,11 +94,11 @@ class Choice(Settings):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters beside `name` and beside the fields that the type declares."""
+        """Return the parameters, without `name` and the other fields that the type declares."""
         return dict(self.model_extra or {})
 
     def marked(self, *marks: Mark) -> dict[str, Any]:
-        """Return the marked fields; the parameters count as the name does."""
+        """Return the marked fields; the parameters have the mark of the name."""
         values = super().marked(*marks)
         if mark_of(type(self).model_fields["name"].json_schema_extra) in marks:
             values |= self.parameters
@@ -106,7 +106,7 @@ class Choice(Settings):
 
 
 def keys_of_users(model: type[BaseModel]) -> list[str]:
-    """Return the fields of a settings type that users may set."""
+    """Return the keys of a settings type that users may set."""
     return [name for name, field in model.model_fields.items() if not is_filled_in(field.json_schema_extra)]
 
 

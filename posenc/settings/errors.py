@@ -1,4 +1,4 @@
-"""Say in the user's words what a settings type refused: the key, the value, what is allowed, the nearest."""
+"""Turn pydantic's errors into UserErrors, with key, value, what is allowed, and the nearest choice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import keys_of_users
-from posenc.settings.numbers import LARGEST_WHOLE, as_typed
+from posenc.settings.numbers import as_written
 
-WORDS = {
+TYPE_WORDS = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -23,19 +23,22 @@ WORDS = {
     dict: "a mapping",
     type(None): "null",
 }
-BELOW = ("greater_than", "greater_than_equal")
-ABOVE = ("less_than", "less_than_equal")
-CUSTOM = ("wrong_type", "too_large", "out_of_range")  # made by posenc.settings.numbers
-UNION_TAGS = ("word", "value")  # of unions in posenc.settings.tree; no part of a key
+# kinds of pydantic's errors
+TOO_SMALL = ("greater_than", "greater_than_equal")
+TOO_LARGE = ("less_than", "less_than_equal")
+RAISED_BY_NUMBERS = ("wrong_type", "too_large", "out_of_range")  # posenc.settings.numbers writes their text
+# pydantic adds these to the path of an error in a union of posenc.settings.tree; no user types them
+UNION_TAGS = ("word", "value")
 
 
 def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "") -> UserError:
     """Return the first thing that a settings type refused as a UserError; `prefix` goes before its key."""
+    # the first of several errors: the user mends it and sees the next
     first = error.errors(include_url=False)[0]
-    # of several errors the first one: the user mends it and sees the next
+    kind = first["type"]
+    value = first["input"]
     path = [part for part in first["loc"] if part not in UNION_TAGS]
     key = dotted(path, prefix)
-    value, kind = first["input"], first["type"]
     field = field_at(model, path)
     if kind == "missing":
         return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
@@ -45,25 +48,26 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
         return UserError(key, "null", "must be given", allowed=allowed_values(field))
     if kind == "literal_error":
         return _not_a_choice(key, value, field)
-    written = as_typed(value) if _is_whole(field) else value
+    if _is_whole(field):
+        value = as_written(value)  # YAML made a float of 4e6
     problem = problem_of(kind, first["msg"], field)
-    return UserError(key, written, problem, allowed=allowed_values(field))
+    return UserError(key, value, problem, allowed=allowed_values(field))
 
 
 def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError:
-    """Return the error for a word that is none of a field's few, which may take numbers beside them."""
-    close = nearest(str(value), [str(choice) for choice in choices_of(field)])
+    """Return the error for a value that is not among the words that a field takes."""
+    close = nearest(str(value), choices_of(field))
     hint = f"did you mean: {close}" if close else ""
     return UserError(key, value, "not one of its choices", allowed=allowed_values(field), hint=hint)
 
 
 def problem_of(kind: str, message: str, field: FieldInfo | None) -> str:
     """Return what is wrong with a value, by the kind of pydantic's error."""
-    if kind in BELOW:
+    if kind in TOO_SMALL:
         return "too small" if _is_whole(field) else "out of range"
-    if kind in ABOVE:
+    if kind in TOO_LARGE:
         return "too large" if _is_whole(field) else "out of range"
-    if kind in CUSTOM:
+    if kind in RAISED_BY_NUMBERS:
         return message
     if kind == "too_short":
         return "is empty"
@@ -72,9 +76,11 @@ def problem_of(kind: str, message: str, field: FieldInfo | None) -> str:
 
 def unknown_key(key: str, value: object, siblings: Sequence[str]) -> UserError:
     """Return the error for a setting that does not exist, with the nearest one that does."""
-    close = nearest(key.rpartition(".")[2], siblings)
-    parent = key.rpartition(".")[0]
-    hint = f"did you mean: {parent}.{close}".replace(": .", ": ") if close else ""
+    parent, _, name = key.rpartition(".")
+    close = nearest(name, siblings)
+    hint = ""
+    if close:
+        hint = f"did you mean: {parent}.{close}" if parent else f"did you mean: {close}"
     return UserError(key, value, "there is no such setting", allowed=", ".join(sorted(siblings)), hint=hint)
 
 
@@ -84,30 +90,50 @@ def dotted(path: Sequence[str | int], prefix: str = "") -> str:
     for part in path:
         if isinstance(part, int):
             key += f"[{part}]"
+        elif key:
+            key += f".{part}"
         else:
-            key += f".{part}" if key else part
+            key = part
     return key
 
 
+# --- From a path of keys to a field
+
+
 def field_at(model: type[BaseModel], path: Sequence[str | int]) -> FieldInfo | None:
-    """Return the field that a path of keys leads to; None where a list or a plain mapping lies between."""
+    """Return the field that a path leads to; of an item of a list, the field of the list.
+
+    None if no settings type declares the key: it is unknown, or lies in a plain mapping.
+    """
+    group: type[BaseModel] | None = model
     field: FieldInfo | None = None
-    current: type[BaseModel] | None = model
     for part in path:
-        if current is None or not isinstance(part, str):
-            return field if isinstance(part, int) else None
-        field = current.model_fields.get(part)
-        current = None if field is None else _model_in(field.annotation)
+        if isinstance(part, int):
+            return field
+        if group is None:
+            return None
+        field = group.model_fields.get(part)
+        group = _group_in(field)
     return field
 
 
 def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """Return the keys of the group that a path leads to."""
-    current: type[BaseModel] | None = model
-    for part in path:
-        field = current.model_fields.get(str(part)) if current is not None else None
-        current = None if field is None else _model_in(field.annotation)
-    return [] if current is None else keys_of_users(current)
+    """Return the keys that users may set in the group that a path leads to; none if it leads to no group."""
+    group = _group_in(field_at(model, path)) if path else model
+    return [] if group is None else keys_of_users(group)
+
+
+def _group_in(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Return the settings type of a field such as `PlantSettings | None`; None if it holds no group."""
+    if field is None:
+        return None
+    for kind in _types_in(field.annotation):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+# --- Types in words
 
 
 def allowed_values(field: FieldInfo | None) -> str:
@@ -115,35 +141,41 @@ def allowed_values(field: FieldInfo | None) -> str:
     return "" if field is None else describe(field.annotation, field.metadata)
 
 
-def choices_of(field: FieldInfo | None) -> list[object]:
-    """Return the values that a field of few values takes."""
-    return (
-        []
-        if field is None
-        else [choice for kind in _literals_in(field.annotation) for choice in get_args(kind)]
-    )
+def choices_of(field: FieldInfo | None) -> list[str]:
+    """Return the words that a field takes, such as adamw and muon; none for a field of numbers or text."""
+    choices: list[str] = []
+    if field is not None:
+        for kind in _types_in(field.annotation):
+            if get_origin(kind) is Literal:
+                choices += map(str, get_args(kind))
+    return choices
 
 
 def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return a type in words, with its bounds."""
-    origin, options = get_origin(annotation), get_args(annotation)
+    """Return a type in words; `metadata` holds its bounds."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        return describe(options[0], [*options[1:], *metadata])
+        inner, *inner_metadata = arguments
+        return describe(inner, [*inner_metadata, *metadata])
     if origin in (Union, types.UnionType):
-        words = " or ".join(describe(option) for option in options if option is not type(None))
-        return f"{words}, or null" if type(None) in options else words
+        options = " or ".join(describe(option) for option in arguments if option is not type(None))
+        return f"{options}, or null" if type(None) in arguments else options
     if origin is list:
-        return f"a list [a,b], each {describe(options[0])}"
+        return f"a list [a,b], each {describe(arguments[0])}"
     if origin is tuple:
-        return f"[{', '.join(describe(option) for option in options)}]"
+        return f"[{', '.join(describe(item) for item in arguments)}]"
     if origin is Literal:
-        return ", ".join(map(str, options))
+        return ", ".join(map(str, arguments))
     if annotation in (int, float):
-        return WORDS[annotation] + _bounds(annotation, metadata)
-    return WORDS.get(origin or annotation, getattr(annotation, "__name__", str(annotation)))
+        return TYPE_WORDS[annotation] + _bounds(metadata)
+    plain_type = origin or annotation  # dict of dict[str, int]
+    if plain_type in TYPE_WORDS:
+        return TYPE_WORDS[plain_type]
+    return getattr(annotation, "__name__", str(annotation))
 
 
-def _bounds(kind: type, metadata: Sequence[Any]) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     """Return ` from 1 to 64`, ` above 0`, or nothing."""
     text = ""
     for bound in metadata:
@@ -151,7 +183,7 @@ def _bounds(kind: type, metadata: Sequence[Any]) -> str:
             text += f" from {bound.ge}"
         elif isinstance(bound, annotated_types.Gt):
             text += f" above {bound.gt}"
-        elif isinstance(bound, annotated_types.Le):
+        elif isinstance(bound, annotated_types.Le):  # no setting has a bound `Lt`
             text += f" to {bound.le}"
     return text
 
@@ -162,32 +194,13 @@ def _is_whole(field: FieldInfo | None) -> bool:
 
 
 def _types_in(annotation: Any) -> set[Any]:
-    """Return the plain types that an annotation is made of."""
-    options = get_args(annotation)
+    """Return the types that an annotation is made of, without their bounds: {int, None} of `Whole | None`."""
+    arguments = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        return _types_in(options[0])
+        return _types_in(arguments[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return {kind for option in options for kind in _types_in(option)}
+        kinds: set[Any] = set()
+        for option in arguments:
+            kinds |= _types_in(option)
+        return kinds
     return {annotation}
-
-
-def _literals_in(annotation: Any) -> list[Any]:
-    return [kind for kind in _types_in(annotation) if get_origin(kind) is Literal]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings type in an annotation such as `PlantSettings | None`."""
-    for kind in _types_in(annotation):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
-
-
-def type_words(value: object) -> str:
-    """Return `wrong type (int)`."""
-    return f"wrong type ({type(value).__name__})"
-
-
-def largest_allowed() -> str:
-    """Return the bound of every whole number in words."""
-    return f"up to {LARGEST_WHOLE}"

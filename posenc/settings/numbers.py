@@ -73,9 +73,9 @@ def check_whole(
     if isinstance(value, float) and not value.is_integer():  # neither are nan and infinity
         raise UserError(key, value, "not a whole number", allowed=allowed)
     if value < least:
-        raise UserError(key, as_typed(value), too_small, allowed=allowed)
+        raise UserError(key, as_written(value), too_small, allowed=allowed)
     if value > most:
-        raise UserError(key, as_typed(value), "too large", allowed=allowed)
+        raise UserError(key, as_written(value), "too large", allowed=allowed)
     return int(value)
 
 
@@ -91,8 +91,8 @@ def check_between(
     return float(value)
 
 
-def as_typed(value: Any) -> Any:
-    """Return a number in digits; a huge one such as 1e30 as the user typed it."""
+def as_written(value: Any) -> Any:
+    """Return a number in digits; a huge one such as 1e30 as the user wrote it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if abs(value) < 1e16:

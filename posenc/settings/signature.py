@@ -17,17 +17,49 @@ from pydantic_core import PydanticCustomError
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import Choice
-from posenc.settings.errors import describe, dotted, largest_allowed, type_words
-from posenc.settings.numbers import Flag, Number, Whole
+from posenc.settings.errors import describe, dotted
+from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole
 
-CHECKED: dict[Any, Any] = {int: Whole, float: Number, bool: Flag}  # plain types, and what checks them here
+# the types of an author's signature, and the types of settings that check their values
+SETTINGS_TYPES: dict[Any, Any] = {int: Whole, float: Number, bool: Flag}
 NO_DEFAULT = inspect.Parameter.empty
+BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def check_choice(
+    group: str, choice: Choice, choices: Mapping[str, Callable[..., Any]], unknown: str
+) -> dict[str, Any]:
+    """Return the parameters of a choice, checked by the signature of the function or class that it names.
+
+    Raises UserError. `unknown` is the problem to report for a name that is not among the choices.
+    """
+    if choice.name not in choices:
+        raise UserError(group, choice.name, unknown, allowed=list(choices))
+    return check_arguments(choices[choice.name], choice.parameters, group)
+
+
+def check_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any], prefix: str
+) -> dict[str, Any]:
+    """Return the arguments for a function, each as the type that its signature declares.
+
+    Raises UserError, which names `prefix.key`.
+    """
+    declared = parameters_of(function)
+    for name, value in arguments.items():
+        if name not in declared:
+            raise _no_such_parameter(prefix, name, value, list(declared))
+    try:
+        checked = parameters_model(function).model_validate(dict(arguments))
+    except ValidationError as error:
+        raise _refused(error, declared, prefix) from None
+    return {name: getattr(checked, name) for name in arguments}
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the parameters that settings may name, with their types.
 
-    Those are the keyword-only ones. Of an encoding, which takes its `shape` first, all that follow it.
+    These are the keyword-only parameters. An encoding takes its `shape` first, and all others count.
     """
     constructor = function.__init__ if inspect.isclass(function) else function
     hints = typing.get_type_hints(constructor)
@@ -44,11 +76,15 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _declared(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that settings may name, as Python inspects them."""
     parameters = list(inspect.signature(function).parameters.values())
-    if parameters and parameters[0].name == "shape":  # the author of an encoding may have left out the `*`
-        by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return [parameter for parameter in parameters[1:] if parameter.kind in by_keyword]
+    if parameters and parameters[0].name == "shape":
+        # the author of an encoding may have left out the `*`
+        return [parameter for parameter in parameters[1:] if parameter.kind in BY_KEYWORD]
     return [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+# --- The settings type of a signature
 
 
 # Making one takes a millisecond, and a law may build the same encoding dozens of times.
@@ -57,30 +93,35 @@ def parameters_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return the settings type of a function's parameters."""
     defaults = defaults_of(function)
     fields: dict[str, Any] = {}
-    for name, kind in parameters_of(function).items():
-        fields[name] = (checked_type(kind), defaults.get(name, ...))
+    for name, annotation in parameters_of(function).items():
+        required = ...  # pydantic's sign for a field without a default
+        fields[name] = (settings_type(annotation), defaults.get(name, required))
     config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
     return create_model(f"{function.__name__} parameters", __config__=config, **fields)
 
 
-def checked_type(kind: Any) -> Any:
-    """Return the type that checks a plain one: a whole number takes 4.0, a number takes 3, neither `true`."""
-    origin, options = get_origin(kind), get_args(kind)
-    if kind in CHECKED:
-        return CHECKED[kind]
+def settings_type(annotation: Any) -> Any:
+    """Return the type that checks values for a type of a signature.
+
+    Whole numbers may be written as 4.0 and numbers as 3, but `true` is neither.
+    """
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if annotation in SETTINGS_TYPES:
+        return SETTINGS_TYPES[annotation]
     if origin is list:
-        return list[checked_type(options[0])]  # type: ignore[misc]
+        return list[settings_type(arguments[0])]  # type: ignore[misc]
     if origin in (Union, types.UnionType):
-        return _checked_union(options)
-    return kind
+        return _union_type(arguments)
+    return annotation
 
 
-def _checked_union(options: tuple[Any, ...]) -> Any:
-    """Return a type that takes what the first fitting option takes, with one error where none fits."""
+def _union_type(options: tuple[Any, ...]) -> Any:
+    """Return the type that checks a union: the first option that accepts a value decides what it becomes."""
     # pydantic would report an error for every option; a user wants one, with all that is allowed
-    adapters = [TypeAdapter(checked_type(option)) for option in options]
+    adapters = [TypeAdapter(settings_type(option)) for option in options]
 
-    def first_that_fits(value: Any) -> Any:
+    def by_first_accepting_option(value: Any) -> Any:
         for adapter in adapters:
             try:
                 return adapter.validate_python(value)
@@ -88,37 +129,26 @@ def _checked_union(options: tuple[Any, ...]) -> Any:
                 continue
         raise PydanticCustomError("wrong_type", "wrong type")
 
-    return Annotated[Any, BeforeValidator(first_that_fits)]
+    return Annotated[Any, BeforeValidator(by_first_accepting_option)]
 
 
-def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return `given` as keyword arguments of `function`, each of its type.
-
-    Raises UserError, which names `prefix.key`.
-    """
-    declared = parameters_of(function)
-    for key, value in given.items():
-        if key not in declared:
-            raise _no_such_parameter(f"{prefix}.{key}", value, prefix, list(declared))
-    model = parameters_model(function)
-    try:
-        checked = model.model_validate(dict(given))
-    except ValidationError as error:
-        raise _refused(error, declared, prefix) from None
-    return {key: getattr(checked, key) for key in given}
+# --- Errors
 
 
-def _no_such_parameter(key: str, value: object, prefix: str, declared: list[str]) -> UserError:
-    close = nearest(key.removeprefix(f"{prefix}."), declared)
+def _no_such_parameter(prefix: str, name: str, value: object, declared: list[str]) -> UserError:
+    """Return the error for a parameter that the signature does not have."""
+    close = nearest(name, declared)
     allowed = ", ".join(sorted(declared)) or "none: it has no parameters"
     hint = f"did you mean: {prefix}.{close}" if close else ""
-    return UserError(key, value, "there is no such parameter", allowed=allowed, hint=hint)
+    return UserError(f"{prefix}.{name}", value, "there is no such parameter", allowed=allowed, hint=hint)
 
 
 def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -> UserError:
-    """Return what a signature refused, in the user's words."""
+    """Return the error for the first value that does not have the type of its parameter."""
     first = error.errors(include_url=False)[0]
-    path, value, kind = first["loc"], first["input"], first["type"]
+    kind = first["type"]
+    value = first["input"]
+    path = first["loc"]
     key = dotted(path, prefix)
     annotation = declared[str(path[0])]
     if kind == "missing":
@@ -126,18 +156,7 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
     if kind == "literal_error":
         return UserError(key, value, "not one of its choices", allowed=get_args(annotation))
     if kind == "too_large":
-        return UserError(key, value, "too large", allowed=largest_allowed())
-    problem = "out of range" if kind == "out_of_range" else type_words(value)
-    return UserError(key, value, problem, allowed=describe(annotation))
-
-
-def check_choice(
-    group: str, choice: Choice, choices: Mapping[str, Callable[..., Any]], unknown: str
-) -> dict[str, Any]:
-    """Return the parameters of a choice, checked by the signature of what it names. Raises UserError.
-
-    `unknown` says what is wrong with a name that is not among the choices.
-    """
-    if choice.name not in choices:
-        raise UserError(group, choice.name, unknown, allowed=list(choices))
-    return check_arguments(choices[choice.name], choice.parameters, group)
+        return UserError(key, value, "too large", allowed=f"up to {LARGEST_WHOLE}")
+    if kind == "out_of_range":
+        return UserError(key, value, "out of range", allowed=describe(annotation))
+    return UserError(key, value, f"wrong type ({type(value).__name__})", allowed=describe(annotation))

@@ -1,4 +1,4 @@
-"""The tree of settings: everything that `posenc train` and `posenc eval` take, with type, bounds and mark.
+"""Declare everything that `posenc train` and `posenc eval` take: the tree of settings, with bounds and marks.
 
 `RunSettings` is what a run's config.yaml holds. Values have no default here: each has its home, with its
 comment, in `conf/`. The few fields with a default are not for users; posenc fills them in.
@@ -16,11 +16,11 @@ from posenc.settings.base import (
     Mark,
     Settings,
     defines_run,
+    defines_size,
+    differs_by_seed,
     filled_in,
     flattened,
     free,
-    per_seed,
-    size,
 )
 from posenc.settings.numbers import (
     CountingNumber,
@@ -46,23 +46,24 @@ Length = Annotated[Whole, Ge(2), Le(LONGEST_CONTEXT)]  # tokens
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-def _is_word(value: Any) -> str:
-    """Choose the branch of `X | word` before it is checked, or a typo would give the errors of both."""
+def _branch(value: Any) -> str:
+    """Return the branch of a union of words and values that a value belongs to."""
+    # chosen before anything is checked, or a typo would give the errors of both branches
     return "word" if isinstance(value, str) else "value"
 
 
 AutoOrBool = Annotated[
-    Annotated[Literal["auto"], Tag("word")] | Annotated[Flag, Tag("value")], Discriminator(_is_word)
+    Annotated[Literal["auto"], Tag("word")] | Annotated[Flag, Tag("value")], Discriminator(_branch)
 ]
 TunedOrRate = Annotated[
-    Annotated[Literal["tuned"], Tag("word")] | Annotated[Positive, Tag("value")], Discriminator(_is_word)
+    Annotated[Literal["tuned"], Tag("word")] | Annotated[Positive, Tag("value")], Discriminator(_branch)
 ]
 AutoOrLength = Annotated[
-    Annotated[Literal["auto"], Tag("word")] | Annotated[Length, Tag("value")], Discriminator(_is_word)
+    Annotated[Literal["auto"], Tag("word")] | Annotated[Length, Tag("value")], Discriminator(_branch)
 ]
 # Tokens, or a multiple of the training length such as `4x`. The evaluation resolves it.
 TokensOrMultiple = Annotated[
-    Annotated[str, Tag("word")] | Annotated[Whole, Tag("value")], Discriminator(_is_word)
+    Annotated[str, Tag("word")] | Annotated[Whole, Tag("value")], Discriminator(_branch)
 ]
 
 
@@ -75,7 +76,7 @@ class PositionsSettings(Choice):
 
 
 class ExtendSettings(Choice):
-    """A test-time extension. `none` is the model as trained."""
+    """Hold the choice of a test-time extension; `none` leaves the model as trained."""
 
     name: str = defines_run()
 
@@ -87,39 +88,39 @@ class AttentionSettings(Choice):
 
 
 class ModelSettings(Settings):
-    # a name is for people: a model of other sizes under the same name is another run all the same
+    # the name is for people: its sizes alone tell one model from another
     name: Text = free()
-    d_model: Annotated[Whole, Ge(1), Le(10**6)] = size()
-    n_layers: Annotated[Whole, Ge(1), Le(1000)] = size()
-    n_heads: Annotated[Whole, Ge(1), Le(10**6)] = size()
-    mlp_ratio: Annotated[Whole, Ge(1), Le(1000)] = size()
-    short_conv: Annotated[Whole, Ge(1), Le(64)] | None = size()  # tokens
+    d_model: Annotated[Whole, Ge(1), Le(10**6)] = defines_size()
+    n_layers: Annotated[Whole, Ge(1), Le(1000)] = defines_size()
+    n_heads: Annotated[Whole, Ge(1), Le(10**6)] = defines_size()
+    mlp_ratio: Annotated[Whole, Ge(1), Le(1000)] = defines_size()
+    short_conv: Annotated[Whole, Ge(1), Le(64)] | None = defines_size()  # tokens
 
 
 class PlantSettings(Settings):
-    """Key-value pairs that are planted in training windows."""
+    """Describe the key-value pairs that are planted in training windows."""
 
-    share: Share = size()  # of the windows of a batch
-    pairs: CountingNumber = size()  # in such a window
-    cue: Literal[1, 2] = size()  # tokens before a value
-    alphabet: Annotated[Whole, Ge(2), Le(LARGEST_ALPHABET)] = (
-        size()
-    )  # tokens for cues, and as many for values
-    weight: Positive = size()  # of a value that can be known, in the loss
+    share: Share = defines_size()  # of the windows of a batch that have pairs
+    pairs: CountingNumber = defines_size()  # pairs in such a window
+    cue: Literal[1, 2] = defines_size()  # tokens before a value
+    # tokens that serve as cues; as many others serve as values
+    alphabet: Annotated[Whole, Ge(2), Le(LARGEST_ALPHABET)] = defines_size()
+    # weight in the loss of a value that the model can know
+    weight: Positive = defines_size()
 
 
 class DataSettings(Choice):
-    """A corpus. It defines a run by its text, whose fingerprint the corpus gives, not by these settings."""
+    """Hold the choice of a corpus. Its text, by its fingerprint, defines the run, not these settings."""
 
     name: str = free()
     plant: PlantSettings | None = None
 
 
 class TokenizerSettings(Choice):
-    name: str = size()
+    name: str = defines_size()
 
     def marked(self, *marks: Mark) -> dict[str, Any]:
-        """Return name and parameters, without the path: a file may lie anywhere."""
+        """Return name and parameters without the path, as the same file may lie anywhere."""
         values = super().marked(*marks)
         values.pop("path", None)
         return values
@@ -137,24 +138,24 @@ class OptimSettings(Settings):
 
 
 class InitialWeights(Settings):
-    """The run that `train.init` began with. posenc fills it in."""
+    """Describe the run that `train.init` began with. posenc fills it in."""
 
     encoding: str = defines_run()
     context_length: Length = defines_run()
     tokens: Whole = defines_run()
-    run: str = per_seed()  # its hash
+    run: str = differs_by_seed()  # its hash
     step: Whole = defines_run()
 
 
-# A stage of growing windows: its share of the tokens, and the length of its windows.
+# A stage of growing windows: its share of the tokens, and the length of its windows in tokens.
 Stage = tuple[Share, Annotated[Whole, Ge(2)]]
 
 
 class TrainSettings(Settings):
-    tokens: Annotated[Whole, Ge(1), Le(LARGEST_TRAINING)] = size()
+    tokens: Annotated[Whole, Ge(1), Le(LARGEST_TRAINING)] = defines_size()
     batch_tokens: Annotated[Whole, Ge(1), Le(LARGEST_BATCH)] = defines_run()
     lr: TunedOrRate = defines_run()
-    # a path may change; the weights that it leads to define the run, and `began` has those
+    # the path may change; what defines the run are the weights that it leads to, and `began` names those
     init: Text | None = free()
     length_schedule: Annotated[list[Stage], MinLen(1)] | None = defines_run()
     precision: Precision = defines_run()
@@ -167,7 +168,7 @@ class TrainSettings(Settings):
 
 
 class EvalSettings(Settings):
-    """What is measured. Keys that belong to one protocol are plain data until that protocol checks them."""
+    """Hold what is measured. Keys of a single protocol are plain data until that protocol checks them."""
 
     # all free: a model that is measured once more, at other lengths, is the same model
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
@@ -201,32 +202,35 @@ class TrackingSettings(Choice):
 
 
 class MeasuredSettings(Settings):
-    """What every stored model has: trained by posenc, or given to it."""
+    """Hold the settings that every measured model has, trained by posenc or given to it."""
 
     schema_version: Literal[2] = filled_in(SCHEMA_VERSION)
     encoding: EncodingSettings
     data: DataSettings
     tokenizer: TokenizerSettings
-    context_length: Length = size()  # T, tokens
+    context_length: Length = defines_size()  # T, tokens
     eval: EvalSettings
-    seed: Annotated[Whole, Ge(0)] = per_seed()
+    seed: Annotated[Whole, Ge(0)] = differs_by_seed()
     experiment_name: Text = free()
 
     def row(self) -> dict[str, Any]:
-        """Return, by dotted key, what tells the rows of a comparison apart, without the encoding's name."""
+        """Return, by dotted key, what defines a row of a comparison, without the encoding's name."""
         values = flattened(self.marked(Mark.DEFINES))
         values.pop("encoding.name", None)
         return values
 
     def sizes(self) -> dict[str, Any]:
-        """Return, by dotted key, what runs must share to stand in one ranking; of the corpus the name."""
+        """Return, by dotted key, the settings that runs must share to be ranked together.
+
+        The corpus is compared by its name.
+        """
         return {"data.name": self.data.name, **flattened(self.marked(Mark.SIZE))}
 
 
 class RunSettings(MeasuredSettings):
-    """Everything that `posenc train` takes: what config.yaml of a run holds."""
+    """Hold everything that `posenc train` takes, and a run's config.yaml stores."""
 
-    # groups have no mark of their own: what is in them has
+    # groups have no mark of their own: their fields have marks
     attention: AttentionSettings
     positions: PositionsSettings
     extend: ExtendSettings
@@ -234,13 +238,13 @@ class RunSettings(MeasuredSettings):
     optim: OptimSettings
     train: TrainSettings
     tracking: TrackingSettings
-    # a run moves between machines, so neither its device nor its place is part of it
+    # a run moves between machines, so neither its device nor its folder is part of it
     device: Text = free()
     name: Text | None = free()
     runs_dir: Text = free()
     # the hash covers the code that plug-ins bring, not the names of their files
     plugins: list[str] = free()
-    sweep: TrainSweepSettings | None = free(None)  # not stored: it is no part of a run
+    sweep: TrainSweepSettings | None = free(None)  # not stored, as it is no part of a run
 
     def identity(self) -> dict[str, Any]:
         """Return what the run's hash covers, beside its corpus and the code of its encoding."""
@@ -252,14 +256,14 @@ class RunSettings(MeasuredSettings):
 
 
 class SubjectSettings(MeasuredSettings):
-    """The settings of a model that posenc did not train but measured."""
+    """Hold the settings of a model that posenc measured but did not train."""
 
-    subject: Choice | None = None  # how `subject=hf` found it; None: it was given to posenc.evaluate
-    precision: str = free("fp32")  # of its weights
+    subject: Choice | None = None  # what `subject=hf` loaded; None if posenc.evaluate was given the model
+    precision: str = free("fp32")  # precision of the weights
 
 
 class EvalOverrides(Settings):
-    """The `eval` group of `posenc eval`: what is null is as the run was trained."""
+    """Hold the `eval` group of `posenc eval`. A null means the value that the run was trained with."""
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
@@ -273,20 +277,20 @@ class EvalOverrides(Settings):
 
 
 class ExtendRequest(ExtendSettings):
-    """The `extend` group of `posenc eval`, which may look for the knobs itself."""
+    """Hold the `extend` group of `posenc eval`, with the search for the best parameters."""
 
     tune: Flag
     tries: CountingNumber
 
 
 class EvalCommandSettings(Settings):
-    """Everything that `posenc eval` takes."""
+    """Hold everything that `posenc eval` takes."""
 
     run: Text | None
     context_length: AutoOrLength | None  # T of a subject
     device: Text
     plugins: list[str]
-    subject: Choice | None = None  # a group without a choice is no key
+    subject: Choice | None = None  # Hydra leaves out a group without a choice
     extend: ExtendRequest
     data: DataSettings | None = None
     tracking: TrackingSettings
