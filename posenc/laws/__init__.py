@@ -39,7 +39,8 @@ LAWS: dict[str, Law] = {
     "options": declarations.options,
 }
 
-COMPARED: dict[str, Law] = {"same": comparison.same}  # of a callable beside one of posenc's encodings
+# the law of a callable that is compared with an encoding of posenc
+COMPARED: dict[str, Law] = {"same": comparison.same}
 
 
 def statement(name: str) -> str:
@@ -49,7 +50,10 @@ def statement(name: str) -> str:
 
 
 def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
-    """Return the verdict of a law by its name; an exception in the encoding is a failure unless `debug`."""
+    """Return the verdict of a law by its name.
+
+    An exception in the encoding is a failure of it; with `debug` it is raised.
+    """
     law = (LAWS | COMPARED)[name]
     try:
         return law(subject)

@@ -18,7 +18,7 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.registry import file_module
 from posenc.laws.verdict import require
 
-# What a class may ask for when it is built -> where the shape has it.
+# argument of a class's constructor -> attribute of the shape that it gets
 WIDTHS = {
     "heads": "n_heads",
     "n_heads": "n_heads",
@@ -29,25 +29,27 @@ WIDTHS = {
     "dim_head": "head_dim",
     "D": "head_dim",
 }
-KINDS: dict[tuple[str, ...], str] = {  # by the names of the first two parameters
+# names of a callable's first two parameters -> what it computes
+KINDS: dict[tuple[str, ...], str] = {
     ("q_pos", "k_pos"): "bias",
     ("i", "j"): "lengths",
     ("x", "pos"): "rotary",
 }
-TAKES = "f(q_pos, k_pos) or f(i, j) -> (H, T, S), a bias of T queries and S keys; f(x, pos) -> x, turned"
-MODULE = "posenc_given"  # holds the class, as a plug-in does
-DECLARED = ("relative", "penalty", "prefix_stable", "uses_positions")  # as the encoding it is compared with
+ALLOWED = "f(q_pos, k_pos) or f(i, j) -> (H, T, S), a bias of T queries and S keys; f(x, pos) -> x, turned"
+MODULE = "posenc_given"  # the module that holds the class, so that it is found as a plug-in is
+# declarations that are taken over from the encoding that the callable is compared with
+DECLARED = ("relative", "penalty", "prefix_stable", "uses_positions")
 
 
 class Given(Encoding):
-    """What is known of a callable: nothing but what it is said to be like."""
+    """A callable as an encoding, whose declarations are those of the encoding that it is compared with."""
 
     acts_on = "bias"
     make: Callable[[Shape], Callable[..., Tensor]]
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        # What it draws outside of its parameters is the same each time that it is built.
+        # so that numbers which it draws outside of its parameters are the same in every model
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             self.function = type(self).make(shape)
@@ -59,23 +61,27 @@ class GivenBias(Given):
     by_lengths = False
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        bias: Tensor = self._by_lengths(q_pos, k_pos) if self.by_lengths else self.function(q_pos, k_pos)
+        function = self._bias_by_lengths if self.by_lengths else self.function
+        bias: Tensor = function(q_pos, k_pos)
         bias = bias.reshape(-1, len(q_pos), len(k_pos)).expand(self.shape.n_heads, -1, -1)  # (H, T, S)
-        return bias.float().masked_fill(k_pos[None] > q_pos[:, None], 0.0)  # it may mask the future itself
+        is_future = k_pos[None] > q_pos[:, None]  # (T, S)
+        return bias.float().masked_fill(is_future, 0.0)  # a callable that masks the future has -inf there
 
-    def _by_lengths(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Ask a function of (queries, keys), whose queries are the last ones of the keys' tokens.
+    def _bias_by_lengths(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Return the bias of a function of numbers: f(i, j) is the bias of the last i of j tokens.
 
-        A block of earlier queries is cut from all that come after it.
+        A block of queries in the middle of a window is the start of the bias of all queries from there on.
         """
         is_contiguous = bool((q_pos.diff() == 1).all()) and bool((k_pos.diff() == 1).all())
-        earlier = int(q_pos[0] - k_pos[0]) if is_contiguous else len(k_pos) - len(q_pos)
-        bias: Tensor = self.function(len(k_pos) - earlier, len(k_pos))
+        tokens_before = len(k_pos) - len(q_pos)
+        if is_contiguous:
+            tokens_before = int(q_pos[0] - k_pos[0])
+        bias: Tensor = self.function(len(k_pos) - tokens_before, len(k_pos))
         return bias[..., : len(q_pos), :]
 
 
 class GivenRotary(Given):
-    """A function that turns queries and keys alike."""
+    """A function that rotates queries and keys alike."""
 
     acts_on = "rotate"
 
@@ -84,9 +90,9 @@ class GivenRotary(Given):
 
 
 def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
-    """Make an encoding of the callable `PATH:NAME`; return its name and the plug-in that has it.
+    """Make an encoding of the callable `PATH:NAME`; return its name and that of the plug-in with its class.
 
-    It declares what the class `like` declares, without one nothing. Raises UserError.
+    The encoding declares what the class `like` declares, and nothing without such a class. Raises UserError.
     """
     path, _, name = text.rpartition(":")
     try:
@@ -104,7 +110,7 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
     }
     if like is not None:
         attributes |= {key: getattr(like, key) for key in DECLARED}
-    if kind == "lengths":  # it sees no position
+    if kind == "lengths":  # such a function gets no positions
         attributes |= {"uses_positions": False, "by_lengths": True}
     base = GivenRotary if kind == "rotary" else GivenBias
     cls = type(name, (base,), attributes)
@@ -115,7 +121,7 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
 
 
 def _try_out(text: str, cls: type[Given]) -> None:
-    """Raise UserError for a callable that gives nothing of the right shape at eight positions."""
+    """Raise UserError unless the callable returns the right shape at eight positions."""
     pos = torch.arange(8)
     try:
         encoding = cls(Shape(d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=32))
@@ -127,7 +133,7 @@ def _try_out(text: str, cls: type[Given]) -> None:
             require(rotated.shape == q.shape, "x comes back in another shape")
     except Exception as error:
         problem = f"fails at 8 positions of 4 heads ({type(error).__name__}: {first_line(error)})"
-        raise UserError("--module", text, problem, allowed=TAKES) from error
+        raise UserError("--module", text, problem, allowed=ALLOWED) from error
 
 
 def _kind(text: str, function: Any) -> str:
@@ -137,26 +143,30 @@ def _kind(text: str, function: Any) -> str:
         called = function.forward if issubclass(function, nn.Module) else function.__call__
     try:
         names = [name for name in inspect.signature(called).parameters if name != "self"]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # no callable, or one of C without a signature
         names = []
     kind = KINDS.get(tuple(names[:2]))
     if kind is None:
-        raise UserError("--module", text, f"takes ({', '.join(names)})", allowed=TAKES)
+        raise UserError("--module", text, f"takes ({', '.join(names)})", allowed=ALLOWED)
     return kind
 
 
 def _maker(text: str, function: Any) -> Callable[[Shape], Any]:
-    """Return what makes the function for a shape: a class is built, with what its signature asks for."""
+    """Return a function that makes the callable for a shape.
+
+    A class is constructed with those widths of the shape that its signature requires.
+    """
     if isinstance(function, nn.Module):
         return lambda shape: copy.deepcopy(function)
     if not inspect.isclass(function):
         return lambda shape: function
-    parameters = inspect.signature(function).parameters.values()
-    needed = [
-        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    unknown = [name for name in needed if name not in WIDTHS]
+    required: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        is_starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not is_starred:
+            required.append(parameter.name)
+    unknown = [name for name in required if name not in WIDTHS]
     if unknown:
         hint = "a function of your own that makes it and calls it"
         raise UserError("--module", text, f"needs {', '.join(unknown)}", allowed=", ".join(WIDTHS), hint=hint)
-    return lambda shape: function(**{name: getattr(shape, WIDTHS[name]) for name in needed})
+    return lambda shape: function(**{name: getattr(shape, WIDTHS[name]) for name in required})

@@ -7,9 +7,17 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import Subject
-from posenc.laws.verdict import NotApplicableError, Verdict, bounded, largest, require, within
+from posenc.laws.verdict import (
+    NotApplicableError,
+    Verdict,
+    largest_difference,
+    require,
+    require_below,
+    with_bound,
+)
 
-EQUAL = 1e-3  # of float32 scores at 8T: angles in float32 are off by 1e-5; a wrong slope or base by 1e-1
+# Bound on differences of float32 scores at 8T: angles in float32 give 1e-5, a wrong slope or base 1e-1.
+SCORES_BOUND = 1e-3
 
 
 def same(subject: Subject) -> Verdict:
@@ -17,25 +25,30 @@ def same(subject: Subject) -> Verdict:
     model = subject.fresh().eval()
     like = subject.like
     assert like is not None
-    if any(True for _ in like.parameters()):
+    has_parameters = len(list(like.parameters())) > 0
+    if has_parameters:
         raise NotApplicableError(f"{like.name} has learned values")
     hooks = model.encoding.hooks & {"bias", "rotate"}
     hooks_of_like = {"bias" if hook == "distance_bias" else hook for hook in like.hooks}
     require(hooks == hooks_of_like, f"{like.name} acts on {', '.join(sorted(hooks_of_like))}")
     # bf16 has every whole number up to 256, 8T here: a bias that is rounded to it shows beyond
     pos = torch.arange(2 * subject.longest())
-    off = 0.0
+    largest = 0.0
     for layer in range(len(model.blocks)):
         scores = scores_of(model.encoding, pos, layer)  # (H, S, S)
         scores_of_like = scores_of(like, pos, layer)
-        reason = f"its scores are not those of {like.name}"
-        off = max(off, within(largest(scores, scores_of_like), EQUAL, reason))
-    return Verdict("pass", bounded(off, EQUAL), f"as {like.name}")
+        difference = largest_difference(scores, scores_of_like)
+        require_below(difference, SCORES_BOUND, f"its scores are not those of {like.name}")
+        largest = max(largest, difference)
+    return Verdict("pass", with_bound(largest, SCORES_BOUND), f"as {like.name}")
 
 
 @torch.no_grad()
 def scores_of(encoding: Encoding, pos: Tensor, layer: int) -> Tensor:
-    """Return what the encoding makes of scores, up to what the softmax takes away from each query."""
+    """Return scores (H, S, S) as the encoding makes them.
+
+    A bias is relative to that of the query itself: the softmax ignores what all scores of a query share.
+    """
     if "rotate" in encoding.hooks:
         shape = (2, 1, encoding.shape.n_heads, len(pos), encoding.shape.head_dim)
         q, k = torch.randn(shape, generator=torch.Generator().manual_seed(0))

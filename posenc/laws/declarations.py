@@ -9,13 +9,15 @@ import torch
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, identical, require
+from posenc.laws.verdict import NotApplicableError, Verdict, require, require_identical
+
+ROUNDING = 1e-6  # of a float32 bias, as a share of it
 
 
 def penalty(subject: Subject) -> Verdict:
     """If a penalty: its bias never rises with the distance.
 
-    Of queries near, past T and far, over all distances to 8T and some beyond.
+    Queries are at T, at 8T and far out; distances are all those to 8T and some beyond.
     """
     encoding = subject.declared
     if not encoding.penalty:
@@ -23,19 +25,22 @@ def penalty(subject: Subject) -> Verdict:
     if not encoding.hooks & {"bias", "distance_bias"}:
         raise NotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
-    near = subject.train_length * LONGEST
+    longest = subject.train_length * LONGEST
+    distances = torch.cat((torch.arange(longest + 1), 2 ** torch.arange(17)))
     fall = 0.0
     for layer in range(len(model.blocks)):
-        for query in (subject.train_length - 1, near, FAR - 1):
-            r = torch.unique(torch.cat((torch.arange(near + 1), 2 ** torch.arange(17))).clamp_max(query))
+        for query in (subject.train_length - 1, longest, FAR - 1):
+            r = distances.clamp_max(query).unique()  # (R,), ascending
             keys = query - r.flip(0)  # the oldest key first
             with torch.no_grad():
                 bias = model.effective_encoding.bias(torch.tensor([query]), keys, layer)  # (H, 1, R)
             bias = bias[:, 0].flip(-1)  # (H, R), by distance
             require(bool(bias.isfinite().all()), f"its bias at position {query} is not finite")
-            rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
-            require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")
-            fall = max(fall, (bias[:, 0] - bias[:, -1]).max().item())
+            rounding = ROUNDING * bias[:, 1:].abs()
+            is_falling = bool((bias.diff(dim=-1) - rounding <= 0).all())
+            require(is_falling, "its bias rises with the distance", f"{bias.diff().max():.1e}")
+            fall_of_query = (bias[:, 0] - bias[:, -1]).max().item()
+            fall = max(fall, fall_of_query)
     require(fall > 0, "declares a penalty, and its bias is the same at every distance")
     return Verdict("pass", f"falls by up to {fall:.3g}")
 
@@ -61,11 +66,12 @@ def options(subject: Subject) -> Verdict:
             continue
         _check_with_option(subject, option, change)
         accepted.append(option)
-    return Verdict("pass", ", ".join(accepted), f"refused: {', '.join(refused)}" if refused else "")
+    reason = f"refused: {', '.join(refused)}" if refused else ""
+    return Verdict("pass", ", ".join(accepted), reason)
 
 
 def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) -> None:
-    """Raise ViolationError unless logits stay finite and causal with an option, after a training step too."""
+    """Raise ViolationError unless logits are finite and causal with an option, after a pass in training."""
     model = subject.fresh(**change)
     length = subject.train_length
     model.train()
@@ -76,4 +82,6 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     after = logits(model, changed_from(ids, n // 2, model))
     require(bool(before.isfinite().all()), f"with {option}: not finite at {n} tokens")
     past = slice(n // 2)
-    identical(before[:, past], after[:, past], f"with {option}: the future changes logits of the past")
+    require_identical(
+        before[:, past], after[:, past], f"with {option}: the future changes logits of the past"
+    )

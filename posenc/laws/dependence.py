@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
+from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
@@ -17,16 +16,28 @@ from posenc.laws.subject import (
     logits,
     tokens,
 )
-from posenc.laws.verdict import NotApplicableError, Verdict, bounded, identical, largest, require, within
+from posenc.laws.verdict import (
+    NotApplicableError,
+    Verdict,
+    largest_difference,
+    require,
+    require_below,
+    require_identical,
+    with_bound,
+)
 from posenc.model import kernels
+from posenc.model.decoder import Decoder
 
-# Float32 logits of variance 1 by another kernel or other block sizes: 1e-6 is usual, 1e-5 with counts over
-# 2048 keys. Faults begin at 1e-2.
-SAME = 3e-5
-SEEN = 1e-3  # more than noise
-BLOCKS = 1e-4  # sums over keys that start at a block's first query round by up to 2e-5; faults give 1e-2
-NEVER = 1 << 60  # a number of keys that no kernel starts at
-SHIFTED = 5e-5  # cosines of other angles round differently: 2e-6 is usual; float32 angles 3e-4
+# Bounds on differences of float32 logits, whose variance is 1.
+# Another kernel or other block sizes: 1e-6 is usual, 1e-5 with counts over 2048 keys. Faults begin at 1e-2.
+SAME_BOUND = 3e-5
+VISIBLE_CHANGE = 1e-3  # a larger difference is no rounding
+# Sums over keys that start at a block's first query round by up to 2e-5; faults give 1e-2.
+BLOCKS_BOUND = 1e-4
+# Cosines of other angles round differently: 2e-6 is usual. Angles in float32 give 3e-4.
+SHIFT_BOUND = 5e-5
+
+NEVER = 1 << 60  # keys: no window is so long, so a kernel that is used from there on never is
 
 
 def causal(subject: Subject) -> Verdict:
@@ -35,12 +46,13 @@ def causal(subject: Subject) -> Verdict:
     n = subject.longest(2)
     ids = tokens(model, n)
     before = logits(model, ids)
-    cuts = (1, n // 4, n // 2 - 1, n // 2, n - 1)
+    cuts = (1, n // 4, n // 2 - 1, n // 2, n - 1)  # both ends, and both sides of the middle
     for cut in cuts:
         after = logits(model, changed_from(ids, cut, model))
         changed = f"tokens changed from {cut} on"
-        identical(before[:, :cut], after[:, :cut], f"{changed} move logits before them")
-        require(largest(before[:, cut:], after[:, cut:]) > SEEN, f"{changed} change nothing")
+        require_identical(before[:, :cut], after[:, :cut], f"{changed} move logits before them")
+        later_change = largest_difference(before[:, cut:], after[:, cut:])
+        require(later_change > VISIBLE_CHANGE, f"{changed} change nothing")
     return Verdict("pass", f"bit for bit at {len(cuts)} cuts")
 
 
@@ -48,22 +60,26 @@ def prefix(subject: Subject) -> Verdict:
     """A longer text leaves the logits of its prefix alone, unless declared."""
     length = subject.train_length
     longest = LONGEST * length
-    past_fused = max(kernels.limits().causal_from, longest) + 4
-    windows = subject.windows({length + 1, longest, past_fused})
+    # a few tokens past the length from which the fused kernel computes
+    fused = max(kernels.limits().causal_from, longest) + 4
+    windows = subject.windows({length + 1, longest, fused})
     if not windows:
-        raise NotApplicableError(subject.bounded or "no longer window has positions")
-    off = 0.0
+        raise NotApplicableError(subject.limited_to_train_length or "no longer window has positions")
+    moves: dict[int, float] = {}
     for n in windows:
         model = subject.fresh()
         ids = tokens(model, n, batch=1 if n > longest else 2)
-        moved = largest(logits(model, ids)[:, :length], logits(model, ids[:, :length]))
-        if subject.declared.prefix_stable:
-            within(moved, SAME, f"a text of {n} tokens moves the logits of its first {length}")
-        off = max(off, moved)
+        prefix_of_window = logits(model, ids)[:, :length]
+        prefix_alone = logits(model, ids[:, :length])
+        moves[n] = largest_difference(prefix_of_window, prefix_alone)
+    largest = max(moves.values())
     if not subject.declared.prefix_stable:
-        require(off > SAME, "declares that a longer text changes its prefix, and it does not", f"{off:.1e}")
-        return Verdict("n/a", f"{off:.1e}", "declared: a longer text changes its prefix")
-    return Verdict("pass", f"{bounded(off, SAME)} up to {windows[-1]} tokens")
+        reason = "declares that a longer text changes its prefix, and it does not"
+        require(largest > SAME_BOUND, reason, f"{largest:.1e}")
+        return Verdict("n/a", f"{largest:.1e}", "declared: a longer text changes its prefix")
+    for n, move in moves.items():
+        require_below(move, SAME_BOUND, f"a text of {n} tokens moves the logits of its first {length}")
+    return Verdict("pass", f"{with_bound(largest, SAME_BOUND)} up to {windows[-1]} tokens")
 
 
 def order(subject: Subject) -> Verdict:
@@ -78,51 +94,56 @@ def order(subject: Subject) -> Verdict:
     ids = torch.arange(n)[None] % model.vocab_size
     reordered = ids.clone()
     reordered[:, : n - 1] = ids[:, : n - 1].flip(-1)
-    off = largest(logits(model, ids)[:, -1], logits(model, reordered)[:, -1])
-    require(off > SEEN, "the past turned round leaves the last output as it is", f"{off:.1e}")
-    return Verdict("pass", f"{off:.1e} (at least {SEEN:.0e})")
+    change = largest_difference(logits(model, ids)[:, -1], logits(model, reordered)[:, -1])
+    require(change > VISIBLE_CHANGE, "the past turned round leaves the last output as it is", f"{change:.1e}")
+    return Verdict("pass", f"{change:.1e} (at least {VISIBLE_CHANGE:.0e})")
 
 
 def shift(subject: Subject) -> Verdict:
     """If relative: logits stay when all positions shift alike, to 65 536."""
     if not subject.declared.relative:
         raise NotApplicableError("not declared relative")
-    model = subject.anywhere(subject.fresh())
+    model = subject.accept_any_positions(subject.fresh())
     n = subject.longest(2)
     ids = tokens(model, n)
     pos = torch.arange(n)
     before = logits(model, ids, pos)
-    off = 0.0
-    for by in (1, 1000, FAR - LONGEST * subject.train_length):
+    farthest = FAR - LONGEST * subject.train_length  # so that every window ends below FAR
+    largest = 0.0
+    for offset in (1, 1000, farthest):
         try:
-            after = logits(model, ids, pos + by)
+            after = logits(model, ids, pos + offset)
         except ValueError as error:
             raise NotApplicableError(f"refuses far positions: {error}") from error
-        reason = f"logits move when all positions move by {by}"
-        off = max(off, within(largest(before, after), SHIFTED, reason))
-    return Verdict("pass", bounded(off, SHIFTED))
+        move = largest_difference(before, after)
+        require_below(move, SHIFT_BOUND, f"logits move when all positions move by {offset}")
+        largest = max(largest, move)
+    return Verdict("pass", with_bound(largest, SHIFT_BOUND))
 
 
 def positions(subject: Subject) -> Verdict:
     """Positions are increasing whole numbers, and used if and only if declared."""
     for training in (True, False):
         _check_positions(subject, training)
-    model = subject.anywhere(subject.fresh())
+    model = subject.accept_any_positions(subject.fresh())
     n = subject.train_length // 2
     ids = tokens(model, n)
     pos = torch.arange(n)
     before = logits(model, ids, pos)
-    is_used = subject.declared.uses_positions
+    # A stretch alone is not enough: an encoding that divides positions by the longest one does not see it.
+    long_stretch = (FAR - 1) // n
     changes = {
-        "a gap in the middle": pos + n * (pos >= n // 2),
-        "a stretch": 3 * pos,  # alone it is too little: a share of the length does not change
-        "a long stretch": (FAR - 1) // n * pos,
+        "a gap in the middle": torch.where(pos < n // 2, pos, pos + n),
+        "a stretch": 3 * pos,
+        "a long stretch": long_stretch * pos,
     }
+    is_used = subject.declared.uses_positions
     for change, changed in changes.items():
-        off = largest(before, logits(model, ids, changed))
-        if is_used and off > SAME:
-            return Verdict("pass", f"{off:.1e} by {change}")
-        require(is_used or off == 0, f"declared unused, and {change} changes logits", f"{off:.1e}")
+        move = largest_difference(before, logits(model, ids, changed))
+        if not is_used:
+            require(move == 0, f"declared unused, and {change} changes logits", f"{move:.1e}")
+        elif move > SAME_BOUND:
+            return Verdict("pass", f"{move:.1e} by {change}")
     require(not is_used, "declared used, and no change of positions changes logits")
     return Verdict("pass", "0", "declared: uses no positions")
 
@@ -137,7 +158,7 @@ def _check_positions(subject: Subject, training: bool) -> None:
     is_increasing = int(pos[0]) >= 0 and bool((pos.diff() > 0).all())
     require(is_increasing, "positions do not increase from 0 or above")
     again = model.positions(length, generator_for(1, "law"))
-    identical(pos, again, "positions depend on more than their generator")
+    require_identical(pos, again, "positions depend on more than their generator")
 
 
 def batch(subject: Subject) -> Verdict:
@@ -149,16 +170,20 @@ def batch(subject: Subject) -> Verdict:
     ids = tokens(model, subject.train_length, batch=4)
     with_others = changed_from(ids, 0, model)
     with_others[0] = ids[0]
-    for mode in ("in training", "in evaluation"):
-        of_first_text = []
-        for seed, texts in enumerate((ids, ids, with_others)):
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                of_first_text.append(logits(model, texts, training=mode == "in training")[0])
-        first, again, beside_others = of_first_text
-        identical(first, again, f"the same text has other logits the second time {mode}")
-        identical(first, beside_others, f"other texts in the batch move a text's logits {mode}")
+    for training, mode in ((True, "in training"), (False, "in evaluation")):
+        first = _logits_of_first_text(model, ids, 0, training)
+        again = _logits_of_first_text(model, ids, 1, training)
+        beside_others = _logits_of_first_text(model, with_others, 2, training)
+        require_identical(first, again, f"the same text has other logits the second time {mode}")
+        require_identical(first, beside_others, f"other texts in the batch move a text's logits {mode}")
     return Verdict("pass", "bit for bit beside three others, and twice")
+
+
+def _logits_of_first_text(model: Decoder, ids: Tensor, global_seed: int, training: bool) -> Tensor:
+    """Return the logits (T, V) of a batch's first text, with a seed of torch's global generator."""
+    with torch.random.fork_rng():
+        torch.manual_seed(global_seed)
+        return logits(model, ids, training=training)[0]
 
 
 def trace(subject: Subject) -> Verdict:
@@ -166,29 +191,43 @@ def trace(subject: Subject) -> Verdict:
 
     Train at T, evaluate long, use bf16 and run a model of another size in between.
     """
-    length, longest = subject.train_length, subject.longest()
+    length = subject.train_length
+    longest = subject.longest()
     model = subject.fresh()
-    short, long = tokens(model, length), tokens(model, longest)
-    at_short = f"differ: logits at {length} tokens"
-    at_long = f"differ: logits at {longest} tokens"
+    short = tokens(model, length)
+    long = tokens(model, longest)
+    short_differ = f"differ: logits at {length} tokens"
+    long_differ = f"differ: logits at {longest} tokens"
     long_logits = logits(subject.fresh(), long)  # of a model that never saw T
     model.train()
-    model(short, model.positions(length, generator_for(0, "law"))).sum().backward()
+    pos = model.positions(length, generator_for(0, "law"))
+    model(short, pos).sum().backward()
     short_logits = logits(model, short)
-    reason = f"{at_long} after training at {length}, and of a fresh model"
-    identical(logits(model, long), long_logits, reason)
+    reason = f"{long_differ} after training at {length}, and of a fresh model"
+    require_identical(logits(model, long), long_logits, reason)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits(model, long)
-    identical(logits(model, short), short_logits, f"{at_short}, before and after longer windows")
-    with contextlib.suppress(UserError):  # settings that fit this T alone
-        larger = subject.fresh(1, context_length=2 * length)
-        for n in (length, 2 * longest):  # which would overwrite a table shared by the process
-            if has_positions(larger, n):
-                logits(larger, tokens(larger, n, batch=1))
-    identical(logits(model, short), short_logits, f"{at_short}, before and after another model")
-    identical(logits(model, long), long_logits, f"{at_long}, before and after another model")
-    identical(logits(subject.fresh(), short), short_logits, f"{at_short}, and of a fresh model")
+    require_identical(logits(model, short), short_logits, f"{short_differ}, before and after longer windows")
+    _run_larger_model(subject)
+    require_identical(logits(model, short), short_logits, f"{short_differ}, before and after another model")
+    require_identical(logits(model, long), long_logits, f"{long_differ}, before and after another model")
+    require_identical(logits(subject.fresh(), short), short_logits, f"{short_differ}, and of a fresh model")
     return Verdict("pass", f"bit for bit at {length} and {longest} tokens")
+
+
+def _run_larger_model(subject: Subject) -> None:
+    """Run a model of 2T at T and at twice the longest window.
+
+    If the models of a process shared a table, this one would overwrite it.
+    """
+    length = subject.train_length
+    try:
+        larger = subject.fresh(1, context_length=2 * length)
+    except UserError:
+        return  # the encoding has settings that fit this T alone
+    for n in (length, 2 * subject.longest()):
+        if has_positions(larger, n):
+            logits(larger, tokens(larger, n, batch=1))
 
 
 def blocks(subject: Subject) -> Verdict:
@@ -197,21 +236,25 @@ def blocks(subject: Subject) -> Verdict:
     n = subject.longest(4)
     ids = tokens(model, n)
     scores_of_a_query = ids.shape[0] * model.shape.n_heads * n
+    limits_of: dict[str, dict[str, int]] = {
+        "blocks of three queries": {"max_scores": 3 * scores_of_a_query},
+        "queries one by one": {"max_scores": scores_of_a_query},
+        "the fused kernel's numbers": {"causal_from": 1},
+        "the fused kernel's numbers with a mask": {"masked_from": 1, "masked_queries": 3},
+    }
     without_fused = {"causal_from": NEVER, "masked_from": NEVER}
     with kernels.changed_limits(**without_fused):
         at_once = logits(model, ids)
-    off = 0.0
-    for changes, numbers in (
-        ({"max_scores": 3 * scores_of_a_query}, "blocks of three queries"),
-        ({"max_scores": scores_of_a_query}, "queries one by one"),
-        ({"causal_from": 1}, "the fused kernel's numbers"),
-        ({"masked_from": 1, "masked_queries": 3}, "the fused kernel's numbers with a mask"),
-    ):
-        with kernels.changed_limits(**{**without_fused, **changes}):
-            difference = largest(logits(model, ids), at_once)
-        off = max(off, within(difference, BLOCKS, f"{numbers} differ from all at once"))
-    for n_targets in (1, 5, n // 2):  # as evaluation asks for them
-        difference = largest(logits(model, ids, n_targets=n_targets), at_once[:, -n_targets:])
+    largest = 0.0
+    for numbers, limits in limits_of.items():
+        with kernels.changed_limits(**(without_fused | limits)):
+            difference = largest_difference(logits(model, ids), at_once)
+        require_below(difference, BLOCKS_BOUND, f"{numbers} differ from all at once")
+        largest = max(largest, difference)
+    for n_targets in (1, 5, n // 2):  # evaluation computes the last tokens of a window alone
+        targets = logits(model, ids, n_targets=n_targets)
+        difference = largest_difference(targets, at_once[:, -n_targets:])
         reason = f"the last {n_targets} of {n} tokens alone differ from the end of all"
-        off = max(off, within(difference, BLOCKS, reason))
-    return Verdict("pass", bounded(off, BLOCKS))
+        require_below(difference, BLOCKS_BOUND, reason)
+        largest = max(largest, difference)
+    return Verdict("pass", with_bound(largest, BLOCKS_BOUND))

@@ -13,15 +13,16 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, owner_of
 from posenc.laws.float64 import Float64
 from posenc.laws.subject import Subject, logits, tokens
-from posenc.laws.verdict import Verdict, require
+from posenc.laws.verdict import Verdict, largest_difference, require
 from posenc.model.decoder import Decoder
 from posenc.settings.signature import parameters_of
 
-SEEN = 3e-5  # a change of float32 logits of variance 1 that is more than rounding, as between kernels
-# Gradients below this share of the largest one are zero but for float64's rounding. A bias that is added to
-# all scores of a query has such a gradient: the softmax takes it away.
+# A larger change of float32 logits, whose variance is 1, is no rounding: kernels differ by less.
+VISIBLE_CHANGE = 3e-5
+# A smaller share of the largest gradient is zero, rounded in float64. A bias that is added to all scores of a
+# query has such a gradient, since the softmax ignores it.
 NO_GRADIENT = 1e-11
-SEEDS = 8  # a ReLU that is off has no gradient, but not with every seed
+SEEDS = 8  # most models to try: a ReLU that is off has no gradient, but not with every seed
 
 
 def effect(subject: Subject) -> Verdict:
@@ -50,7 +51,7 @@ def effect(subject: Subject) -> Verdict:
 
 
 def _kinds(encoding: Encoding) -> dict[str, Any]:
-    """Return the types of an encoding's settings, but for parts, which are encodings themselves."""
+    """Return the types of an encoding's settings by key, without the parts of a sum, which are encodings."""
     kinds = parameters_of(type(encoding))
     return {key: kind for key, kind in kinds.items() if kind != list[Encoding]}
 
@@ -59,8 +60,10 @@ def _values(subject: Subject, key: str) -> list[Any]:
     """Return other values of a setting, which may be out of range."""
     encoding = subject.build(0).encoding
     value = subject.settings[key]
-    compared = encoding.derived.get(key) if value is None else value
-    return [other for other in other_values(compared, _kinds(encoding)[key]) if other != value]
+    if value is None:
+        value = encoding.derived.get(key)
+    others = other_values(value, _kinds(encoding)[key])
+    return [other for other in others if other != subject.settings[key]]
 
 
 def other_values(value: Any, kind: Any) -> list[Any]:
@@ -80,17 +83,17 @@ def other_values(value: Any, kind: Any) -> list[Any]:
 
 
 def _setting_acts(subject: Subject, key: str) -> bool:
-    """Tell whether another value of a setting changes a number, perhaps beside another choice of a second.
+    """Tell whether another value of a setting changes a number, perhaps with another choice of a second one.
 
-    True as well where no other value is in range.
+    True as well if no other value is in range.
     """
     is_compared = False
-    for beside in _choices_beside(subject, key):
-        reference = _model(subject, beside)
+    for choice in _choices_of_others(subject, key):
+        reference = _model(subject, choice)
         if reference is None:
             continue
         for value in _values(subject, key):
-            model = _model(subject, {**beside, key: value})
+            model = _model(subject, {**choice, key: value})
             if model is None:
                 continue
             is_compared = True
@@ -99,14 +102,14 @@ def _setting_acts(subject: Subject, key: str) -> bool:
     return not is_compared
 
 
-def _choices_beside(subject: Subject, key: str) -> Iterator[dict[str, Any]]:
-    """Yield no change, then each other choice of every setting that has a few (true or false, names)."""
+def _choices_of_others(subject: Subject, key: str) -> Iterator[dict[str, Any]]:
+    """Yield no change, then one change of another setting: each of the few values that it can have."""
     yield {}
-    for second, kind in _kinds(subject.build(0).encoding).items():
-        has_few = kind is bool or get_origin(kind) is Literal
-        if has_few and second != key and second in subject.settings:
-            for value in _values(subject, second):
-                yield {second: value}
+    for other, kind in _kinds(subject.build(0).encoding).items():
+        has_few_values = kind is bool or get_origin(kind) is Literal
+        if has_few_values and other != key and other in subject.settings:
+            for value in _values(subject, other):
+                yield {other: value}
 
 
 def _model(subject: Subject, changes: dict[str, Any]) -> Decoder | None:
@@ -126,21 +129,24 @@ def differs(subject: Subject, a: Decoder, b: Decoder) -> bool:
     if len(policies) > 1 and policies & {"truncate", "refuse"}:
         return True
     for n in (subject.train_length, subject.longest()):
-        logits_a, logits_b = _logits_or_none(a, n), _logits_or_none(b, n)
+        logits_a = _logits_or_none(a, n)
+        logits_b = _logits_or_none(b, n)
+        if (logits_a is None) != (logits_b is None):
+            return True
         if logits_a is None or logits_b is None:
-            if logits_a is not logits_b:
-                return True
-        elif (logits_a - logits_b).abs().max() > SEEN:
+            continue
+        if largest_difference(logits_a, logits_b) > VISIBLE_CHANGE:
             return True
     return False
 
 
 def _sizes(model: Decoder) -> dict[str, torch.Size]:
+    """Return the shapes of the encoding's parameters by name."""
     return {name: parameter.shape for name, parameter in model.encoding.named_parameters()}
 
 
 def _logits_or_none(model: Decoder, n: int) -> Tensor | None:
-    """Return logits at n tokens, None where the encoding ends before."""
+    """Return logits at n tokens; None if the encoding does not go so far."""
     try:
         return logits(model, tokens(model, n))
     except ValueError:
@@ -155,18 +161,21 @@ def inert_rows(subject: Subject) -> dict[str, str]:
 
     A row is inert if its gradient is zero with every seed.
     """
-    has_gradient: dict[str, Tensor] = {}
-    for seed in range(SEEDS):
-        for name, gradient in _gradients(subject, seed).items():
-            has_gradient[name] = has_gradient.get(name, torch.zeros(())).bool() | gradient
-        if not _first_rows_without(has_gradient):
+    has_gradient = _has_gradient(subject, seed=0)
+    for seed in range(1, SEEDS):
+        if not _first_inert_rows(has_gradient):
             break
-    return _first_rows_without(has_gradient)
+        for name, has_gradient_too in _has_gradient(subject, seed).items():
+            has_gradient[name] |= has_gradient_too
+    return _first_inert_rows(has_gradient)
 
 
-def _gradients(subject: Subject, seed: int) -> dict[str, Tensor]:
-    """Return where the gradients of the encoding's parameters are not zero, at T or at 8T, in float64."""
-    gradients: dict[str, Tensor] = {}
+def _has_gradient(subject: Subject, seed: int) -> dict[str, Tensor]:
+    """Return where the gradients of the encoding's parameters are not zero at T or at 8T, by name.
+
+    They are computed in float64; each tensor has the parameter's shape, bool.
+    """
+    gradients: dict[str, Tensor] = {}  # the larger one of both lengths
     with Float64():
         model = subject.fresh(seed).eval()
         for n in (subject.train_length, subject.longest()):
@@ -174,20 +183,32 @@ def _gradients(subject: Subject, seed: int) -> dict[str, Tensor]:
             weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(n))
             (output * weights).sum().backward()
             for name, parameter in model.encoding.named_parameters():
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.abs()
+                gradient = torch.zeros_like(parameter)
+                if parameter.grad is not None:
+                    gradient = parameter.grad.abs()
                 gradients[name] = torch.maximum(gradients.get(name, gradient), gradient)
             model.zero_grad()
     largest = max((gradient.max().item() for gradient in gradients.values()), default=0.0)
     return {name: gradient > NO_GRADIENT * largest for name, gradient in gradients.items()}
 
 
-def _first_rows_without(has_gradient: dict[str, Tensor]) -> dict[str, str]:
+def _first_inert_rows(has_gradient: dict[str, Tensor]) -> dict[str, str]:
     """Return the first row without a gradient, as `[:, 3]`, of each parameter that has such a row."""
     rows: dict[str, str] = {}
-    for name, has in has_gradient.items():
-        for dimension in range(has.ndim):
-            by_row = has.movedim(dimension, 0).flatten(1).any(1) if has.ndim > 1 else has
-            if not by_row.all():
-                row = int(by_row.int().argmin())
-                rows.setdefault(name, f"[{', '.join([*[':'] * dimension, str(row)])}]")
+    for name, has_gradient_here in has_gradient.items():
+        row = _first_inert_row(has_gradient_here)
+        if row is not None:
+            rows[name] = row
     return rows
+
+
+def _first_inert_row(has_gradient: Tensor) -> str | None:
+    """Return the first row without a gradient along any dimension of a parameter; None without any."""
+    for dimension in range(has_gradient.ndim):
+        by_row = has_gradient
+        if has_gradient.ndim > 1:
+            by_row = has_gradient.movedim(dimension, 0).flatten(1).any(1)  # (rows,)
+        if not by_row.all():
+            row = int(by_row.int().argmin())
+            return f"[{':, ' * dimension}{row}]"
+    return None

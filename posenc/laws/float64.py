@@ -10,12 +10,12 @@ from torch.overrides import TorchFunctionMode
 
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 CASTS: set[Any] = {Tensor.float, Tensor.half, Tensor.bfloat16}
-# Random draws differ between float32 and float64: drawn in float32 and widened, they are the same numbers.
+# A generator gives other numbers in float64 than in float32, so these are drawn in float32 and then widened.
 DRAWS: set[Any] = {torch.rand, torch.randn}
 
 
 class Float64(TorchFunctionMode):
-    """Inside, torch uses float64 for float32 or less; make the model inside, with its constants."""
+    """Make torch use float64 for float32 or less. A model made inside has float64 constants, too."""
 
     def __enter__(self) -> None:
         self._dtype_before = torch.get_default_dtype()
@@ -37,5 +37,7 @@ class Float64(TorchFunctionMode):
 
 
 def _widened(value: Any) -> Any:
-    # the type first: `in` would compare a tensor
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+    """Return float64 instead of a narrower dtype, and anything else as it is."""
+    # the type is asked first, since `in` would compare a tensor with each dtype
+    is_narrow = isinstance(value, torch.dtype) and value in NARROW
+    return torch.float64 if is_narrow else value

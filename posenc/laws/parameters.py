@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
@@ -11,7 +13,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.initial_values import construct_again, parts_of_construction, same_values
 from posenc.laws.subject import Subject, logits, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, identical, require
+from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError, require, require_identical
 from posenc.model.decoder import count_parameters
 
 
@@ -25,11 +27,13 @@ def gradient(subject: Subject) -> Verdict:
             output = model(tokens(model, subject.train_length, batch=4), pos)
         output.float().logsumexp(-1).square().sum().backward()
         for name, parameter in model.named_parameters():
-            is_by_layer = name.startswith("encoding.") and parameter.shape[0] == len(model.blocks)
-            _check_gradient(name, parameter, is_by_layer and parameter.ndim > 1, precision)
+            # an encoding's parameter with a row for each layer: every layer has to use its own
+            is_of_encoding = name.startswith("encoding.")
+            is_by_layer = is_of_encoding and parameter.ndim > 1 and parameter.shape[0] == len(model.blocks)
+            _check_gradient(name, parameter, is_by_layer, precision)
     total = len(list(model.parameters()))
-    of_encoding = len(list(model.encoding.parameters()))
-    return Verdict("pass", f"{total} tensors, {of_encoding} of its own")
+    total_of_encoding = len(list(model.encoding.parameters()))
+    return Verdict("pass", f"{total} tensors, {total_of_encoding} of its own")
 
 
 def _check_gradient(name: str, parameter: nn.Parameter, is_by_layer: bool, precision: str) -> None:
@@ -40,8 +44,8 @@ def _check_gradient(name: str, parameter: nn.Parameter, is_by_layer: bool, preci
     if not is_by_layer:
         require(bool(parameter.grad.any()), f"the gradient of {name} is zero{precision}")
         return
-    for layer, of_layer in enumerate(parameter.grad):
-        require(bool(of_layer.any()), f"the gradient of {name}[{layer}] is zero{precision}")
+    for layer, layer_gradient in enumerate(parameter.grad):
+        require(bool(layer_gradient.any()), f"the gradient of {name}[{layer}] is zero{precision}")
 
 
 def count(subject: Subject) -> Verdict:
@@ -67,7 +71,7 @@ def seeds(subject: Subject) -> Verdict:
             torch.manual_seed(seed + 1)  # the global generator must not matter
             again = dict(subject.build(seed).named_parameters())
         for name, parameter in model.named_parameters():
-            identical(parameter, again[name], f"{name} starts elsewhere the second time")
+            require_identical(parameter, again[name], f"{name} starts elsewhere the second time")
     return Verdict("pass", "two seeds, bit for bit")
 
 
@@ -80,31 +84,43 @@ def initial(subject: Subject) -> Verdict:
     encoding = subject.build(0).encoding
     parameters = dict(encoding.named_parameters())
     set_by_class = 0
-    for name, (value, is_set) in fixed_values(encoding).items():
+    for name, fixed in fixed_values(encoding).items():
         parameter = parameters[name].detach()
-        is_lost = is_set & ~same_values(parameter, value)
+        is_lost = fixed.is_fixed & ~same_values(parameter, fixed.value)
         if is_lost.any():
-            figure = f"{value[is_lost][0]:.3g} becomes {parameter[is_lost][0]:.3g}"
-            require(False, f"__init__ sets {name}, and initialize replaces it", figure)
-        set_by_class += int(is_set.sum())
+            figure = f"{fixed.value[is_lost][0]:.3g} becomes {parameter[is_lost][0]:.3g}"
+            raise ViolationError(f"__init__ sets {name}, and initialize replaces it", figure)
+        set_by_class += int(fixed.is_fixed.sum())
     if not parameters:
         return Verdict("pass", "no parameters")
     total = sum(parameter.numel() for parameter in parameters.values())
     return Verdict("pass", f"{set_by_class:,} of {total:,} numbers are set by __init__ without a draw")
 
 
-def fixed_values(encoding: Encoding) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return what `__init__` gives each parameter, and where that is neither drawn nor left unset."""
+@dataclass(frozen=True)
+class FixedValues:
+    """What `__init__` gives a parameter, and where these numbers are neither drawn nor left unset."""
+
+    value: Tensor
+    is_fixed: Tensor  # of the parameter's shape, bool
+
+
+def fixed_values(encoding: Encoding) -> dict[str, FixedValues]:
+    """Return the values that `__init__` gives each parameter, by the parameter's name.
+
+    The encoding is constructed twice with other draws: what differs was drawn. Unset numbers are nan.
+    """
     first, _ = construct_again(encoding, lambda draw: draw)
     second, _ = construct_again(encoding, lambda draw: draw + 1)
-    in_second = dict(second.named_parameters())
+    parameters_of_second = dict(second.named_parameters())
     parts = parts_of_construction(encoding, first)
-    values: dict[str, tuple[Tensor, Tensor]] = {}
+    prefixes_of_parts = tuple(f"{path}." for path in parts)
+    values: dict[str, FixedValues] = {}
     for name, parameter in first.named_parameters():
-        value = parameter.detach().float()
-        is_fixed = same_values(value, in_second[name].detach().float()) & ~value.isnan()
-        if not name.startswith(tuple(f"{path}." for path in parts)):
-            values[name] = value, is_fixed
+        if not name.startswith(prefixes_of_parts):
+            value = parameter.detach().float()
+            value_in_second = parameters_of_second[name].detach().float()
+            values[name] = FixedValues(value, same_values(value, value_in_second) & ~value.isnan())
     for path, part in parts.items():
         values |= {f"{path}.{name}": fixed for name, fixed in fixed_values(part).items()}
     return values
@@ -119,7 +135,7 @@ def load(subject: Subject) -> Verdict:
     buffers = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
     reason = f"saved buffers tie weights to their length: {', '.join(sorted(buffers))}"
     require(not buffers, f"{reason} (persistent=False keeps them out)")
-    # Of the same seed, as a resumed run is: what is drawn and never trained comes from it.
+    # The same seed, as in a resumed run: numbers that are drawn and never trained come from it.
     loaded = subject.fresh()
     with torch.no_grad():
         for parameter in loaded.parameters():
@@ -130,14 +146,15 @@ def load(subject: Subject) -> Verdict:
     loaded.load_state_dict(load_bytes(save_bytes(weights)), strict=True)
     for ids, logits_before in zip(texts, expected, strict=True):
         reason = f"differ: logits at {ids.shape[1]} tokens, before and after loading"
-        identical(logits(loaded, ids), logits_before, reason)
+        require_identical(logits(loaded, ids), logits_before, reason)
     _check_devices(subject.fresh().encoding)
     return Verdict("pass", f"bit for bit at {' and '.join(map(str, windows))} tokens")
 
 
 def _check_devices(encoding: Encoding) -> None:
     """Raise ViolationError for tensors that would stay on the CPU when the model moves to a GPU."""
-    plain: list[str] = []
+    unregistered: list[str] = []
     for part in encoding.modules():
-        plain += [name for name, value in vars(part).items() if isinstance(value, Tensor)]
-    require(not plain, f"tensors that stay on the CPU: {', '.join(plain)} (register_buffer moves them along)")
+        unregistered += [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+    names = ", ".join(unregistered)
+    require(not unregistered, f"tensors that stay on the CPU: {names} (register_buffer moves them along)")

@@ -7,16 +7,23 @@ from torch import Tensor
 
 from posenc.laws.float64 import Float64
 from posenc.laws.subject import FAR, LONGEST, Subject, logits, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, bounded, largest, require, within
+from posenc.laws.verdict import (
+    NotApplicableError,
+    Verdict,
+    largest_difference,
+    require,
+    require_below,
+    with_bound,
+)
 from posenc.model.decoder import Decoder
 
-# Logits of variance 1 agree to 6e-6, at widths of 32 to 256 alike. Angles in float32 are off by 2e-4, tables
-# in bf16 by 4e-3.
-FLOAT32 = 5e-5
-# Root mean square over T tokens, logits of variance 1: 0.005 to 0.008 with two layers, at most 0.017 with
-# four. A sum kept in bf16 is off by 0.15 at 8T.
-BF16 = 0.03
-GROWTH = 1.5  # of the error with the length
+# Bound on differences of logits, whose variance is 1. They agree to 6e-6, at widths of 32 to 256 alike.
+# Angles in float32 are wrong by 2e-4, tables in bf16 by 4e-3.
+FLOAT32_BOUND = 5e-5
+# Bound on the root mean square of such differences over T tokens: 0.005 to 0.008 with two layers, at most
+# 0.017 with four. A sum kept in bf16 is wrong by 0.15 at 8T.
+BF16_BOUND = 0.03
+MOST_GROWTH = 1.5  # the largest error at any length over the error at T
 
 
 def float32(subject: Subject) -> Verdict:
@@ -26,45 +33,52 @@ def float32(subject: Subject) -> Verdict:
     ids = tokens(model, len(pos))
     rounded = logits(model, ids, pos)
     with Float64():
-        wide = subject.anywhere(subject.fresh())
+        wide = subject.accept_any_positions(subject.fresh())
         with torch.no_grad():
             for wide_parameter, parameter in zip(wide.parameters(), model.parameters(), strict=True):
                 wide_parameter.copy_(parameter)
         exact = logits(wide, ids, pos)
     reason = f"float32 differs from float64 at positions to {FAR - 1}"
-    off = within(largest(rounded.double(), exact), FLOAT32, reason)
-    return Verdict("pass", bounded(off, FLOAT32))
+    error = largest_difference(rounded.double(), exact)
+    require_below(error, FLOAT32_BOUND, reason)
+    return Verdict("pass", with_bound(error, FLOAT32_BOUND))
 
 
 def bf16(subject: Subject) -> Verdict:
     """Bf16 and fp32 are finite and agree, alike at every length to 8T, and at positions to 65 536.
 
     The last T tokens of every length are compared, where errors add up. Up to 256 tokens every position is
-    exact in bf16; that later ones are not shows far out.
+    exact in bf16; later ones are not, which shows at far positions.
     """
     model = subject.fresh()
     length = subject.train_length
-    windows = subject.windows(length * times for times in (1, 2, 4, LONGEST))
-    off = [_bf16_off(model, tokens(model, n), None, length, f"at {n} tokens") for n in windows]
-    growth = max(off) / off[0]
-    require(max(off) < GROWTH * off[0], f"bf16 is {growth:.1f} times as far off at longer windows")
+    windows = subject.windows(multiple * length for multiple in (1, 2, 4, LONGEST))
+    errors = [_bf16_error(model, tokens(model, n), None, length, f"at {n} tokens") for n in windows]
+    largest = max(errors)
+    growth = largest / errors[0]
+    require(largest < MOST_GROWTH * errors[0], f"bf16 is {growth:.1f} times as far off at longer windows")
     refused = ""
     try:
         pos = subject.far_positions(model)
         ids = tokens(model, len(pos))
-        off.append(_bf16_off(model, ids, pos, length, f"at positions to {FAR - 1}"))
-    except NotApplicableError as error:
-        refused = str(error)
-    return Verdict("pass", bounded(max(off), BF16), refused)
+        errors.append(_bf16_error(model, ids, pos, length, f"at positions to {FAR - 1}"))
+    except NotApplicableError as not_applicable:
+        refused = str(not_applicable)
+    return Verdict("pass", with_bound(max(errors), BF16_BOUND), refused)
 
 
-def _bf16_off(model: Decoder, ids: Tensor, pos: Tensor | None, last: int, condition: str) -> float:
-    """Return the difference of bf16 and float32 over the last tokens of a window."""
+def _bf16_error(model: Decoder, ids: Tensor, pos: Tensor | None, last: int, condition: str) -> float:
+    """Return the difference of bf16 and float32 logits over the `last` tokens of a window.
+
+    It is the mean over these tokens of the root mean square over texts and vocabulary.
+    """
     exact = logits(model, ids, pos)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = logits(model, ids, pos)
-    dtypes = exact.dtype, rounded.dtype
+    dtypes = (exact.dtype, rounded.dtype)
     is_right = dtypes == (torch.float32, torch.bfloat16)
     require(is_right, f"logits are {dtypes} in float32 and bf16 {condition}")
-    off = (rounded.float() - exact).square().mean(dim=(0, 2)).sqrt()  # (n,)
-    return within(off[-last:].mean().item(), BF16, f"bf16 and float32 differ {condition}")
+    error_by_token = (rounded.float() - exact).square().mean(dim=(0, 2)).sqrt()  # (n,)
+    error = error_by_token[-last:].mean().item()
+    require_below(error, BF16_BOUND, f"bf16 and float32 differ {condition}")
+    return error

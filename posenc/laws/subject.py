@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,85 +16,108 @@ from posenc.encodings.shared.composed import Composed
 from posenc.laws.verdict import NotApplicableError
 from posenc.model.decoder import Decoder
 
-LONGEST = 8  # times T, the longest window that is asked for
+LONGEST = 8  # times T: the longest window that the laws ask for
 FAR = 65_536  # positions below it must be as good as those near zero
+
+
+class BuildModel(Protocol):
+    """Build a model from a seed; `changes` replace groups of its settings, such as `encoding`."""
+
+    def __call__(self, seed: int, **changes: Any) -> Decoder: ...
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoding at a size; `build(seed, **changes)` makes a model, with changes of its settings."""
+    """An encoding with its settings, as models of one size."""
 
     name: str
-    build: Callable[..., Decoder]
+    build: BuildModel
     train_length: int  # T
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the encoding
-    like: Encoding | None = None  # what a callable of somebody else is compared with
+    like: Encoding | None = None  # the encoding of posenc that a callable is compared with
 
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
-        """Return a new model; what starts at zero gets values of std 1 or fan_in^-1/2: zero hides faults."""
+        """Return a new model whose parameters are not zero: zeros would hide faults."""
         model = self.build(seed, **changes)
         for number, parameter in enumerate(model.encoding.parameters()):
-            if not parameter.detach().any():
+            is_zero = not parameter.detach().any()
+            if is_zero:
                 std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
                 nn.init.normal_(parameter, std=std, generator=generator_for(seed, "law", number))
         return model
 
     @cached_property
     def _model(self) -> Decoder:
-        """A model whose declarations are read; it is never run."""
+        """Build a model to read declarations from; it is never run."""
         return self.build(0).eval()
 
     @property
     def declared(self) -> Encoding:
-        """The encoding together with its options, whose declarations are checked."""
+        """Return the encoding together with its options, to read its declarations."""
         return self._model.effective_encoding
 
     @cached_property
-    def bounded(self) -> str | None:
-        """Why windows must not be longer than T; None if they may."""
+    def limited_to_train_length(self) -> str | None:
+        """Return why windows must not be longer than T; None if they may be."""
         beyond = self._model.encoding.beyond
         if beyond in ("truncate", "refuse"):
-            return f"{beyond=}: no number past T={self.train_length}"
+            return f"beyond='{beyond}': no number past T={self.train_length}"
         return None
 
     def windows(self, lengths: Iterable[int]) -> list[int]:
         """Return those of the lengths that the model has positions for, ascending, each once."""
-        allowed = [n for n in sorted(set(lengths)) if n <= self.train_length or not self.bounded]
+        allowed = sorted(set(lengths))
+        if self.limited_to_train_length:
+            allowed = [n for n in allowed if n <= self.train_length]
         return [n for n in allowed if has_positions(self._model, n)]
 
-    def longest(self, times: int = LONGEST) -> int:
-        """Return the longest window of 1, 2, 4, ... up to `times` T that there are positions for."""
-        return max(self.windows(self.train_length * n for n in (1, 2, 4, 8) if n <= times))
+    def longest(self, most: int = LONGEST) -> int:
+        """Return the longest window of T, 2T, 4T and 8T, up to `most` times T, that has positions."""
+        multiples = [multiple for multiple in (1, 2, 4, 8) if multiple <= most]
+        return max(self.windows(multiple * self.train_length for multiple in multiples))
 
-    def anywhere(self, model: Decoder) -> Decoder:
-        """Make the model accept any positions; NotApplicableError where those past T are refused."""
-        if self.bounded:
-            raise NotApplicableError(self.bounded)
-        acting = model.effective_encoding
-        if "positions" not in acting.hooks:
-            model.train_with(Composed(acting.shape, (acting, AnyPositions(acting.shape))))
+    def accept_any_positions(self, model: Decoder) -> Decoder:
+        """Make the model accept any positions and return it.
+
+        Raises NotApplicableError if the encoding refuses positions past T.
+        """
+        if self.limited_to_train_length:
+            raise NotApplicableError(self.limited_to_train_length)
+        encoding = model.effective_encoding
+        if "positions" not in encoding.hooks:
+            parts = (encoding, AnyPositions(encoding.shape))
+            model.replace_effective_encoding(Composed(encoding.shape, parts))
         return model
 
     def far_positions(self, model: Decoder) -> Tensor:
-        """Return T positions from zero on and T below FAR, or 2T below FAR, (2T,), that the model accepts."""
-        self.anywhere(model)
+        """Return 2T positions up to FAR that the model accepts, (2T,).
+
+        Half of them start at zero; if the model refuses so wide a window, all are just below FAR. Raises
+        NotApplicableError if it refuses these, too.
+        """
+        self.accept_any_positions(model)
         near = torch.arange(self.train_length)
-        reason = ""
-        for pos in (
-            torch.cat((near, FAR - self.train_length + near)),
-            torch.arange(FAR - 2 * self.train_length, FAR),
-        ):
-            try:
-                logits(model, tokens(model, len(pos)), pos)
-            except ValueError as error:
-                reason = f"refuses far positions: {error}"
-            else:
-                return pos
-        raise NotApplicableError(reason)
+        near_and_far = torch.cat((near, FAR - self.train_length + near))
+        if _refusal(model, near_and_far) is None:
+            return near_and_far
+        far = torch.arange(FAR - 2 * self.train_length, FAR)
+        refusal = _refusal(model, far)
+        if refusal is not None:
+            raise NotApplicableError(refusal)
+        return far
+
+
+def _refusal(model: Decoder, pos: Tensor) -> str | None:
+    """Return why the model refuses positions; None if it accepts them."""
+    try:
+        logits(model, tokens(model, len(pos)), pos)
+    except ValueError as error:
+        return f"refuses far positions: {error}"
+    return None
 
 
 class AnyPositions(Encoding):
-    """Changes nothing; having the hook says that positions need not be 0, 1, 2, ..."""
+    """Change nothing; an encoding with the `positions` hook gets positions other than 0, 1, 2, ..., too."""
 
     name = "given"
     relative = True
@@ -128,12 +151,15 @@ def logits(
     n_targets: int | None = None,
     training: bool = False,
 ) -> Tensor:
-    """Return logits (B, T, V) in evaluation mode, at the model's own positions unless they are given."""
+    """Return the logits (B, T, V) of the last `n_targets` tokens, of all without it.
+
+    Positions are the model's own unless they are given; the model is put into training or evaluation mode.
+    """
     model.train(training)
     if pos is None:
         pos = model.positions(ids.shape[1], generator_for(0, "law"))
-    logits: Tensor = model(ids, pos, n_targets)
-    return logits
+    output: Tensor = model(ids, pos, n_targets)
+    return output
 
 
 def changed_from(ids: Tensor, start: int, model: Decoder) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Verdict:
-    """`figure` is what was measured, with its bound; `reason` why the law fails or does not apply."""
+    """`figure` is what was measured, with its bound; `reason` says why the law fails or does not apply."""
 
     status: Literal["pass", "fail", "n/a"]
     figure: str = ""
@@ -27,27 +27,26 @@ class NotApplicableError(Exception):
 
 
 def require(holds: bool, reason: str, figure: str = "") -> None:
-    """Raise ViolationError unless it holds."""
+    """Raise ViolationError unless the condition holds."""
     if not holds:
         raise ViolationError(reason, figure)
 
 
-def within(figure: float, bound: float, reason: str) -> float:
-    """Return the figure. Raises ViolationError unless it is below the bound (nan is not)."""
-    require(figure < bound, reason, bounded(figure, bound))
-    return figure
+def require_below(figure: float, bound: float, reason: str) -> None:
+    """Raise ViolationError unless the figure is below the bound, which nan is not."""
+    require(figure < bound, reason, with_bound(figure, bound))
 
 
-def identical(a: Tensor, b: Tensor, reason: str) -> None:
+def require_identical(a: Tensor, b: Tensor, reason: str) -> None:
     """Raise ViolationError unless both are the same bit for bit."""
-    require(torch.equal(a, b), reason, f"{largest(a, b):.1e}")
+    require(torch.equal(a, b), reason, f"{largest_difference(a, b):.1e}")
 
 
-def bounded(figure: float, bound: float) -> str:
+def with_bound(figure: float, bound: float) -> str:
     """Return a figure with its bound, as text."""
     return f"{figure:.1e} (bound {bound:.0e})"
 
 
-def largest(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference; nan if one of them is not a number."""
+def largest_difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest difference of two tensors; nan if either holds a nan."""
     return (a - b).abs().max().item()

@@ -122,7 +122,7 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
-    def train_with(self, encoding: Encoding) -> None:
+    def replace_effective_encoding(self, encoding: Encoding) -> None:
         """Let the attention see this encoding, made of the same parameters, in training and after it."""
         self._effective = (encoding,)
 

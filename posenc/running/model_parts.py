@@ -191,7 +191,7 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
     with torch.device("cpu"):  # an extension looks at positions, also of a model on the meta device
         extension = build_extension(settings.extend.plain(), model)
         assert extension is not None
-        model.train_with(extension.effective_encoding(settings.context_length))
+        model.replace_effective_encoding(extension.effective_encoding(settings.context_length))
 
 
 def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
