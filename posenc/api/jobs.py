@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from posenc.api.loaded_run import LoadedRun, load
-from posenc.config.compose import compose_jobs
+from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
@@ -47,7 +47,7 @@ def train(**overrides: Any) -> LoadedRun:
     fails while running, KeyboardInterrupt once a stopped run is saved.
     """
     words = list(_words(overrides))
-    job = plan_training(_settings("train", words))
+    job = plan_training(_compose("train", words).run_settings)
     _check_end(run_train(job, words, Invocation.read()))
     return load(job.directory, plugins=job.run_settings.plugins)
 
@@ -68,7 +68,7 @@ def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
         subject = subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
     words = [*_words({group: str(subject)}), *_words(overrides)]
-    job = plan_job(_settings("eval", words))
+    job = plan_job(_compose("eval", words).settings)
     _check_end(run_eval(job, Invocation.read()))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
@@ -89,7 +89,8 @@ def measure_given(
     if "context_length" not in overrides:
         raise UserError("context_length", None, "is needed: T, the length that others are compared with")
     name = overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__)
-    settings = _settings("train", [*_words(overrides), *_words(_tokenizer(tokenizer))])
+    words = [*_words(overrides), *_words(_tokenizer(tokenizer))]
+    settings = _compose("train", words).run_settings
     model = CallableModel(subject, 0, settings.context_length)
     with _modes_kept(model):
         job = plan_given_model(
@@ -141,12 +142,12 @@ def _check_end(outcome: Outcome) -> None:
         raise RunError("stopped by a signal; what is finished is saved: the same call continues")
 
 
-def _settings(command: str, words: list[str]) -> Any:
-    """Return the composed settings of one job. Raises UserError."""
+def _compose(command: str, words: list[str]) -> ComposedJob:
+    """Compose the only job of the overrides. Raises UserError."""
     composed = compose_jobs(command, CommandLine(words))
-    if composed.sweep:
+    if composed.is_sweep:
         raise UserError("overrides", None, "make a sweep", hint="a loop over calls does the same")
-    return composed.jobs[0].settings
+    return composed.jobs[0]
 
 
 def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

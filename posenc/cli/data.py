@@ -94,8 +94,7 @@ def _settings(line: CommandLine) -> RunSettings:
     from posenc.config.compose import compose_one  # imports Hydra, which `posenc data list` does not need
 
     refuse_others(line, GROUPS, "the corpus")
-    settings: RunSettings = compose_one("train", line, "corpus").settings
-    return settings
+    return compose_one("train", line, "corpus").run_settings
 
 
 def _document(facts: CorpusFacts, context_length: int) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
     """
     go_offline()
     for composed_job in composed.jobs:
-        _check_corpus_is_here(composed_job.settings.data)
+        _check_corpus_is_here(composed_job.run_settings.data)
     by_cost: dict[str, Estimate] = {}
     jobs: list[EstimatedJob] = []
     for checked in seed_by_seed(check_jobs(composed)):

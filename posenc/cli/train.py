@@ -66,14 +66,14 @@ def _is_another_process() -> bool:
 
 def _answer(command: str, line: CommandLine) -> int:
     """Print what Hydra's own flags ask for."""
-    from posenc.config.compose import compose_jobs, search_path
-    from posenc.config.encoding_file import with_encoding_file
+    from posenc.config.compose import compose_jobs, search_path_overrides
+    from posenc.config.encoding_file import expand_encoding_file
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words, not in Hydra's
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*line.flags, *search_path(), *with_encoding_file(line.overrides)])
+    print_answer(command, [*line.flags, *search_path_overrides(), *expand_encoding_file(line.overrides)])
     return 0
 
 
@@ -86,7 +86,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
-    if composed.sweep and current().size > 1:
+    if composed.is_sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
     checked = current().in_turn(lambda: check_jobs(composed))

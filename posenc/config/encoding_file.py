@@ -1,4 +1,4 @@
-"""`encoding=./mine.py:Class`: an encoding in a file of the user's, as settings and a plug-in."""
+"""Read `encoding=./mine.py:Class`, an encoding in a file of the user's, as settings and a plug-in."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from posenc.encodings.registry import file_encoding
 FILE = re.compile(r"(.+\.py)(?::(\w+))?")
 
 
-def with_encoding_file(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the file of an encoding replaced by settings and a plug-in. UserError."""
-    choices = [text.partition("=")[2] for text in overrides if text.startswith("encoding=")]
-    chosen = choices[-1].replace("\\", "").strip("'\"") if choices else ""
+def expand_encoding_file(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with the file of an encoding replaced by settings and a plug-in.
+
+    Raises UserError for a file that holds no such encoding.
+    """
+    choices = [override.partition("=")[2] for override in overrides if override.startswith("encoding=")]
+    if not choices:
+        return list(overrides)
+    chosen = choices[-1].replace("\\", "").strip("'\"")
     match = FILE.fullmatch(chosen)
     if match is None:
         return list(overrides)
@@ -27,24 +32,18 @@ def with_encoding_file(overrides: Sequence[str]) -> list[str]:
         settings = file_encoding(file, class_name)
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
         raise UserError("encoding", chosen, f"its YAML cannot be read: {first_line(error)}") from error
-    rest = [text for text in overrides if key_of(text) not in ("encoding", "plugins")]
-    return [
-        "~encoding",
-        *(f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()),
-        *(_adding(text) for text in rest),
-        _plugins_with(file, overrides),
-    ]
-
-
-def _adding(override: str) -> str:
-    """Return an override of an encoding's parameter so that it adds the parameter where there is none."""
-    if key_of(override).startswith("encoding."):
-        return f"++{override.lstrip('+')}"
-    return override
-
-
-def _plugins_with(file: str, overrides: Sequence[str]) -> str:
-    """Return the override of `plugins` that names the file too."""
-    plugins = [text.partition("=")[2].strip("[]") for text in overrides if key_of(text) == "plugins"]
-    named = [names for names in plugins[-1:] if names]
-    return f"plugins=[{','.join([*named, quoted(file)])}]"
+    plugins: list[str] = []
+    others: list[str] = []
+    for override in overrides:
+        key = key_of(override)
+        if key == "plugins":
+            named = override.partition("=")[2].strip("[]")
+            plugins = [named] if named else []
+        elif key.startswith("encoding."):
+            # `++`: a parameter whose default is in the class alone is no key of the configuration
+            others.append(f"++{override.lstrip('+')}")
+        elif key != "encoding":
+            others.append(override)
+    encoding = [f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()]
+    plugins.append(quoted(file))
+    return ["~encoding", *encoding, *others, f"plugins=[{','.join(plugins)}]"]

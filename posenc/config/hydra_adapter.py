@@ -1,4 +1,4 @@
-"""Every use of Hydra's private interfaces."""
+"""Use Hydra's private interfaces, here and nowhere else."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 def argument_parser(refuse: Callable[[str], NoReturn]) -> ArgumentParser:
-    """Return Hydra's parser; `refuse` is called with what is wrong."""
+    """Return Hydra's parser of arguments. It calls `refuse` with a message where arguments are wrong."""
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign, assignment]
     return parser
 
 
 def override_parser() -> OverridesParser:
-    """Return the parser of overrides that knows the choices of groups; needs an initialized Hydra."""
+    """Return the parser of overrides that knows the choices of groups. Needs an initialized Hydra."""
     return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
 
 
 def combinations(overrides: list[Override]) -> list[list[str]]:
     """Return the overrides of every job of a grid, in Hydra's order."""
-    batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-    return [list(job) for batch in batches for job in batch]
+    # without a size of batches Hydra makes a single batch
+    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+    return [list(job_overrides) for job_overrides in batch]
 
 
 def print_answer(command: str, arguments: list[str]) -> None:
@@ -52,16 +53,20 @@ def print_answer(command: str, arguments: list[str]) -> None:
         raise AssertionError("the arguments ask for a job")
 
     sys.argv = [f"posenc {command}", *arguments]
-    logging.raiseExceptions = False  # Hydra logs its answers, into `head` too
+    # Hydra logs its answers; behind `| head` the pipe closes early, and logging would print tracebacks
+    logging.raiseExceptions = False
     answer()
 
 
-def launcher_of(
+def launcher_and_config(
     command: str, overrides: list[str], task: Callable[[DictConfig], int]
 ) -> tuple[Any, DictConfig]:
-    """Return the plug-in's launcher that these overrides choose, and its configuration; Hydra is set up."""
-    own = GlobalHydra.instance().hydra
-    assert own is not None
-    config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
+    """Return the launcher that the overrides choose, and the composed configuration.
+
+    Needs an initialized Hydra. The launcher calls `task` with the configuration of each job.
+    """
+    hydra_object = GlobalHydra.instance().hydra
+    assert hydra_object is not None
+    config = hydra_object.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     return Plugins.instance().instantiate_launcher(context, task, config), config

@@ -1,4 +1,4 @@
-"""From a configuration that Hydra composed to the typed settings of a command."""
+"""Turn a configuration that Hydra composed into the typed settings of a command."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ SETTINGS: dict[str, type[RunSettings] | type[EvalCommandSettings]] = {
 def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalCommandSettings:
     """Return the settings of a command, without Hydra's own part.
 
-    Raises UserError for keys that do not exist (`+foo=1`) or are missing (`~seed`), and for other types.
+    Raises UserError for keys that do not exist (`+foo=1`) or are missing (`~seed`), and for wrong values.
     """
-    plain = _resolved(config)
+    plain = _plain_data(config)
     model = SETTINGS[command]
     # Hydra refuses unknown keys, but `+key=value` gets past it: it adds the key
-    forbidden = _first_filled_in(model, plain)
+    forbidden = _first_filled_in_key(model, plain)
     if forbidden is not None:
-        raise unknown_setting(command, forbidden, None, _keys_of(plain, without=forbidden))
+        raise unknown_setting(command, forbidden, None, _keys_without(forbidden, plain))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "extra_forbidden":
             key = dotted(list(first["loc"]))
-            raise unknown_setting(command, key, None, _keys_of(plain, without=key)) from None
+            raise unknown_setting(command, key, None, _keys_without(key, plain)) from None
         raise user_error(error, model) from None
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
+def _plain_data(config: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain data, every interpolation resolved. Raises UserError."""
     if "experiment" in config:
-        hint = "begin it with the line\n# @package _global_      and choose others by a defaults list: "
-        hint += "- override /encoding: rope"
+        hint = (
+            "begin it with the line\n# @package _global_      and choose others by a defaults list: "
+            "- override /encoding: rope"
+        )
         name = f"experiment/{config.hydra.runtime.choices.experiment}.yaml"
         raise UserError(name, None, "its settings stand for those of a group `experiment`", hint=hint)
     without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
@@ -61,21 +63,23 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def _first_filled_in(model: type[BaseModel], plain: Mapping[str, Any], prefix: str = "") -> str | None:
+def _first_filled_in_key(model: type[BaseModel], plain: Mapping[str, Any], prefix: str = "") -> str | None:
     """Return the first key that only posenc may fill in, such as `train.began`."""
     for name, field in model.model_fields.items():
         if name not in plain:
             continue
         if is_filled_in(field.json_schema_extra):
             return f"{prefix}{name}"
-        group, value = field.annotation, plain[name]
+        group = field.annotation
+        value = plain[name]
         if isinstance(group, type) and issubclass(group, BaseModel) and isinstance(value, dict):
-            inside = _first_filled_in(group, value, f"{prefix}{name}.")
-            if inside is not None:
-                return inside
+            key = _first_filled_in_key(group, value, f"{prefix}{name}.")
+            if key is not None:
+                return key
     return None
 
 
-def _keys_of(plain: Mapping[str, Any], without: str) -> list[str]:
-    """Return the keys of the settings but for the wrong one, which Hydra has put among them."""
-    return [key for key in dotted_keys(plain) if key != without and not key.startswith(f"{without}.")]
+def _keys_without(wrong_key: str, plain: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the settings without the wrong one, which Hydra has put among them."""
+    keys = dotted_keys(plain)
+    return [key for key in keys if key != wrong_key and not key.startswith(f"{wrong_key}.")]

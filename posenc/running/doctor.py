@@ -122,7 +122,7 @@ def corpus() -> Iterator[Finding]:
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import CommandLine
 
-    data = compose_jobs("train", CommandLine([])).jobs[0].settings.data.plain()
+    data = compose_jobs("train", CommandLine([])).jobs[0].run_settings.data.plain()
     name = f"data={data['name']}"
     advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
     if find_spec(data["package"]):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
+from posenc.config.refusals import needed
 from posenc.core.errors import UserError, visible
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
@@ -36,7 +37,7 @@ def measure_picture(line: CommandLine) -> Picture:
 def _of_initial_values(line: CommandLine) -> Picture:
     refuse_others(line, GROUPS, "the picture", hint="of a run: run=DIR extend=NAME")
     job = compose_one("train", line, "encoding")
-    settings = check_parts(job.settings)
+    settings = check_parts(job.run_settings)
     model = build_model(settings, check_model(settings.model), VOCABULARY)
     facts = [
         override
@@ -52,7 +53,9 @@ def _of_initial_values(line: CommandLine) -> Picture:
 def _of_run(line: CommandLine) -> Picture:
     """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
     refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
-    settings = compose_one("eval", line, "run").settings
+    settings = compose_one("eval", line, "run").eval_settings
+    if settings.run is None:  # run=null
+        raise needed("run")
     run = stored_run(settings.run, settings.plugins)
     model = load_model(run.settings, run.shape, run.checkpoint)
     facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]

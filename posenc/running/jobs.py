@@ -59,7 +59,7 @@ def check_jobs(composed: Jobs) -> list[CheckedJob]:
             if count == 1:
                 raise
             refusals.append(error)
-            say(f"{_measured(entry.settings)}: left out: {error.value}: {error.problem}")
+            say(f"{_measured(entry.eval_settings)}: left out: {error.value}: {error.problem}")
         except UserError as error:
             if count == 1:
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
+from posenc.config.compose import ComposedJob, compose_jobs, distinguishing_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
 from posenc.core.console import progress_line
 from posenc.core.errors import UserError, visible
@@ -68,8 +68,8 @@ def check_encodings(
     refused: dict[str, UserError] = {}
     with progress_line("checked", len(jobs)) as progress:
         for number, job in enumerate(jobs):
-            name = encoding_name(job.settings.encoding.plain()) or ""
-            label = " ".join([name, *own_overrides(job, jobs)])
+            name = encoding_name(job.run_settings.encoding.plain()) or ""
+            label = " ".join([name, *distinguishing_overrides(job, jobs)])
             progress.update(number, visible(label))
             try:
                 settings, subject = prepare_subject(job, like)
@@ -86,9 +86,9 @@ def check_encodings(
 def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tuple[dict[str, Any], Subject]:
     """Return the resolved settings of a job and the subject of the laws, built once. Raises UserError."""
     chosen = {group_of(key_of(override)) for override in job.overrides}
-    shape = check_model(job.settings.model) if "model" in chosen else SMALL
-    length = job.settings.context_length if "context_length" in chosen else SHORT
-    settings = check_parts(job.settings.with_changes(context_length=length))
+    shape = check_model(job.run_settings.model) if "model" in chosen else SMALL
+    length = job.run_settings.context_length if "context_length" in chosen else SHORT
+    settings = check_parts(job.run_settings.with_changes(context_length=length))
     too_short = "too short for the laws, which take means over tokens"
     check_whole("context_length", length, least=SHORTEST, too_small=too_short)
     subject = subject_of(settings, shape)
@@ -134,9 +134,9 @@ def line_of_callable(line: CommandLine, module: str) -> tuple[CommandLine, dict[
     like_class = None
     if any(group_of(key_of(override)) == "encoding" for override in line.overrides):
         job = compose_jobs("train", line).jobs[0]
-        encoding = check_parts(job.settings).encoding
+        encoding = check_parts(job.run_settings).encoding
         like = encoding.plain()
-        like_class = encoding_class(encoding.name, job.settings.plugins)
+        like_class = encoding_class(encoding.name, job.run_settings.plugins)
     name, plugin = given_encoding(module, like_class)
     other_overrides = [
         override for override in line.overrides if group_of(key_of(override)) not in ("encoding", "plugins")

@@ -22,8 +22,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posenc.config.compose import initialized, of_the_sweep
-from posenc.config.hydra_adapter import launcher_of
+from posenc.config.compose import deciding_overrides, initialize_hydra
+from posenc.config.hydra_adapter import launcher_and_config
 from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.config.typed import typed_settings
 from posenc.core.console import say
@@ -49,11 +49,11 @@ def launch(
     A signal ends the waiting only. Raises UserError without Slurm, RunError where it refuses the jobs.
     """
     runs_dir = tasks[0].directory.parents[1] if command == "train" else Path("runs")
-    with initialized(line.config_dir) as search, StopFlag() as stop:
-        overrides = [*search, *of_the_sweep(line)]
+    with initialize_hydra(line.config_dir) as search, StopFlag() as stop:
+        overrides = [*search, *deciding_overrides(line)]
         if command == "train":  # the launcher writes its own files there, too
             overrides.append(f"runs_dir={quoted(str(runs_dir))}")
-        launcher, config = launcher_of(command, overrides, partial(run_here, command, invocation))
+        launcher, config = launcher_and_config(command, overrides, partial(run_here, command, invocation))
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
             problem = "is not a launcher of posenc's sweeps"
             raise UserError("hydra/launcher", launcher_name, problem, allowed=["basic", "slurm"])

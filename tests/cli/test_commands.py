@@ -160,7 +160,7 @@ def test_the_experiment_of_the_tutorial(place):
     file.write_text(text)
     jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
     found = [job.settings for job in jobs.jobs]
-    assert jobs.sweep  # without -m
+    assert jobs.is_sweep  # without -m
     assert sorted(settings.encoding.name for settings in found) == ["alibi", "cable", "fox", "stick_breaking"]
     assert {(settings.context_length, settings.experiment_name) for settings in found} == {(128, "longer")}
 

@@ -103,6 +103,7 @@ WRONG = [
     ("check -m encoding=rope,alibi", "-m: ", "encoding=rope,alibi"),
     ("train +hydra.callbacks.mine._target_=mine.Mine", "hydra.callbacks", "metrics.jsonl"),
     ("show run=nowhere encoding=rope", "no effect on a run"),
+    ("show run=null", "run: is needed and has no default"),
     ("bench --repeat 3", "did you mean: --repeats"),
     ("bench context_length=64,4096", "train.batch_tokens=2048", "context_length=4096"),
     ("bench --format jsn", "--format=jsn", "did you mean: json"),

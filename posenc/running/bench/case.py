@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posenc.config.compose import ComposedJob, own_overrides
+from posenc.config.compose import ComposedJob, distinguishing_overrides
 from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError
 from posenc.data import build_tokenizer, check_tokenizer
@@ -59,7 +59,7 @@ def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
     cases: dict[str, BenchCase] = {}
     for job in jobs:
         try:
-            case = _make_case(_label(job, jobs), job.settings, lengths)
+            case = _make_case(_label(job, jobs), job.run_settings, lengths)
         except UserError as error:
             if len(jobs) == 1:
                 raise
@@ -70,8 +70,11 @@ def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
 
 def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
     """Return the encoding's name, and the overrides that tell the job from others."""
-    differing = [word for word in own_overrides(job, jobs) if group_of(key_of(word)) not in NOT_IN_LABEL]
-    return " ".join([encoding_name(job.settings.encoding.plain()) or "", *differing])
+    parts = [encoding_name(job.run_settings.encoding.plain()) or ""]
+    for override in distinguishing_overrides(job, jobs):
+        if group_of(key_of(override)) not in NOT_IN_LABEL:
+            parts.append(override)
+    return " ".join(parts)
 
 
 def _make_case(label: str, settings: RunSettings, lengths: str) -> BenchCase:

@@ -37,7 +37,7 @@ Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
 def sweep_name(checked: Sequence[CheckedJob]) -> str:
     """Return the name of a sweep: the same jobs have the same name, so trackers group them."""
-    settings = [entry.composed.frozen for entry in checked]
+    settings = [entry.composed.identity for entry in checked]
     digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:6]
     name = getattr(checked[0].composed.settings, "experiment_name", "eval")
     return f"{name}-{digest}"
@@ -64,7 +64,8 @@ def run_sweep(
             outcomes[task.name] = outcome
             say(settled_line(task, outcome, "already finished"))
     open_tasks = [task for task in tasks if task.name not in outcomes]
-    settings: SweepSettings = ordered[0].composed.settings.sweep
+    settings = ordered[0].composed.settings.sweep  # the jobs of a sweep share it
+    assert settings is not None
     result = SweepResult()
     if open_tasks and launch is not None:
         result = launch(open_tasks)
