@@ -6,6 +6,6 @@ from posenc.running.model_parts import check_parts
 
 
 def train_settings(*overrides):
-    """Composed and checked settings, as a run stores them."""
+    """Return composed and checked settings, as a run stores them."""
     (job,) = compose_jobs("train", parse(list(overrides))).jobs
     return check_parts(job.settings)

@@ -9,23 +9,25 @@ import pytest
 import tiny
 from in_process import exit_code_of
 
-for _name in list(os.environ):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) must not change a test
+# What a machine sets (HF_HUB_OFFLINE=1, a W&B key) must not change a test.
+for _name in list(os.environ):
     if _name.startswith(("HF_", "WANDB_", "POSENC_", "HYDRA_", "TRACKIO_")):
         del os.environ[_name]
 # Before torch is loaded, here and in every process that a test starts: two processes with two spinning
 # threads each fight for two cores (a smoke run took 89 s instead of 11).
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
-if hasattr(signal, "SIGHUP"):  # nohup leaves it ignored, and processes of tests would inherit that
+# nohup leaves the signal ignored, and the processes of tests would inherit that.
+if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of them
+MARKERS_SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of them
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        if any(item.get_closest_marker(name) for name in SET_APART):
+        if any(item.get_closest_marker(name) for name in MARKERS_SET_APART):
             item.add_marker("extended")
 
 
@@ -42,11 +44,11 @@ def shared_cache(tmp_path_factory):
 
 
 @pytest.fixture
-def place(tmp_path, shared_cache, monkeypatch):
-    """An empty working folder, with the shared cache and one thread for processes and for this one."""
+def working_folder(tmp_path, shared_cache, monkeypatch):
+    """Enter an empty folder, with the shared cache and one thread, here and in processes that are started."""
     import torch
 
-    folder = tmp_path / "place"
+    folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("POSENC_CACHE", str(shared_cache))
@@ -55,6 +57,7 @@ def place(tmp_path, shared_cache, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    # posenc sets it for the whole process, which the tests that follow would inherit.
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     yield folder
     monkeypatch.undo()
@@ -62,7 +65,7 @@ def place(tmp_path, shared_cache, monkeypatch):
 
 
 @pytest.fixture
-def store(place, corpus):
+def store(working_folder, corpus):
     import tiny_model
 
     return tiny_model.tokens_of(corpus)
@@ -70,22 +73,25 @@ def store(place, corpus):
 
 @pytest.fixture(autouse=True)
 def no_log_handler_is_left():
-    """A handler that Hydra sets up in a test would write to a closed stream in those that follow."""
+    """Remove the handler that Hydra sets up: in later tests it would write to a closed stream."""
     root = logging.getLogger()
-    before = root.handlers[:]
+    handlers_before = root.handlers[:]
     yield
     for handler in root.handlers[:]:
-        if type(handler) is logging.StreamHandler and handler not in before:
+        is_new = handler not in handlers_before
+        if is_new and type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
 
 
 @pytest.fixture
-def posenc(place, capsys):
-    """`posenc("train", ...)` in this process, with what it printed."""
+def posenc(working_folder, capsys):
+    """Return a function that calls posenc in this process: `posenc("train", ...)` gives a `tiny.Result`."""
 
     def call(*arguments):
-        capsys.readouterr()
-        return tiny.Result(exit_code_of(*arguments), *capsys.readouterr())
+        capsys.readouterr()  # what was printed before is not of this call
+        code = exit_code_of(*arguments)
+        printed = capsys.readouterr()
+        return tiny.Result(code, printed.out, printed.err)
 
     return call
 
@@ -109,7 +115,7 @@ def trained_once(tmp_path_factory, corpus, shared_cache):
 
 
 @pytest.fixture
-def run_copy(trained_once, place):
-    """A run directory of one's own: a copy of the trained one, at the same place below `place`."""
-    shutil.copytree(trained_once, place / "runs")
-    return next((place / "runs" / "default").iterdir())
+def run_copy(trained_once, working_folder):
+    """A run directory that a test may change: a copy of the trained one, below `working_folder`."""
+    shutil.copytree(trained_once, working_folder / "runs")
+    return next((working_folder / "runs" / "default").iterdir())

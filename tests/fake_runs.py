@@ -1,8 +1,8 @@
 """Run directories: written as posenc does, with losses that are known by hand, and read back."""
 
-import dataclasses
 import hashlib
 import json
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
 import yaml
@@ -26,68 +26,94 @@ TOKENS = 3_276_800
 EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
 
 
-def record(window, loss, *, count=DOCUMENTS, wiggle=0.1, train_length=T, note=None, **changes):
-    """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0.
+def take_fields(kind, changes):
+    """Take the changes that are fields of a dataclass out of `changes`, and return them."""
+    names = [member.name for member in fields(kind) if member.name in changes]
+    return {name: changes.pop(name) for name in names}
 
+
+def record(window, loss, *, count=DOCUMENTS, wiggle=0.1, train_length=T, note=None, **changes):
+    """Make a record in which every document has 10 targets of one byte.
+
+    Document d loses `loss` nats a target, plus or minus a wiggle that sums to 0 over the documents.
     `changes` are of the key, the context, the sums (`bytes`, `groups`, ...) or the extra fields of a record.
     """
-    key = {"protocol": "fixed-target", "fingerprint": "f" * 64, "split": "test", "targets_hash": "a" * 16}
-    key |= {"window": window, "checkpoint_step": 800}
+    key = {
+        "protocol": "fixed-target",
+        "fingerprint": "f" * 64,
+        "split": "test",
+        "targets_hash": "a" * 16,
+        "window": window,
+        "checkpoint_step": 800,
+    }
     context = {"corpus": "sympy", "train_length": train_length, "seconds": 1.0}
     sums = {
         "documents": range(count),
-        "nats": [10 * (loss + wiggle * (-1) ** d) for d in range(count)],
+        "nats": [10 * (loss + wiggle * (-1) ** document) for document in range(count)],
         "targets": [10] * count,
         "bytes": [10] * count,
     }
-    fields = {
-        "key": {field.name for field in dataclasses.fields(RecordKey)},
-        "context": {field.name for field in dataclasses.fields(RecordContext)},
-        "sums": {field.name for field in dataclasses.fields(DocumentSums)},
-    }
-    key |= {name: value for name, value in changes.items() if name in fields["key"]}
-    context |= {name: value for name, value in changes.items() if name in fields["context"]}
-    sums |= {name: value for name, value in changes.items() if name in fields["sums"]}
-    known = set.union(*fields.values())
-    extra = {name: value for name, value in changes.items() if name not in known}
+    key |= take_fields(RecordKey, changes)
+    context |= take_fields(RecordContext, changes)
+    sums |= take_fields(DocumentSums, changes)
     return make_record(
         RecordKey(**key),
         RecordContext(**context),
         None if note else DocumentSums(**sums),
         note=note,
-        extra=extra,
+        extra=changes,
     )
 
 
 def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
-    """Bin i has a loss of 1 + i / 10 + shift (1 + shift if `flat`), over a level of 1.2."""
-    nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
-    rise = {"level": 1.2, "rise": [loss - 1.2 for loss in nats], "breaks_at": breaks_at}
-    rise["rise_ci95"] = [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])]
-    rise |= {"slope": slope, "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4]}
-    return {"edges": EDGES, "nats": nats, "targets": [40 * (b - a) for a, b in pairwise(EDGES)], **rise}
+    """Return a curve by position: bin i has a loss of 1 + i / 10 + shift, over a level of 1.2.
+
+    A `flat` one has a loss of 1 + shift in every bin.
+    """
+    level = 1.2
+    bins = range(len(EDGES) - 1)
+    nats = [1 + shift for _ in bins] if flat else [1 + i / 10 + shift for i in bins]
+    # The first bin has no interval, as in a measured curve of few documents.
+    rise_ci95 = [None] + [[loss - level - 0.05, loss - level + 0.05] for loss in nats[1:]]
+    slope_ci95 = None if slope is None else [slope - 2e-4, slope + 2e-4]
+    return {
+        "edges": EDGES,
+        "nats": nats,
+        "targets": [40 * (end - start) for start, end in pairwise(EDGES)],
+        "level": level,
+        "rise": [loss - level for loss in nats],
+        "breaks_at": breaks_at,
+        "rise_ci95": rise_ci95,
+        "slope": slope,
+        "slope_ci95": slope_ci95,
+    }
 
 
 def positions(**changes):
+    """Make a record of the protocol `positions` to 8T; `changes` are arguments of `curve`."""
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
-def recall_records(found, windows=100):
-    """Records of windows T/2 to 8T: `found` has the values found of 100 by distance in tokens.
+def recall_records(correct_by_distance, windows=100):
+    """Make records of recall for windows T/2 to 8T, from the values found of 100 by distance in tokens.
 
-    Four pairs as in training; at half of T also one and 16, of which 50 and 10 are found.
+    They have four pairs, as in training; at half of T also one and 16, of which 50 and 10 are found.
     """
-    made = []
+    records = []
     for window in (T // 2, T, 2 * T, 4 * T, 8 * T):
-        lines = [(distance, 4, count) for distance, count in found.items() if distance < window]
+        lines = [(distance, 4, count) for distance, count in correct_by_distance.items() if distance < window]
         lines += [(T // 2, 1, 50), (T // 2, 16, 10)] if window >= T else [(8, 1, 50)]
-        distance, pairs, correct = map(list, zip(*lines, strict=True))
-        nats = [4.16 * (1 - count / windows) for count in correct]
-        recall = {"distance": distance, "pairs": pairs, "windows": [windows] * len(lines)}
-        recall |= {"correct": correct, "nats": nats}
+        distances, pairs, correct = map(list, zip(*lines, strict=True))
+        recall = {
+            "distance": distances,
+            "pairs": pairs,
+            "windows": [windows] * len(lines),
+            "correct": correct,
+            "nats": [4.16 * (1 - count / windows) for count in correct],
+        }
         changes = {"unit": "nats per value", "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
-        made.append(record(window, 2.0, protocol="recall", recall=recall, **changes))
-    return made
+        records.append(record(window, 2.0, protocol="recall", recall=recall, **changes))
+    return records
 
 
 # A complete config.yaml but for its encoding, seed and experiment.
@@ -148,7 +174,7 @@ SETTINGS = {
 
 
 def merged(tree, changes):
-    """The tree with the changes of each group inside it."""
+    """Return the tree with the changes of each group inside it."""
     result = dict(tree)
     for key, value in changes.items():
         is_group = isinstance(value, dict) and isinstance(tree.get(key), dict)
@@ -157,18 +183,18 @@ def merged(tree, changes):
 
 
 def settings_tree(encoding="rope", seed=0, experiment="default", **changes):
-    """A complete config.yaml as plain data; `changes` go into its groups."""
-    described = encoding if isinstance(encoding, dict) else {"name": encoding}
-    tree = {**SETTINGS, "encoding": described, "seed": seed, "experiment_name": experiment}
+    """Return a complete config.yaml as plain data; `changes` go into its groups."""
+    encoding_settings = encoding if isinstance(encoding, dict) else {"name": encoding}
+    tree = {**SETTINGS, "encoding": encoding_settings, "seed": seed, "experiment_name": experiment}
     return merged(tree, changes)
 
 
 def run_facts(encoding="rope", seed=0, name="run", **changes):
-    """The `run` object of results.json."""
-    described = encoding if isinstance(encoding, dict) else {"name": encoding}
+    """Return the `run` object of results.json."""
+    encoding_settings = encoding if isinstance(encoding, dict) else {"name": encoding}
     return {
         "name": name,
-        "encoding": described,
+        "encoding": encoding_settings,
         "context_length": T,
         "seed": seed,
         "tokens": TOKENS,
@@ -181,36 +207,62 @@ def run_facts(encoding="rope", seed=0, name="run", **changes):
     }
 
 
-ABOUT = {"name": None, "status": "finished", "reason": None, "params": None, "facts": None, "config": None}
+@dataclass(frozen=True)
+class RunDetails:
+    """What a run directory says beside its numbers; `facts` and `config` are changes of the complete ones."""
+
+    name: str | None = None
+    status: str = "finished"
+    reason: str | None = None
+    params: dict = field(default_factory=dict)
+    facts: dict = field(default_factory=dict)
+    config: dict = field(default_factory=dict)
+
+    @property
+    def digest(self):
+        """Return eight digits that are others for other settings, as in the name of a real run."""
+        return hashlib.sha256(repr((self.params, self.facts, self.config)).encode()).hexdigest()[:8]
 
 
-def write_run(root, encoding="rope", *, seed=0, losses=None, records=None, results=True, **about):
-    """A run directory under `root`; `losses` by multiple of T.
+def losses_as_records(losses):
+    """Make a record for each loss by multiple of T."""
+    return [record(int(multiple * T), loss) for multiple, loss in losses.items()]
 
-    `about` changes what ABOUT has: `facts` and `config` are changes of the complete ones.
+
+def write_run(root, encoding="rope", *, seed=0, losses=None, records=None, results=True, **details):
+    """Write a run directory under `root`, with `losses` by multiple of T or with these records.
+
+    It has no results.json if `results` is false. `details` are fields of RunDetails.
     """
-    name, status, reason, params, facts, config = (ABOUT | about).values()
-    digest = hashlib.sha256(repr((params, facts, config)).encode()).hexdigest()[:8]
-    run = root / (name or f"{encoding}-nano-T64-s{seed}-{digest}")
+    about = RunDetails(**details)
+    run = root / (about.name or f"{encoding}-nano-T64-s{seed}-{about.digest}")
     run.mkdir(parents=True)
-    described = {"name": encoding, **(params or {})}
-    tree = settings_tree(described, seed, root.name, **(config or {}))
+    encoding_settings = {"name": encoding, **about.params}
+    tree = settings_tree(encoding_settings, seed, root.name, **about.config)
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
-    process = {"host": "here", "pid": 1, "overrides": [f"encoding={encoding}", f"seed={seed}"]}
-    write_json_atomic(run / "status.json", {"status": status, "reason": reason, **process})
+    status = {
+        "status": about.status,
+        "reason": about.reason,
+        "host": "here",
+        "pid": 1,
+        "overrides": [f"encoding={encoding}", f"seed={seed}"],
+    }
+    write_json_atomic(run / "status.json", status)
     (run / "log.txt").write_text("")
     if not results:
         return run
+    if losses is None:
+        losses = dict.fromkeys(MULTIPLES, 1.3)
     if records is None:
-        losses = dict.fromkeys(MULTIPLES, 1.3) if losses is None else losses
-        records = [record(int(multiple * T), loss) for multiple, loss in losses.items()]
-    for measured in records:
-        write_record(run, measured)
-    assemble_results(run, run_facts(described, seed, run.name, **(facts or {})))
+        records = losses_as_records(losses)
+    for measurement in records:
+        write_record(run, measurement)
+    assemble_results(run, run_facts(encoding_settings, seed, run.name, **about.facts))
     return run
 
 
 def read_json(path):
+    """Return the contents of a JSON file."""
     return json.loads(path.read_text())
 
 
@@ -220,22 +272,26 @@ def edit_json(path, **changes):
 
 
 def only_run(runs):
-    """The only run directory below a `runs_dir`."""
+    """Return the only run directory below a `runs_dir`."""
     (run,) = (runs / "default").glob("[!.]*")
     return run
 
 
 def stamps(folder):
-    """Every path below it, files with time and number: one that was written again has others."""
-    facts = {path: path.stat() for path in folder.rglob("*")}
-    return {path: path.is_file() and (one.st_mtime_ns, one.st_ino) for path, one in facts.items()}
+    """Return every path below a folder, with time and inode of files: one written again has others."""
+    stamp_by_path = {}
+    for path in folder.rglob("*"):
+        status = path.stat()
+        stamp_by_path[path] = (status.st_mtime_ns, status.st_ino) if path.is_file() else None
+    return stamp_by_path
 
 
-def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):
-    """Return the first table of all runs below `root`; `request` are fields of CompareRequest."""
-    asked = CompareRequest(protocol, metric, allow_mixed=allow_mixed, **request)
-    return compare_runs(load_runs([root]), asked)[0]
+def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **options):
+    """Return the first table of all runs below `root`; `options` are fields of CompareRequest."""
+    request = CompareRequest(protocol, metric, allow_mixed=allow_mixed, **options)
+    return compare_runs(load_runs([root]), request)[0]
 
 
 def rows_of(comparison):
+    """Return the rows of a comparison by their labels."""
     return {row.label: row for row in comparison.rows}

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of seven architectures, trained and saved by transformers itself."""
+"""Tiny checkpoints of eleven architectures, trained and saved by transformers itself."""
 
 import math
 import time
@@ -17,14 +17,14 @@ LLAMA = {
     "max_position_embeddings": T,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
+# gpt_neox knows neither grouped keys nor Llama's rope parameters, and turns half of each head.
+GPT_NEOX = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"}
+GPT_NEOX["rope_parameters"] = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
 CONFIGS = {
     "llama": LLAMA,
     "qwen2": LLAMA,
     "gemma2": LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 24},
-    "gpt_neox": {
-        key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "rope_parameters")
-    }
-    | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+    "gpt_neox": GPT_NEOX,
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 8 * T + 1},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True},
@@ -36,7 +36,10 @@ CONFIGS = {
 
 
 def trained(name, text, steps, length=T, seconds=math.inf, **changes):
-    """Return a model of an architecture after steps, or seconds, of AdamW on windows of bytes, BOS first."""
+    """Return a model of this architecture after some steps of AdamW on windows of bytes, BOS first.
+
+    It stops after `seconds` if they are over before the steps. `changes` are of its configuration.
+    """
     began = time.monotonic()
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **(SIZES | CONFIGS[name] | changes))
@@ -58,7 +61,7 @@ def trained(name, text, steps, length=T, seconds=math.inf, **changes):
 
 
 def tokenizer(*, bos):
-    """Return one token a byte, and BOS, in front of each text where `bos`."""
+    """Return a tokenizer with one token a byte and BOS, which it puts in front of each text if `bos`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -10,49 +10,59 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 import tiny
 
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
 def as_a_new_process(arguments):
-    """What a fresh process has and a second call in one process would not; put back afterwards."""
+    """Give a call what a new process would have, and put everything back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
 
     root = logging.getLogger()
-    before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in ENDS}
+    argv_before = sys.argv
+    log_handlers_before = root.handlers[:]
+    log_level_before = root.level
+    environment_before = dict(os.environ)
+    signal_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     sys.argv = ["posenc", *arguments]
     try:
         yield
     finally:
-        sys.argv, root.handlers[:], root.level = before
-        for number, handler in handlers.items():
+        sys.argv = argv_before
+        root.handlers[:] = log_handlers_before
+        root.level = log_level_before
+        for number, handler in signal_handlers.items():
             signal.signal(number, handler)
-        for name in os.environ.keys() - environment.keys():  # POSENC_SWEEP, HYDRA_FULL_ERROR, HF_HUB_OFFLINE
+        # posenc sets POSENC_SWEEP, HYDRA_FULL_ERROR and HF_HUB_OFFLINE for its own process.
+        for name in os.environ.keys() - environment_before.keys():
             del os.environ[name]
-        os.environ.update(environment)
+        os.environ.update(environment_before)
         GlobalHydra.instance().clear()
         HydraConfig.instance().cfg = None  # a job that raised leaves its configuration there
 
 
 def exit_code_of(*arguments):
-    """The console script's function in this process."""
+    """Call the console script's function in this process and return its exit code."""
     from posenc import cli
 
     with as_a_new_process(arguments):
         try:
             cli.main()
         except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+            if isinstance(stop.code, int):
+                return stop.code
+            # Python's own rule: None is success, a text is printed and counts as 1.
+            return 0 if stop.code is None else 1
     return 0
 
 
 def called_in(folder, cache, *arguments):
-    """`posenc ARGUMENTS` in this process and in a folder, for fixtures that several tests share."""
+    """Call `posenc ARGUMENTS` in this process and in a folder, for fixtures that several tests share."""
     import torch
 
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("POSENC_CACHE", str(cache))

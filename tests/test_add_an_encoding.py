@@ -28,16 +28,16 @@ def copied(clone):
     return clone
 
 
-def in_a_clone(place):
-    copied(place / "clone")
-    write(place / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
-    write(place / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
-    return {"PYTHONPATH": str(place / "clone")}
+def in_a_clone(working_folder):
+    copied(working_folder / "clone")
+    write(working_folder / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
+    write(working_folder / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
+    return {"PYTHONPATH": str(working_folder / "clone")}
 
 
-def in_a_package(place):
+def in_a_package(working_folder):
     """What `pip install` leaves behind, without an installer: the package and its entry points."""
-    site = place / "site"
+    site = working_folder / "site"
     write(site / "my_encodings" / "__init__.py", "")
     write(site / "my_encodings" / f"{NAME}.py", CODE)
     write(site / "my_encodings" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
@@ -50,9 +50,9 @@ def in_a_package(place):
     return {"PYTHONPATH": f"{site}:{tiny.ROOT}"}
 
 
-def loose(place):
-    write(place / f"{NAME}.py", CODE)
-    write(place / "conf" / "encoding" / f"{NAME}.yaml", YAML)
+def loose(working_folder):
+    write(working_folder / f"{NAME}.py", CODE)
+    write(working_folder / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {}
 
 
@@ -64,12 +64,12 @@ def test_the_hooks_of_the_page_are_those_of_the_seam():
     assert [name.strip("`") for name in named] == list(HOOKS)
 
 
-def test_two_files_make_an_extension(run_copy, place, tmp_path):
+def test_two_files_make_an_extension(run_copy, working_folder, tmp_path):
     tree = copied(tmp_path / "tree")
     (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(EXTENSION["python"])
     (tree / "conf" / "extend" / "coarse.yaml").write_text(EXTENSION["yaml"])
     asked = [f"run={run_copy}", "extend=coarse", "eval.protocols=[fixed-target]"]
-    result = tiny.spawn("eval", *asked, cwd=place, PYTHONPATH=str(tree))
+    result = tiny.spawn("eval", *asked, cwd=working_folder, PYTHONPATH=str(tree))
     assert result.code == 0, result.err
     assert "rope+coarse" in result.out
     every = json.loads((run_copy / "results.json").read_text())["records"]

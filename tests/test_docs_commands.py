@@ -94,7 +94,7 @@ def folder_of_pages(tmp_path_factory):
 
 
 @pytest.fixture
-def place(command, folder_of_pages, shared_cache, monkeypatch):
+def working_folder(command, folder_of_pages, shared_cache, monkeypatch):
     """Enter the folder of a command's page, with what earlier commands left; return it and the environment.
 
     The environment is None where the command runs in this process. The fixture replaces that of conftest.py,
@@ -157,8 +157,8 @@ def run_in_shell(line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS_TO_RUN, ids=str)
-def test_the_command_runs(command, place, posenc):
-    folder, environment = place
+def test_the_command_runs(command, working_folder, posenc):
+    folder, environment = working_folder
     text = with_real_runs(with_fewer_jobs(command.text))
     small = small_settings(text.split())
     if "$(" in text:

@@ -27,12 +27,17 @@ TINY = (
 
 
 def keywords(corpus):
-    """TINY and a corpus as keyword arguments: mappings, dotted keys, numbers, lists."""
-    found = {"data.paths": corpus}
-    for key, _, value in (word.partition("=") for word in TINY):
-        *group, name = key.split(".")
-        (found.setdefault(group[0], {}) if group else found)[name] = yaml.safe_load(value)
-    return found
+    """Return TINY and a corpus as keyword arguments: mappings, dotted keys, numbers, lists."""
+    arguments = {"data.paths": corpus}
+    for override in TINY:
+        key, _, text = override.partition("=")
+        value = yaml.safe_load(text)
+        group, dot, name = key.partition(".")
+        if dot:
+            arguments.setdefault(group, {})[name] = value
+        else:
+            arguments[key] = value
+    return arguments
 
 
 PLUGIN = '''
@@ -68,44 +73,59 @@ class Result:
 
 
 def write(folder, contents):
-    """Files by their names below the folder, of text or of bytes."""
+    """Write files by their names below the folder, of text or of bytes."""
     for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        data = content.encode() if isinstance(content, str) else content
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     return folder
 
 
+def random_word(chance):
+    letters = [chance.choice("etaoinshrdlu") for _ in range(chance.randint(2, 8))]
+    return "".join(letters)
+
+
 def write_corpus(folder, documents=60):
-    """Files of 2 to 4 kB of words, the same on every machine."""
+    """Write files of 2 to 4 kB of text, the same on every machine."""
     chance = random.Random(0)
-    letters = "etaoinshrdlu"
-    words = ["".join(chance.choice(letters) for _ in range(chance.randint(2, 8))) for _ in range(150)]
-    texts = dict.fromkeys((f"{i:03d}.txt" for i in range(documents)), "")
-    for i, name in enumerate(texts):
-        while len(texts[name]) < 2000 + 2000 * i // documents:
-            texts[name] += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
+    vocabulary = [random_word(chance) for _ in range(150)]
+    texts = {}
+    for i in range(documents):
+        text = ""
+        while len(text) < 2000 + 2000 * i // documents:
+            text += chance.choice(vocabulary)
+            text += " " if chance.random() < 0.9 else ".\n"
+        texts[f"{i:03d}.txt"] = text
     return write(folder, texts)
 
 
-def environment(**more):
-    """Of a process: one thread, no terminal, nothing of the user's that changes what is printed."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "HYDRA_FULL_ERROR", "POSENC_SWEEP")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+# What a user may have set and what changes the text that posenc prints.
+CHANGES_OUTPUT = ("COLUMNS", "HYDRA_FULL_ERROR", "POSENC_SWEEP")
 
 
-def start_python(*arguments, cwd=ROOT, **env):
-    """A script, `-c CODE` or `-m MODULE`, as a process of its own."""
+def environment(**variables):
+    """Return the variables of a process: one thread, no terminal, nothing that changes what is printed."""
+    inherited = {name: value for name, value in os.environ.items() if name not in CHANGES_OUTPUT}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
+
+
+def start_python(*arguments, cwd=ROOT, **variables):
+    """Start a script, `-c CODE` or `-m MODULE`, as another process with these environment variables."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, *arguments]
-    return subprocess.Popen(command, cwd=cwd, env=environment(**env), text=True, **streams)
+    return subprocess.Popen(command, cwd=cwd, env=environment(**variables), text=True, **streams)
 
 
-def start(*arguments, cwd, script=None, module="posenc", **env):
-    first = ["-m", module] if script is None else [str(ROOT / script)]
-    return start_python(*first, *arguments, cwd=cwd, **env)
+def start(*arguments, cwd, script=None, module="posenc", **variables):
+    """Start posenc, another module or a script of the clone, as another process."""
+    program = ["-m", module] if script is None else [str(ROOT / script)]
+    return start_python(*program, *arguments, cwd=cwd, **variables)
 
 
 def finished(process, seconds=600):
+    """Wait for a process and return its result."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -115,9 +135,11 @@ def finished(process, seconds=600):
     return Result(process.returncode, out, err)
 
 
-def python(*arguments, **how):
-    return finished(start_python(*arguments, **how))
+def python(*arguments, **options):
+    """Run a script, `-c CODE` or `-m MODULE`, and wait; the options are those of `start_python`."""
+    return finished(start_python(*arguments, **options))
 
 
-def spawn(*arguments, **how):
-    return finished(start(*arguments, **how))
+def spawn(*arguments, **options):
+    """Run posenc as another process and wait; the options are those of `start`."""
+    return finished(start(*arguments, **options))

@@ -8,26 +8,31 @@ from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
-T, VOCABULARY = 8, 13
+T = 8
+VOCABULARY = 13
 
 
-def model_of(own, *options):
-    """With its initial values; parameters of the encoding and its options that start at zero get others."""
-    model = Decoder(SHAPE, VOCABULARY, own, options)
+def model_of(encoding, *options):
+    """Build a decoder with its initial values.
+
+    Parameters of the encoding and its options that start at zero are drawn: zero would hide what they do.
+    """
+    model = Decoder(SHAPE, VOCABULARY, encoding, options)
     initialize(model, 3)
-    for number, parameter in enumerate([*model.encoding.parameters(), *model.options.parameters()]):
+    parameters = [*model.encoding.parameters(), *model.options.parameters()]
+    for number, parameter in enumerate(parameters):
         if not parameter.detach().any():
             nn.init.normal_(parameter, generator=generator_for(number, "test"))
     return model.eval()
 
 
 def norm(x, weight=1.0):
-    """The RMSNorm of a vector, written out."""
+    """Return the RMSNorm of a vector, written out."""
     return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight
 
 
 class Double(Encoding):
-    """Parameters of standard deviation 1, so that what they do is seen."""
+    """An encoding whose parameters have a standard deviation of 1, so that what they do is seen."""
 
     name = paper = formula = acts_on = past_training = "double"
 

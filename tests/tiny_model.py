@@ -36,7 +36,7 @@ OPTIMIZATION = Optimization(
 
 
 def stop_at(step):
-    """A stop flag that is set once it was looked at in `step` steps; None: never."""
+    """Return a stop flag that is set once it was looked at in `step` steps; None: never."""
     steps = itertools.count(1)
 
     def requested():
@@ -58,26 +58,36 @@ def tokens_of(folder, tokenizer=None):
 
 
 def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **params):
-    """With the parameters of its YAML, unless they are given; not initialised."""
-    limits = [params.pop(key, None) for key in ("position_limit", "distance_limit")]
+    """Build an encoding with the parameters of its YAML, changed by `params`; not initialised."""
+    position_limit = params.pop("position_limit", None)
+    distance_limit = params.pop("distance_limit", None)
     plugins = params.pop("plugins", ())
-    shape = Shape(n_heads * head_dim, n_heads, head_dim, n_layers, train_length, *limits)
+    shape = Shape(
+        n_heads * head_dim, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit
+    )
     return build_of_shape(shape, {"name": name, **params}, plugins)
 
 
 def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
-    """With its initial values."""
-    drawn = positions or {"name": "contiguous"}
-    limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))
-    own = encoding_of(encoding, head_dim=16, **limits, **params)
-    options = build_options(own.shape, own, positions=drawn, attention={"window": None, "scale": "none"})
-    model = Decoder(SHAPE, store.vocab_size, own, options, attention)
+    """Build a decoder with this encoding and its initial values."""
+    drawn_positions = positions or {"name": "contiguous"}
+    position_limit, distance_limit = position_limits(drawn_positions, T)
+    built_encoding = encoding_of(
+        encoding, head_dim=16, position_limit=position_limit, distance_limit=distance_limit, **params
+    )
+    options = build_options(
+        built_encoding.shape,
+        built_encoding,
+        positions=drawn_positions,
+        attention={"window": None, "scale": "none"},
+    )
+    model = Decoder(SHAPE, store.vocab_size, built_encoding, options, attention)
     initialize(model, seed)
     return model
 
 
 def plan_of(model, store, folder, *, settings_hash="12345678", checkpoint_seconds=1e9, **changes):
-    """A plan of STEPS steps with four windows each, and checkpoints in `folder`."""
+    """Return a plan of STEPS steps with four windows each, and checkpoints in `folder`."""
     provenance = Provenance(
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
@@ -114,9 +124,11 @@ def run(
 
 
 def sha256(path):
+    """Return the checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def on_disk(folder, step=STEPS):
+    """Return the checksums of the weights and of the optimizer's state in a checkpoint."""
     checkpoint = folder / f"step-{step:08d}"
     return sha256(checkpoint / "model.safetensors"), sha256(checkpoint / "optimizer.safetensors")

@@ -1,4 +1,4 @@
-"""Token stores from documents at hand, without files, and requests for them."""
+"""Token stores made from documents in memory, and the requests that protocols plan from."""
 
 import numpy as np
 
@@ -8,21 +8,21 @@ from posenc.evaluation.request import EvalRequest
 
 
 def store_of(test, train=(b"train",)):
-    """Test documents first in the array, then the training documents."""
+    """Return a store of byte strings: the test documents first in its array, then the training documents."""
     documents = [np.array(list(document), dtype=np.uint16) for document in (*test, *train)]
     lengths = np.array([len(document) for document in documents], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
-    cut = len(test)
-    splits = {
-        name: Split([f"{name}-{i}" for i in range(len(lengths[rows]))], starts[rows], lengths[rows])
-        for name, rows in (("test", slice(0, cut)), ("train", slice(cut, None)))
-    }
+    splits = {}
+    for name, rows in (("test", slice(0, len(test))), ("train", slice(len(test), None))):
+        names = [f"{name}-{i}" for i in range(len(lengths[rows]))]
+        splits[name] = Split(names, starts[rows], lengths[rows])
     tokens = np.concatenate(documents)
     vocabulary = max(256, int(tokens.max()) + 1)
     return TokenStore(tokens, None, "corpus", vocabulary, {"name": "bytes"}, splits)
 
 
-def ask(store, windows, *, context_length=16, base_length=None, **changes):
-    """What protocols make their plans from, with T = 16 unless another is given."""
+def request_for(store, windows, *, context_length=16, base_length=None, **changes):
+    """Return what protocols make their plans from; `changes` are of its fields."""
     lengths = EvalLengths.of(windows, context_length, base_length)
-    return EvalRequest(**{"store": store, "split": "test", "lengths": lengths, "max_targets": 1000} | changes)
+    fields = {"store": store, "split": "test", "lengths": lengths, "max_targets": 1000}
+    return EvalRequest(**(fields | changes))

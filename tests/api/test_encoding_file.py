@@ -10,11 +10,11 @@ from posenc.encodings.registry import sources_of
 
 
 @pytest.fixture
-def mine(place):
+def mine(working_folder):
     """A class with a parameter, whose default is in a YAML beside it."""
-    (place / "mine.py").write_text(tiny.PLUGIN)
-    (place / "mine.yaml").write_text("strength: 1.5\n")
-    return place / "mine.py"
+    (working_folder / "mine.py").write_text(tiny.PLUGIN)
+    (working_folder / "mine.yaml").write_text("strength: 1.5\n")
+    return working_folder / "mine.py"
 
 
 def jobs(*words):
@@ -37,10 +37,10 @@ def test_ways_to_say_it(mine):
     assert jobs("encoding=./mine.py", "encoding.strength=2")[0][0] == {"name": "mine", "strength": 2}
 
 
-def test_files_that_are_refused(mine, place):
+def test_files_that_are_refused(mine, working_folder):
     two = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
     for name, text in {"two": two, "none": "x = 1\n", "broken": "def\n"}.items():
-        (place / f"{name}.py").write_text(text)
+        (working_folder / f"{name}.py").write_text(text)
     for words, says in (
         (["encoding=./mina.py"], r"encoding=./mina.py: there is no such file"),
         (["encoding=./mine.py:Min"], r"(?s)has no such encoding.*did you mean: .*Mine"),

@@ -136,7 +136,7 @@ def test_wrong_input_raises(run):
         assert words in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_an_encoding_that_ends(place, corpus):
+def test_an_encoding_that_ends(working_folder, corpus):
     """beyond=truncate sees its T tokens, beyond=refuse none more."""
     given = {"encoding": "learned", **tiny.keywords(corpus)}
     cropped, refused = (px.train(**given, **{"encoding.beyond": one}) for one in ("truncate", "refuse"))

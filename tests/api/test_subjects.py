@@ -41,7 +41,7 @@ def test_a_trained_model_given_as_a_function_has_the_numbers_of_its_run(run_copy
     assert both.code == 0 and "mine" in both.out and "rope" in both.out
 
 
-def test_a_function_with_its_own_tokenizer(place, corpus):
+def test_a_function_with_its_own_tokenizer(working_folder, corpus):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     ids = {chr(i): i for i in range(32, 127)} | {"\n": 0, "?": 1}
@@ -53,7 +53,7 @@ def test_a_function_with_its_own_tokenizer(place, corpus):
     assert uniform.config["tokenizer"]["name"] == "hf"
 
 
-def test_another_model_is_another_run_and_the_same_is_measured_anew(place, corpus):
+def test_another_model_is_another_run_and_the_same_is_measured_anew(working_folder, corpus):
     calls = []
 
     def counted(tokens):
@@ -78,7 +78,7 @@ class Table(nn.Module):
         return type("Output", (), {"logits": logits})  # as `transformers` gives them
 
 
-def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place, corpus):
+def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(working_folder, corpus):
     every = tiny.keywords(corpus)["eval"] | {"protocols": ["fixed-target"]}
     run = px.evaluate(Table(), **asked(corpus, eval=every))
     assert [record["nats"] is None for record in run.records] == [False, False, True]
@@ -86,7 +86,7 @@ def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place, c
     assert run.run.parameters == 40 * 8 + 8 * 256 + 256
 
 
-def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place, corpus):
+def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(working_folder, corpus):
     model = nn.Sequential(nn.Embedding(256, 8), nn.Dropout(0.5), nn.Linear(8, 256)).bfloat16()
     model[1].eval()
     given = asked(corpus, name="mine", tokenizer=Tokenizer("bytes"))
@@ -97,7 +97,7 @@ def test_a_module_keeps_its_mode_and_precision_and_takes_a_runs_tokenizer(place,
     assert run.config["tokenizer"]["name"] == "bytes"
 
 
-def test_what_is_refused(place, corpus):
+def test_what_is_refused(working_folder, corpus):
     for function, changes, says in (
         (bigram, {"extend": "yarn"}, "extend: does not apply to a model that is given"),
         (bigram, {"encoding": "rope"}, "encoding: does not apply"),
@@ -169,12 +169,12 @@ XT = "x_transformers.x_transformers:AlibiPositionalBias"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
+def test_the_laws_of_a_module(working_folder, posenc, monkeypatch, words, fails):
     """Healthy ones by all laws, broken ones by those that tell them apart."""
     pytest.importorskip("x_transformers")
     laws = [law for law in LAWS if not fails or law in ("causal", "prefix", "shift", "blocks", "float32")]
     monkeypatch.setattr("posenc.running.law_check.LAWS", {law: LAWS[law] for law in laws})
-    (place / "theirs.py").write_text(THEIRS)
+    (working_folder / "theirs.py").write_text(THEIRS)
     done = posenc("check", "--module", *words, "--json")
     verdicts = {one["law"]: one["verdict"] for one in json.loads(done.out)["verdicts"]}
     assert {law for law, verdict in verdicts.items() if verdict == "fail"} == fails
@@ -182,9 +182,9 @@ def test_the_laws_of_a_module(place, posenc, monkeypatch, words, fails):
     assert [*verdicts] == [*laws, *(["same"] if len(words) > 1 else [])]
 
 
-def test_modules_that_are_refused(place, posenc):
+def test_modules_that_are_refused(working_folder, posenc):
     pytest.importorskip("x_transformers")
-    (place / "theirs.py").write_text(THEIRS)
+    (working_folder / "theirs.py").write_text(THEIRS)
     for words, says in (
         (["theirs.py:odd"], "takes (a, b)"),
         (["theirs.py:narrow"], "fails at 8 positions of 4 heads"),

@@ -47,7 +47,7 @@ def test_every_command_knows_both_words_for_help(posenc, command):
         ("posenc compare --against kerple", "kerple-table3\n"),
     ],
 )
-def test_help_and_completion_import_nothing_heavy(place, line, said):
+def test_help_and_completion_import_nothing_heavy(working_folder, line, said):
     code = """import sys\nfrom posenc.cli import main
 try: main()
 except SystemExit as end: assert not end.code
@@ -56,12 +56,12 @@ assert not heavy, heavy"""
     words, env = line.split()[1:], {}
     if "--help" not in words:
         env = {"COMP_WORDS": line, "COMP_CWORD": str(len(words)), "_POSENC_COMPLETE": "complete_bash"}
-    done = tiny.python("-c", code, *([] if env else words), cwd=place, **env)
+    done = tiny.python("-c", code, *([] if env else words), cwd=working_folder, **env)
     assert done.code == 0 and (done.out == said if env else said in done.out), done
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])
-def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch, command):
+def test_help_has_examples_then_choices_then_settings(posenc, working_folder, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     out = posenc(command, "--help").out
     assert out.index("Examples") < out.index("Choices") < out.index("Settings") < out.index("Options")
@@ -85,54 +85,54 @@ def test_help_has_examples_then_choices_then_settings(posenc, place, monkeypatch
         ("eval run=", [f"run={RUN}"]),
     ],
 )
-def test_what_fits_at_a_tab(place, line, completed):
-    (place / "mine" / "encoding").mkdir(parents=True)
-    (place / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
-    (place / RUN).mkdir(parents=True)
-    (place / RUN / "status.json").write_text("{}")
+def test_what_fits_at_a_tab(working_folder, line, completed):
+    (working_folder / "mine" / "encoding").mkdir(parents=True)
+    (working_folder / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+    (working_folder / RUN).mkdir(parents=True)
+    (working_folder / RUN / "status.json").write_text("{}")
     command, *before, incomplete = line.split(" ")
     assert candidates(command, before, incomplete) == completed
 
 
 @pytest.fixture
-def trained_here(trained_once, place):
-    """The trained run below `place`, and what was printed when it was trained."""
-    shutil.copytree(trained_once, place / "runs")
+def trained_here(trained_once, working_folder):
+    """The trained run below `working_folder`, and what was printed when it was trained."""
+    shutil.copytree(trained_once, working_folder / "runs")
     return (trained_once.parent / "out.txt").read_text()
 
 
 @pytest.mark.slow
-def test_train_py_of_the_clone_is_posenc_train(trained_here, place, corpus):
+def test_train_py_of_the_clone_is_posenc_train(trained_here, working_folder, corpus):
     arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
-    result = tiny.spawn(*arguments, script="train.py", cwd=place)
+    result = tiny.spawn(*arguments, script="train.py", cwd=working_folder)
     assert (result.code, result.out) == (0, trained_here)
     assert "already finished" in result.err
 
 
 @pytest.mark.slow
-def test_cli_py_of_the_clone_is_posenc(trained_here, place):
-    result = tiny.spawn("compare", "--format", "json", script="cli.py", cwd=place)
+def test_cli_py_of_the_clone_is_posenc(trained_here, working_folder):
+    result = tiny.spawn("compare", "--format", "json", script="cli.py", cwd=working_folder)
     assert result.code == 0
     assert json.loads(result.out)["rows"][0]["label"] == "rope"
 
 
 @pytest.mark.slow
-def test_eval_py_of_the_clone_is_posenc_eval(place):
-    result = tiny.spawn("run=nowhere", script="eval.py", cwd=place)
+def test_eval_py_of_the_clone_is_posenc_eval(working_folder):
+    result = tiny.spawn("run=nowhere", script="eval.py", cwd=working_folder)
     assert (result.code, result.out) == (2, "")
     assert "no such folder" in result.err
 
 
 @pytest.mark.slow
-def test_the_installed_script_is_posenc(place):
+def test_the_installed_script_is_posenc(working_folder):
     script = Path(sysconfig.get_path("scripts")) / "posenc"
     if not script.exists():
         pytest.skip("not installed")
-    result = subprocess.run([script, "--version"], cwd=place, capture_output=True, text=True)
+    result = subprocess.run([script, "--version"], cwd=working_folder, capture_output=True, text=True)
     assert result.stdout == f"posenc {__version__}\n"
 
 
-def test_cfg_prints_the_configuration_and_does_nothing(posenc, place):
+def test_cfg_prints_the_configuration_and_does_nothing(posenc, working_folder):
     result = posenc("train", "encoding=alibi", "experiment=smoke", "seed=3", "--cfg", "job")
     assert (result.code, result.err) == (0, "")
     config = yaml.safe_load(result.out)
@@ -141,21 +141,21 @@ def test_cfg_prints_the_configuration_and_does_nothing(posenc, place):
     assert "hydra" not in config
     assert config["experiment_name"] == "smoke"
     assert config["train"]["tokens"] <= 100_000
-    assert not list(place.iterdir())
+    assert not list(working_folder.iterdir())
 
 
 @pytest.mark.parametrize(
     ("words", "printed"), [("train --info defaults", "defaults"), ("eval --hydra-help", "hydra")]
 )
-def test_hydras_own_questions_are_answered(posenc, place, words, printed):
+def test_hydras_own_questions_are_answered(posenc, working_folder, words, printed):
     assert printed in posenc(*words.split()).out.lower()
-    assert not list(place.iterdir())
+    assert not list(working_folder.iterdir())
 
 
-def test_the_experiment_of_the_tutorial(place):
+def test_the_experiment_of_the_tutorial(working_folder):
     page = (tiny.ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```yaml\n(# @package _global_\n.*?)^```", page, re.S | re.M)
-    file = place / "mine" / "experiment" / "longer.yaml"
+    file = working_folder / "mine" / "experiment" / "longer.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
     jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))

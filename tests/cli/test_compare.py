@@ -10,15 +10,15 @@ from fake_runs import T, recall_records, record, write_run
 
 
 @pytest.fixture
-def sweep(place):
+def sweep(working_folder):
     """Three encodings, two seeds, and one run that failed, below runs/."""
     for name, far in {"alibi": 1.3, "rope": 3.0, "nope": 2.5}.items():
         for seed in (0, 1):
             records = [record(T, 1.3 + 0.01 * seed), record(8 * T, far + 0.01 * seed)]
             records.append(record(T, 1.3, protocol="sliding", stride=16))
-            write_run(place / "runs", name, seed=seed, records=records)
-    write_run(place / "runs", "shaw", status="failed", reason="[red]no memory", results=False)
-    return place / "runs"
+            write_run(working_folder / "runs", name, seed=seed, records=records)
+    write_run(working_folder / "runs", "shaw", status="failed", reason="[red]no memory", results=False)
+    return working_folder / "runs"
 
 
 def document(posenc, *options):
@@ -50,9 +50,9 @@ def test_metric_protocol_and_how_much_is_shown(posenc, sweep):
     assert rules.code == 0 and "the crop line" in rules.out
 
 
-def test_recall_is_a_protocol_with_a_level(posenc, place):
+def test_recall_is_a_protocol_with_a_level(posenc, working_folder):
     found = {8: 100, 32: 100, 56: 70, 112: 60}
-    write_run(place / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)])
+    write_run(working_folder / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)])
     assert "recall: 90% within T, 60% at 2x" in posenc("compare", "--columns", "1x,2x").out
     for level, learned in (("90", True), ("90.5", False)):
         shown = document(posenc, "--protocol", "recall", "--recall-level", level)

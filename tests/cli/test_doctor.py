@@ -20,10 +20,12 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
 
 
-def findings(place, *folders, code=0, **env):
+def findings(working_folder, *folders, code=0, **env):
     """Run `posenc doctor --json` with these folders on the path; return the findings by name."""
     env["PYTHONPATH"] = os.pathsep.join(map(str, (*folders, tiny.ROOT)))
-    result = tiny.spawn("doctor", "--json", cwd=place, **{**NOWHERE, "HOME": str(place), **env})
+    result = tiny.spawn(
+        "doctor", "--json", cwd=working_folder, **{**NOWHERE, "HOME": str(working_folder), **env}
+    )
     assert (result.code, result.err) == (code, ""), result
     assert "Traceback" not in result.out
     document = json.loads(result.out)
@@ -43,12 +45,12 @@ def broken(tmp_path):
 
 
 @pytest.fixture
-def offline(place, shared_cache, broken):
+def offline(working_folder, shared_cache, broken):
     """What it finds without a network, with a W&B key and a broken package."""
-    return findings(place, broken, WANDB_API_KEY=KEY)
+    return findings(working_folder, broken, WANDB_API_KEY=KEY)
 
 
-def test_everything_is_told_offline(offline, shared_cache, place):
+def test_everything_is_told_offline(offline, shared_cache, working_folder):
     for name in ("Python", "torch", "device=auto", "threads", "data=sympy", "cache", "disk"):
         assert offline[name]["level"] in ("ok", "note"), offline[name]
     assert version("numpy") in offline["numpy"]["text"]
@@ -63,13 +65,13 @@ def test_everything_is_told_offline(offline, shared_cache, place):
     assert KEY not in text  # no key is shown
     assert "odd cannot be loaded" in text  # the encoding of the broken package
     assert "out of tune" in text
-    assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
+    assert {path.name for path in working_folder.iterdir()} <= {".cache", ".config", ".triton"}
 
 
-def test_a_torch_that_cannot_be_imported_is_a_line(place, broken):
+def test_a_torch_that_cannot_be_imported_is_a_line(working_folder, broken):
     (broken / "torch.py").write_text("raise OSError('libtorch_cpu.so: [red]cannot open\\nmore')")
     shutil.rmtree(broken / "odd_package-1.0.dist-info")
-    found = findings(place, broken, code=1)
+    found = findings(working_folder, broken, code=1)
     assert found["torch"]["level"] == "problem"
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
     assert found["encodings"]["level"] == "problem"
@@ -132,16 +134,16 @@ def test_the_meter_counts_others_and_not_this_process(busy):
 
 
 @pytest.mark.slow
-def test_a_run_beside_others_says_so_in_one_line(busy, place, corpus):
-    result = tiny.spawn("train", *tiny.TINY, f"data.paths={corpus}", cwd=place)
+def test_a_run_beside_others_says_so_in_one_line(busy, working_folder, corpus):
+    result = tiny.spawn("train", *tiny.TINY, f"data.paths={corpus}", cwd=working_folder)
     assert result.code == 0, result.err
     (line,) = [line for line in result.err.splitlines() if "other processes keep" in line]
     assert "of the usual speed" in line
 
 
 @pytest.mark.slow
-def test_the_doctor_names_other_processes(busy, place):
-    threads = findings(place)["threads"]
+def test_the_doctor_names_other_processes(busy, working_folder):
+    threads = findings(working_folder)["threads"]
     assert threads["level"] == "note"
     assert "other processes keep" in threads["advice"]
 

@@ -33,26 +33,26 @@ def jobs(corpus, *words):
     return compose_jobs("train", CommandLine(line)).jobs
 
 
-def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, place, corpus, monkeypatch):
+def test_its_sizes_are_those_of_the_run_and_it_writes_nothing(posenc, working_folder, corpus, monkeypatch):
     """With a cache of its own: not even a lock is left."""
-    monkeypatch.setenv("POSENC_CACHE", str(place / "cache"))
+    monkeypatch.setenv("POSENC_CACHE", str(working_folder / "cache"))
     arguments = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=t5"]
     result = posenc(*arguments, "--dry-run")
     assert result.code == 0 and " to run" in result.out, result
-    assert [path for path in place.rglob("*") if path.is_file()] == []
+    assert [path for path in working_folder.rglob("*") if path.is_file()] == []
     assert posenc(*arguments).code == 0
-    path, out = only_run(place / "runs"), result.out
+    path, out = only_run(working_folder / "runs"), result.out
     facts = load_run(path).facts
     assert facts is not None and f"runs/default/{path.name}" in out
     total, steps = facts["parameters"]["total"], facts["steps"]
     assert f" {total:,} " in out and f"{steps:,} steps, a batch is (8, 16): 128 tokens" in out
-    before = stamps(place)
+    before = stamps(working_folder)
     again = posenc(*arguments, "--dry-run")
-    assert again.code == 0 and stamps(place) == before
+    assert again.code == 0 and stamps(working_folder) == before
     assert " finished" in again.out and "About 0 s for 1 job" in again.out
 
 
-def test_states_and_a_sweep(train, run_copy, place):
+def test_states_and_a_sweep(train, run_copy, working_folder):
     result = train("-m", "encoding=rope,alibi", "seed=1,0", "--dry-run")
     assert result.code == 0, result.err
     lines = re.findall(r"^(\w+)-.*-s(\d)-\w+ .* (finished|to run) *$", result.out, re.M)
@@ -61,10 +61,10 @@ def test_states_and_a_sweep(train, run_copy, place):
     assert [line[2] for line in lines] == ["to run", "to run", "finished", "to run"]
     assert "4 jobs, one after the other" in result.out
     (run_copy / "status.json").write_text('{"status": "diverged"}')
-    before = stamps(place)
+    before = stamps(working_folder)
     assert " diverged" in train("encoding=rope", "--dry-run").out
     assert " diverged" not in train("encoding=rope", "--dry-run", "--retry").out
-    assert stamps(place) == before
+    assert stamps(working_folder) == before
 
 
 def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
     assert result.code == 1 and "does not fit: 0 MB free" in " ".join(result.out.split())
 
 
-def test_the_cost_that_encodings_declare_counts(place, corpus, monkeypatch):
+def test_the_cost_that_encodings_declare_counts(working_folder, corpus, monkeypatch):
     monkeypatch.setattr(estimates, "measure_rates", lambda *_: Rates(flop=1e-11, times=0.0, call=0.0))
 
     def seconds(*words):
@@ -86,7 +86,7 @@ def test_the_cost_that_encodings_declare_counts(place, corpus, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_estimate_is_right_within_a_factor(place, corpus):
+def test_an_estimate_is_right_within_a_factor(working_folder, corpus):
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
     found = jobs(corpus, "model.d_model=64")
     job, (case,) = plan_training(found[0].settings), make_cases(found, "none")

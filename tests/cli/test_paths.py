@@ -30,29 +30,31 @@ def test_a_path_is_what_was_written(path):
         assert OverridesParser.create().parse_override(override).value() == want
 
 
-def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(place):
+def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(working_folder):
     assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~/ö")] == ["a b", "~/ö"]
-    (place / "a b,~").mkdir()
+    (working_folder / "a b,~").mkdir()
     assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~")] == ["a b,~"]
     assert settings_of("runs_dir=${experiment_name}/x")[0].runs_dir == "default/x"
 
 
-def test_runs_lie_where_the_path_says(train, posenc, place, corpus, monkeypatch):
-    monkeypatch.setenv("HOME", str(place))
-    shutil.copytree(corpus, place / "ein Text (ü)")
+def test_runs_lie_where_the_path_says(train, posenc, working_folder, corpus, monkeypatch):
+    monkeypatch.setenv("HOME", str(working_folder))
+    shutil.copytree(corpus, working_folder / "ein Text (ü)")
     result = train("data.paths=~/ein Text (ü)", "runs_dir=~/mehrere Läufe", "eval.lengths=[1x]")
     assert result.code == 0, result.err
-    run = only_run(place / "mehrere Läufe")
-    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["paths"] == str(place / "ein Text (ü)")
+    run = only_run(working_folder / "mehrere Läufe")
+    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["paths"] == str(
+        working_folder / "ein Text (ü)"
+    )
     assert posenc("eval", f"run=~/mehrere Läufe/default/{run.name}", "eval.lengths=[1x,2x]").code == 0
-    (place / "mein conf").mkdir()
+    (working_folder / "mein conf").mkdir()
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
 
 
 @pytest.fixture
-def runs(run_copy, place):
+def runs(run_copy, working_folder):
     """A folder with three copies of a run under unusual names, one of them deeper."""
-    folder = place / "several"
+    folder = working_folder / "several"
     for name, where in zip(NAMES, (folder, folder / "deeper", folder), strict=True):
         shutil.copytree(run_copy, where / name)
     return folder

@@ -97,10 +97,10 @@ def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(posenc, several, 
     assert twice.code == 2 and "several folders" in twice.err and not Path("b.runs.jsonl.gz").exists()
 
 
-def test_what_it_says_continues_a_run_does(posenc, train, place):
+def test_what_it_says_continues_a_run_does(posenc, train, working_folder):
     given = ("encoding.base=500", "eval.lengths=[1x]", "runs_dir=a b", "seed=3")
     assert train(*given).code == 0
-    run = only_run(place / "a b")
+    run = only_run(working_folder / "a b")
     status(run, status="interrupted")
     (run / "results.json").unlink()
     command = shlex.split(rows(posenc, "a b")[run.name]["continue"])

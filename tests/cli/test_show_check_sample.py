@@ -14,25 +14,25 @@ from posenc.laws import LAWS, statement
 PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
 
 
-def test_a_file_is_written_named_and_the_same_again(posenc, place):
+def test_a_file_is_written_named_and_the_same_again(posenc, working_folder):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
     assert (first.code, first.out, first.err) == (0, "here.svg\n", ""), first
-    content = (place / "here.svg").read_bytes()
-    assert content.startswith(b"<svg") and [path.name for path in place.iterdir()] == ["here.svg"]
-    again = tiny.spawn(*arguments, cwd=place, PYTHONHASHSEED="77", TZ="Asia/Tokyo")
-    assert again.code == 0 and (place / "here.svg").read_bytes() == content
+    content = (working_folder / "here.svg").read_bytes()
+    assert content.startswith(b"<svg") and [path.name for path in working_folder.iterdir()] == ["here.svg"]
+    again = tiny.spawn(*arguments, cwd=working_folder, PYTHONHASHSEED="77", TZ="Asia/Tokyo")
+    assert again.code == 0 and (working_folder / "here.svg").read_bytes() == content
 
 
-def test_text_in_a_pipe_fits_and_has_no_colours(place):
+def test_text_in_a_pipe_fits_and_has_no_colours(working_folder):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
-    result = tiny.spawn("show", "encoding=sinusoidal", cwd=place, **plain)
+    result = tiny.spawn("show", "encoding=sinusoidal", cwd=working_folder, **plain)
     assert result.code == 0 and not result.err, result
     lines = result.out.splitlines()
     assert lines[0] == "sinusoidal" and fits(result.out)
     assert "--out FILE.png" in lines[-1] and "\x1b" not in result.out
     assert any(line.startswith("PE(t)") for line in lines)
-    assert not list(place.iterdir())
+    assert not list(working_folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_without_learned_values_no_seed_is_named(posenc):
     assert "initial values" not in posenc("show", "encoding=rope").out
 
 
-def test_an_encoding_of_ones_own_is_drawn(posenc, place):
-    (place / "mine.py").write_text(tiny.PLUGIN)
+def test_an_encoding_of_ones_own_is_drawn(posenc, working_folder):
+    (working_folder / "mine.py").write_text(tiny.PLUGIN)
     out = posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out
     assert out.startswith("mine\nscore $ _ij\n")
 
 
-def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
+def test_a_trained_run_is_read_and_left_as_it_is(working_folder, train, posenc):
     assert train("encoding=learned").code == 0
-    run = only_run(place / "runs")
+    run = only_run(working_folder / "runs")
     before = stamps(run)
     trained = posenc("show", f"run={run}")
     assert trained.code == 0, trained
@@ -85,7 +85,7 @@ def fits(text):
     return all(len(line.rstrip()) <= 80 for line in text.splitlines())
 
 
-def test_a_good_one(posenc, place, monkeypatch):
+def test_a_good_one(posenc, working_folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = posenc("check", "encoding=rope", "encoding.base=500.0")
     assert result.code == 0, result
@@ -93,14 +93,14 @@ def test_a_good_one(posenc, place, monkeypatch):
     assert lines[0].startswith(f"rope: {len(LAWS)} laws at d_model 32, 2 layers, 4 heads, T = 32")
     assert [line.split()[0] for line in lines[1:-1]] == list(LAWS)
     assert lines[-1] == f"{len(LAWS) - 1} hold, 1 do not apply, 0 fail"
-    assert fits(result.out) and "…" not in result.out and not list(place.iterdir())
+    assert fits(result.out) and "…" not in result.out and not list(working_folder.iterdir())
 
 
 @pytest.fixture
-def plugin(place, monkeypatch):
+def plugin(working_folder, monkeypatch):
     """An encoding of one's own, whose bias rises with the distance if its strength is negative."""
     only(monkeypatch, "shift", "penalty")
-    (place / "mine.py").write_text(tiny.PLUGIN)
+    (working_folder / "mine.py").write_text(tiny.PLUGIN)
     return "encoding=./mine.py"
 
 

@@ -139,17 +139,17 @@ WRONG = [
 ]
 
 
-def is_one_screen(result, place, *says):
+def is_one_screen(result, working_folder, *says):
     assert (result.code, result.out) == (2, ""), result
     for text in says:
         assert text in result.err, result.err
     assert len(result.err.splitlines()) <= 24
     assert "Traceback" not in result.err and "fault of posenc" not in result.err
-    assert not (place / "runs").exists()
+    assert not (working_folder / "runs").exists()
 
 
 @pytest.mark.parametrize("case", WRONG, ids=[case[0][:60] for case in WRONG])
-def test_wrong_input(posenc, place, corpus, trained_once, case):
+def test_wrong_input(posenc, working_folder, corpus, trained_once, case):
     command, *words = shlex.split(case[0])
     if command == "train":
         words = [*tiny.TINY, f"data.paths={corpus}", *words]
@@ -158,41 +158,43 @@ def test_wrong_input(posenc, place, corpus, trained_once, case):
     for name, text in given.items():
         words = [word.replace(name, str(text)) for word in words]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    is_one_screen(posenc(command, *words), place, *case[1:])
-    assert not list(place.iterdir())
+    is_one_screen(posenc(command, *words), working_folder, *case[1:])
+    assert not list(working_folder.iterdir())
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
-def test_wrong_yaml_of_ones_own(posenc, place):
+def test_wrong_yaml_of_ones_own(posenc, working_folder):
     for file, text, says in (
         ("encoding/cut.yaml", "name: cut\nstart: [1.0\n", ["cut.yaml", "cannot be read as YAML in line 3"]),
         ("experiment/flat.yaml", "context_length: 32\n", ["experiment/flat.yaml", "# @package _global_"]),
     ):
-        path = place / "mine" / file
+        path = working_folder / "mine" / file
         path.parent.mkdir(parents=True)
         path.write_text(text)
         is_one_screen(
-            posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), place, *says
+            posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), working_folder, *says
         )
 
 
-def test_a_runs_dir_that_cannot_be_written(train, place, monkeypatch):
+def test_a_runs_dir_that_cannot_be_written(train, working_folder, monkeypatch):
     """As root every folder can be written, so the system's answer is replaced."""
-    (place / "theirs").mkdir()
+    (working_folder / "theirs").mkdir()
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
     result = train("runs_dir=theirs/deep/er")
-    is_one_screen(result, place, "runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER")
-    assert not list((place / "theirs").iterdir())
+    is_one_screen(
+        result, working_folder, "runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER"
+    )
+    assert not list((working_folder / "theirs").iterdir())
 
 
-def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(posenc, place, corpus):
-    shutil.copytree(corpus, place / "texts")
-    for file in (place / "texts").iterdir():
+def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(posenc, working_folder, corpus):
+    shutil.copytree(corpus, working_folder / "texts")
+    for file in (working_folder / "texts").iterdir():
         if split_of(file.name, {"validation": 0.1, "test": 0.2}) == "validation":
             file.write_text(file.read_text()[:40])
     result = posenc("train", *tiny.TINY, "data.paths=texts", "eval.split=validation")
-    is_one_screen(result, place, "eval.lengths=64", "works is 39")
+    is_one_screen(result, working_folder, "eval.lengths=64", "works is 39")
 
 
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(posenc, monkeypatch):

@@ -12,7 +12,7 @@ from posenc.data import hub, sources
 
 
 @pytest.fixture(autouse=True)
-def cache(place, tmp_path, monkeypatch):
+def cache(working_folder, tmp_path, monkeypatch):
     """A cache instead of the shared one, and no hub."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("POSENC_CACHE", str(folder))

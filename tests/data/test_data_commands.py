@@ -38,13 +38,15 @@ def test_info_counts_what_fits(posenc, tmp_path, cache):
     assert facts["notes"][0] == "not read: 1 .pdf" and all(note in result.out for note in facts["notes"])
 
 
-def test_groups_are_in_the_records(posenc, place):
+def test_groups_are_in_the_records(posenc, working_folder):
     texts = {f"author{i % 6}/{i:02d}.txt": f"{i} of a text with words in it.\n" * (i + 30) for i in range(60)}
-    write(place / "texts", texts)
+    write(working_folder / "texts", texts)
     done = posenc("train", "encoding=nope", *TINY, "data.paths=texts")
     assert done.code == 0, done.err
-    (results,) = place.glob("runs/*/*/results.json")
-    test = [d.id for d in documents_of(conf("files", paths=str(place / "texts"))) if d.split == "test"]
+    (results,) = working_folder.glob("runs/*/*/results.json")
+    test = [
+        d.id for d in documents_of(conf("files", paths=str(working_folder / "texts"))) if d.split == "test"
+    ]
     authors = list(dict.fromkeys(name.split("/")[0] for name in test))
     records = json.loads(results.read_text())["records"]
     assert {record["protocol"] for record in records} >= {"fixed-target", "trigram", "positions"}

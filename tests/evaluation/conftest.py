@@ -4,7 +4,7 @@ import tiny_model
 import torch
 from measuring import SETTINGS, protocol_of
 from tiny_model import T
-from token_stores import ask
+from token_stores import request_for
 
 from posenc.evaluation import passes
 from posenc.evaluation.evaluate import evaluate, plan_cells
@@ -76,7 +76,9 @@ def asked_of(store):
     """What protocols are asked for, of the tiny corpus at its T."""
 
     def make(windows, **changes):
-        return ask(**{"store": store, "windows": windows, "max_targets": 300, "plant": PLANT, **changes})
+        return request_for(
+            **{"store": store, "windows": windows, "max_targets": 300, "plant": PLANT, **changes}
+        )
 
     return make
 

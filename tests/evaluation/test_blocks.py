@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from measuring import protocol_of
-from token_stores import ask, store_of
+from token_stores import request_for, store_of
 
 from posenc.evaluation.blocks import blocks_by_document
 from posenc.evaluation.spans import plan_spans
@@ -19,7 +19,7 @@ LONG_ENOUGH = {1, 2, 3, 4, 5, 7}  # 129 tokens are just enough, 128 are not
 def planned(name="fixed-target", lengths=None, **changes):
     store = changes.pop("store", STORE) if lengths is None else store_of([bytes(n) for n in lengths])
     settings = {key: changes.pop(key) for key in ("target_fraction", "stride") if key in changes}
-    request = ask(store, changes.pop("windows", [8, 16, LONGEST]), **changes)
+    request = request_for(store, changes.pop("windows", [8, 16, LONGEST]), **changes)
     return protocol_of(name, **settings).plan(request)
 
 
@@ -136,4 +136,4 @@ def test_the_hash_says_what_is_scored_and_on_what(change):
 @pytest.mark.parametrize("stride", [1, 4])
 @pytest.mark.parametrize("name", ["nonoverlapping", "positions", "sliding"])
 def test_protocols_that_score_text_in_one_piece_score_the_same(name, stride):
-    assert planned(name, stride=stride).hash == plan_spans(ask(STORE, [8, 16, LONGEST])).hash
+    assert planned(name, stride=stride).hash == plan_spans(request_for(STORE, [8, 16, LONGEST])).hash

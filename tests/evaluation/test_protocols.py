@@ -7,7 +7,7 @@ import pytest
 import slow_way
 from measuring import SETTINGS, protocol_of
 from tiny_model import T
-from token_stores import ask, store_of
+from token_stores import request_for, store_of
 
 from posenc.evaluation.extensions import build_extension
 
@@ -76,7 +76,7 @@ def test_where_a_document_begins_windows_are_shorter(subject_of, name):
     """Documents of a single span, which has no text before it, side by side in the store."""
     text = np.random.default_rng(0).integers(97, 123, (4, 65)).tolist()
     subject = subject_of("rope", tokens=store_of(text))
-    request = ask(subject.store, [T, 4 * T])
+    request = request_for(subject.store, [T, 4 * T])
     protocol = protocol_of(name)
     plan = protocol.plan(request)
     assert (plan.ends == plan.block + 1).all()

@@ -101,9 +101,9 @@ THINGS = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a lon
 
 
 @pytest.fixture
-def tokens_of_several_bytes(place):
+def tokens_of_several_bytes(working_folder):
     lines = [[f"{THINGS[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60)] for i in range(40)]
-    folder = write(place / "texts", {f"{i}.txt": "".join(text) for i, text in enumerate(lines)})
+    folder = write(working_folder / "texts", {f"{i}.txt": "".join(text) for i, text in enumerate(lines)})
     return tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
 
 

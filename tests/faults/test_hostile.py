@@ -20,17 +20,21 @@ CALL = {"_target_": "os.system", "_args_": ["touch executed"]}
 
 
 class Payload:
+    """A pickle that writes a file when it is loaded."""
+
     def __reduce__(self):
         return os.system, ("touch executed",)
 
 
-def change_settings(run, change):
+def change_settings(run, changes):
     """Set keys of config.yaml; a dot reaches into a group."""
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    for key, value in change.items():
-        group, dot, last = key.rpartition(".")
-        (config[group] if dot else config)[last] = value
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    path = run / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    for key, value in changes.items():
+        group, dot, name = key.rpartition(".")
+        target = config[group] if dot else config
+        target[name] = value
+    path.write_text(yaml.safe_dump(config))
 
 
 def replace_sealed(run, name, content):
@@ -40,32 +44,57 @@ def replace_sealed(run, name, content):
     edit_json(checkpoint / "manifest.json", **{name: hashlib.sha256(content).hexdigest()})
 
 
-CHANGES = [
-    ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
-    ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
-    ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
-    ({"model.d_model": 2 * 10**9}, ["config.yaml: model.d_model"]),
-    ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
-    ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
-    ({"seed": "evil"}, ["config.yaml: seed"]),
-    ({"experiment_name": "../../up"}, ["experiment_name"]),
+def files_below(folder):
+    """Return every path below a folder but what Python writes when it imports a module."""
+    paths = [path.relative_to(folder) for path in folder.rglob("*") if "__pycache__" not in path.parts]
+    return sorted(paths)
+
+
+# --- Settings
+HOSTILE_CONFIGS = [
+    pytest.param({"encoding": {"name": "../../evil"}}, "encoding=../../evil", id="path as a name"),
+    pytest.param(
+        {"encoding": {"name": "evil"}, "plugins": ["evil"]}, "encoding=evil", id="module as a plug-in"
+    ),
+    pytest.param(
+        {"encoding": {"_target_": "evil.Evil", "name": "rope"}}, "encoding._target_", id="class to be called"
+    ),
+    pytest.param({"model.d_model": 2 * 10**9}, "config.yaml: model.d_model", id="huge model"),
+    pytest.param({"data": {"name": "files", "source": "../evil"}}, "data.source=../evil", id="source"),
+    pytest.param({"tokenizer": {"name": "evil"}}, "tokenizer", id="tokenizer"),
+    pytest.param({"seed": "evil"}, "config.yaml: seed", id="seed"),
+    pytest.param({"experiment_name": "../../up"}, "experiment_name", id="folder outside"),
 ]
 
 
-@pytest.mark.parametrize(("change", "says"), CHANGES, ids=[str(c)[:50] for c, _ in CHANGES])
-def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, place, monkeypatch, change, says):
-    (place / "evil.py").write_text("open('executed', 'w').close()")  # it could be imported
-    monkeypatch.syspath_prepend(str(place))
-    change_settings(run_copy, change)
-    before = sorted(p.relative_to(place) for p in place.rglob("*"))
+@pytest.fixture
+def importable_evil(working_folder, monkeypatch):
+    """A module that writes a file where it is imported, and that could be imported."""
+    (working_folder / "evil.py").write_text("open('executed', 'w').close()")
+    monkeypatch.syspath_prepend(str(working_folder))
+
+
+@pytest.mark.usefixtures("importable_evil")
+@pytest.mark.parametrize(("changes", "named"), HOSTILE_CONFIGS)
+def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, working_folder, changes, named):
+    change_settings(run_copy, changes)
+    files_before = files_below(working_folder)
     result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
-    assert (result.code, result.out) == (2, ""), result.err
-    assert all(text in result.err for text in says), result.err
-    assert os.environ["HOME"] not in result.err.replace(str(place), "")
-    assert "Traceback" not in result.err and len(result.err.splitlines()) <= 24
-    assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
+    assert result.code == 2, result.err
+    assert result.out == ""
+    assert named in result.err
+    assert files_below(working_folder) == files_before
+    assert_is_a_short_message(result.err, working_folder)
 
 
+def assert_is_a_short_message(text, working_folder):
+    assert "Traceback" not in text
+    assert len(text.splitlines()) <= 24
+    assert os.environ["HOME"] not in text.replace(str(working_folder), "")
+
+
+# --- Weights
+@pytest.mark.parametrize("action", ["show", "eval"])
 @pytest.mark.parametrize(
     "content",
     [
@@ -74,52 +103,80 @@ def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, plac
         pytest.param(b"\xff" * 64, id="noise", marks=faults),
     ],
 )
-def test_weights_that_are_no_weights(run_copy, place, posenc, content):
+def test_weights_that_are_no_weights(run_copy, working_folder, posenc, content, action):
     replace_sealed(run_copy, "model.safetensors", content)
-    for words in (["show", f"run={run_copy}"], ["eval", f"run={run_copy}", "eval.lengths=[1x,8x]"]):
-        result = posenc(*words)
-        assert result.code in (1, 2) and result.out == "", result
-        assert "Traceback" not in result.err and "fault of posenc" not in result.err, result.err
-    assert not (place / "executed").exists()
+    lengths = ["eval.lengths=[1x,8x]"] if action == "eval" else []
+    result = posenc(action, f"run={run_copy}", *lengths)
+    assert result.code in (1, 2), result
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    assert "fault of posenc" not in result.err
+    assert not (working_folder / "executed").exists()
+
+
+# --- Sizes and texts
+@faults
+@pytest.mark.parametrize("action", ["runs", "compare"])
+@pytest.mark.parametrize("name", ["config.yaml", "status.json", "results.json"])
+def test_a_file_beyond_the_size_cap_is_not_read(run_copy, posenc, name, action):
+    with (run_copy / name).open("wb") as file:
+        file.truncate(10**12)  # bytes that are only declared
+    result = posenc(action)
+    assert result.code == 0, result.err
+    assert "Traceback" not in result.err
 
 
 @faults
 @pytest.mark.parametrize("name", ["config.yaml", "status.json", "results.json"])
-def test_a_file_beyond_the_size_cap_is_not_read(run_copy, posenc, name):
+def test_the_comparison_says_which_file_is_too_large(run_copy, posenc, name):
     with (run_copy / name).open("wb") as file:
-        file.truncate(10**12)  # bytes that are only declared
-    for words in (["runs"], ["compare"]):
-        result = posenc(*words)
-        assert result.code == 0 and "Traceback" not in result.err, result
-    assert "too large" in result.err
+        file.truncate(10**12)
+    assert "too large" in posenc("compare").err
 
 
 @faults
-def test_foreign_text_is_printed_as_text(run_copy, posenc):
+@pytest.mark.parametrize("action", ["compare", "runs"])
+def test_control_characters_of_a_run_are_not_printed(run_copy, posenc, action):
     edit_json(run_copy / "status.json", status="\u202efinished\x1b[2J")
-    for words in (["compare"], ["runs"]):
-        result = posenc(*words)
-        assert (result.out + result.err).replace("\n", "").isprintable(), result
-    said = UserError("a\x1b[2J", "b\x1b[31m\nerror: none", "c\x07", allowed="d\x9b", hint="e\x1b\nf").text()
-    assert said.replace("\n", "").isprintable()
-    assert said.splitlines()[0] == r"error: a\x1b[2J=b\x1b[31m\nerror: none: c\x07"
+    result = posenc(action)
+    assert (result.out + result.err).replace("\n", "").isprintable(), result
+
+
+@faults
+def test_control_characters_in_a_message_are_escaped():
+    error = UserError("a\x1b[2J", "b\x1b[31m\nerror: none", "c\x07", allowed="d\x9b", hint="e\x1b\nf")
+    message = error.text()
+    assert message.replace("\n", "").isprintable()
+    assert message.splitlines()[0] == r"error: a\x1b[2J=b\x1b[31m\nerror: none: c\x07"
     assert RunError("x\x1b", hint="y\r").text() == "error: x\\x1b\n  y\\r"
-    assert len(UserError("encoding", "x" * 10**5, "y" * 10**5, allowed=["z" * 5000] * 50).text()) < 2000
 
 
-SETTINGS = [
-    CALL,
-    {"hydra": {"run": {"dir": "../../../up"}, "launcher": CALL, "searchpath": ["pkg://evil"]}},
-    {"data": {"name": "x", "source": "package", "package": "evil.inner", "exclude": []}},
-    {"tokenizer": {"name": "hf", "path": "evil"}},
-    {"data.paths": ["${oc.env:MADE_UP}"]},
-    {"model.name": "${oc.create:{_target_:evil.Evil}}"},
-]
-YAMLS = [
-    "a: !!python/object/apply:subprocess.check_output [['touch', 'executed']]",
-    "encoding: !include ../../../secret.txt",
-    "\x00\x01",
-]
+@faults
+def test_a_message_with_long_values_is_cut():
+    error = UserError("encoding", "x" * 10**5, "y" * 10**5, allowed=["z" * 5000] * 50)
+    assert len(error.text()) < 2000
+
+
+# --- Everything at once, in processes that could import the evil module
+HOSTILE_SETTINGS = {
+    "a call": CALL,
+    "settings of Hydra": {
+        "hydra": {"run": {"dir": "../../../up"}, "launcher": CALL, "searchpath": ["pkg://evil"]}
+    },
+    "a package as data": {"data": {"name": "x", "source": "package", "package": "evil.inner", "exclude": []}},
+    "a tokenizer": {"tokenizer": {"name": "hf", "path": "evil"}},
+    "a variable of the environment": {"data.paths": ["${oc.env:MADE_UP}"]},
+    "a resolver": {"model.name": "${oc.create:{_target_:evil.Evil}}"},
+}
+HOSTILE_TEXTS = {
+    "a YAML tag": "a: !!python/object/apply:subprocess.check_output [['touch', 'executed']]",
+    "an include": "encoding: !include ../../../secret.txt",
+    "noise": "\x00\x01",
+}
+
+
+def write_config(run, text):
+    (run / "config.yaml").write_text(text)
 
 
 def write_pickles(run):
@@ -133,38 +190,66 @@ def write_pickles(run):
 
 
 ATTACKS = {
-    **{str(c)[:60]: functools.partial(change_settings, change=c) for c in SETTINGS},
-    **{t[:60]: lambda run, t=t: (run / "config.yaml").write_text(t) for t in YAMLS},
+    **{
+        name: functools.partial(change_settings, changes=changes)
+        for name, changes in HOSTILE_SETTINGS.items()
+    },
+    **{name: functools.partial(write_config, text=text) for name, text in HOSTILE_TEXTS.items()},
     "pickles": write_pickles,
 }
 
 
-@faults
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_is_executed_written_outside_or_told(trained_once, place, corpus, attack):
-    """Every command that reads a run directory, in a process that could import the evil module."""
-    (place / "outside").mkdir()
-    (place / "outside" / "evil.py").write_text(f"open({str(place / 'executed')!r}, 'w')\nclass Evil: ...\n")
-    (place / "secret.txt").write_text(SECRET)
-    work = place / "work"
+@pytest.fixture
+def surroundings(working_folder):
+    """A secret file, and a folder of modules that write a file where they are imported."""
+    outside = working_folder / "outside"
+    outside.mkdir()
+    executed = working_folder / "executed"
+    (outside / "evil.py").write_text(f"open({str(executed)!r}, 'w')\nclass Evil: ...\n")
+    (working_folder / "secret.txt").write_text(SECRET)
+    return {"PYTHONPATH": f"{tiny.ROOT}{os.pathsep}{outside}", "MADE_UP": SECRET}
+
+
+@pytest.fixture
+def commands(trained_once, corpus):
+    """The arguments of every command that reads a run directory, by name."""
     name = next((trained_once / "default").iterdir()).name
-    for words in (
-        ("eval", f"run=runs/default/{name}", "eval.lengths=[1x,4x]"),
-        command(corpus, "encoding=rope"),
-        command(corpus, "encoding=rope", *SHORT, "tracking=tensorboard"),
-        ("compare", "--html", "page.html"),
-        ("show", f"run=runs/default/{name}"),
-        ("runs", "--format", "json"),
-    ):
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(trained_once, work / "runs")
-        ATTACKS[attack](work / "runs" / "default" / name)
-        env = {"PYTHONPATH": f"{tiny.ROOT}{os.pathsep}{place / 'outside'}", "MADE_UP": SECRET}
-        result = tiny.spawn(*words, cwd=work, **env)
-        assert result.code in (0, 1, 2) and "Traceback" not in result.err, result
-        assert "fault of posenc" not in result.err, result.err
-        assert not list(place.rglob("executed")) and SECRET not in result.out + result.err, result
-        assert {p.name for p in place.iterdir() if p.name != "cache"} == {"outside", "secret.txt", "work"}
-        assert {p.name for p in work.iterdir()} <= {"runs", "page.html"}
-        written = [p for p in work.rglob("*") if p.is_file() and p.stat().st_size < 10**8]
-        assert not [p for p in written if SECRET.encode() in p.read_bytes()]
+    return {
+        "eval": ("eval", f"run=runs/default/{name}", "eval.lengths=[1x,4x]"),
+        "train": command(corpus, "encoding=rope"),
+        "tracked": command(corpus, "encoding=rope", *SHORT, "tracking=tensorboard"),
+        "compare": ("compare", "--html", "page.html"),
+        "show": ("show", f"run=runs/default/{name}"),
+        "runs": ("runs", "--format", "json"),
+    }
+
+
+@faults
+@pytest.mark.parametrize("action", ["eval", "train", "tracked", "compare", "show", "runs"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_is_executed_written_outside_or_told(
+    trained_once, working_folder, surroundings, commands, attack, action
+):
+    inside = working_folder / "inside"
+    shutil.copytree(trained_once, inside / "runs")
+    ATTACKS[attack](next((inside / "runs" / "default").iterdir()))
+    result = tiny.spawn(*commands[action], cwd=inside, **surroundings)
+    assert result.code in (0, 1, 2), result
+    assert "Traceback" not in result.err
+    assert "fault of posenc" not in result.err
+    assert not list(working_folder.rglob("executed"))
+    assert_nothing_is_written_outside(working_folder, inside)
+    assert_secret_is_not_told(result, inside)
+
+
+def assert_nothing_is_written_outside(working_folder, inside):
+    names = {path.name for path in working_folder.iterdir()} - {"cache"}
+    assert names == {"outside", "secret.txt", "inside"}
+    assert {path.name for path in inside.iterdir()} <= {"runs", "page.html"}
+
+
+def assert_secret_is_not_told(result, inside):
+    assert SECRET not in result.out + result.err
+    for path in inside.rglob("*"):
+        if path.is_file() and path.stat().st_size < 10**8:
+            assert SECRET.encode() not in path.read_bytes(), path

@@ -126,8 +126,8 @@ def test_it_has_the_facts_of_the_training_but_for_what_it_cannot_know(measured_a
 # --- another corpus, another precision
 
 
-def test_another_corpus_is_kept_apart(posenc, run_copy, place):
-    other, before = tiny.write_corpus(place / "other", documents=40), results_of(run_copy)
+def test_another_corpus_is_kept_apart(posenc, run_copy, working_folder):
+    other, before = tiny.write_corpus(working_folder / "other", documents=40), results_of(run_copy)
     trained_on = before["run"]["corpus"]["fingerprint"]
     result = posenc("eval", f"run={run_copy}", "data=files", f"data.paths={other}", "eval.lengths=[1x,2x]")
     assert result.code == 0, result.err
@@ -216,10 +216,10 @@ def test_an_extension_is_not_measured_twice(extended, posenc):
 
 
 @pytest.fixture
-def alibi(train, place, run_copy):
+def alibi(train, working_folder, run_copy):
     """A trained run that turns no pairs."""
     assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
-    (run,) = (place / "runs" / "default").glob("alibi*")
+    (run,) = (working_folder / "runs" / "default").glob("alibi*")
     return run
 
 

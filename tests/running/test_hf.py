@@ -49,7 +49,7 @@ def checkpoints(corpus, tmp_path_factory):
 
 
 @pytest.fixture
-def asked(place, corpus):
+def asked(working_folder, corpus):
     evaluation = {"lengths": ["1x", "2x", "8x"], "max_targets": 200, "protocols": ["fixed-target"]}
     return {"data": "files", "data.paths": corpus, "eval": evaluation, "device": "cpu"}
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_measured_is_said(name, more, words, checkpoints, asked, 
     assert words in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_the_command(checkpoints, place, corpus, posenc, capsys):
+def test_the_command(checkpoints, working_folder, corpus, posenc, capsys):
     words = [f"subject.path={checkpoints('llama')}", "data=files", f"data.paths={corpus}", "device=cpu"]
     words += ["eval.max_targets=200", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]"]
     done = posenc("eval", "subject=hf", "context_length=auto", *words)
@@ -285,7 +285,9 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
         ({"encoding": "nope", "+model.short_conv": 4}, "has no model.short_conv"),
     ],
 )
-def test_what_transformers_has_is_exported_the_rest_refused(changes, reason, place, corpus, asked, posenc):
+def test_what_transformers_has_is_exported_the_rest_refused(
+    changes, reason, working_folder, corpus, asked, posenc
+):
     every = tiny.keywords(corpus) | changes
     every["train"] = every["train"] | {"tokens": 4 * 128}
     run = px.train(**every)

@@ -179,16 +179,16 @@ def test_a_run_trained_with_an_extension_takes_no_other(train):
         ({"encoding": "alibi", "extend": "yarn"}, "does not apply to encoding=alibi"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_written(changes, problem, train, place):
-    before = sorted(place.rglob("*"))
+def test_what_does_not_fit_is_said_before_anything_is_written(changes, problem, train, working_folder):
+    before = sorted(working_folder.rglob("*"))
     with pytest.raises(UserError) as caught:
         train(**changes)
     assert problem in str(caught.value)
-    assert sorted(place.rglob("*")) == before
+    assert sorted(working_folder.rglob("*")) == before
 
 
 @pytest.fixture
-def normed(corpus, place):
+def normed(corpus, working_folder):
     """A run whose queries and keys are normalised."""
     return px.train(**tiny.keywords(corpus), encoding="nope", **{"attention.qk_norm": True})
 

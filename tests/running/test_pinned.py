@@ -12,10 +12,10 @@ LOSS = {"rope": 3.986226, "alibi": 3.979528}
 
 
 @pytest.mark.parametrize("encoding", LOSS)
-def test_the_loss_after_twenty_steps(train, place, encoding):
+def test_the_loss_after_twenty_steps(train, working_folder, encoding):
     result = train(f"encoding={encoding}", f"train.tokens={STEPS * 128}", "eval.lengths=[1x]")
     assert result.code == 0, result.err
-    lines = (only_run(place / "runs") / "metrics.jsonl").read_text().splitlines()
+    lines = (only_run(working_folder / "runs") / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert last["step"] == STEPS
     assert last["loss"] == pytest.approx(LOSS[encoding], abs=2e-4)  # other processors round sums otherwise

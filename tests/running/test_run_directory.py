@@ -259,10 +259,10 @@ def test_numbers_of_weights_that_are_gone_are_measured_anew(train, run_copy):
 
 
 @pytest.fixture
-def my_folder(place):
+def my_folder(working_folder):
     """A folder of YAML files; it holds rope's, with another base."""
     shipped = (conf_dir() / "encoding" / "rope.yaml").read_text()
-    folder = place / "conf" / "encoding"
+    folder = working_folder / "conf" / "encoding"
     folder.mkdir(parents=True)
     (folder / "rope.yaml").write_text(shipped.replace("10000", "77"))
     return folder
@@ -275,10 +275,10 @@ def test_a_name_of_posencs_is_refused(train, my_folder):
     assert "encoding/rope.yaml has the name" in refused.err, refused.err
 
 
-def test_a_name_of_ones_own_is_taken(train, my_folder, place):
+def test_a_name_of_ones_own_is_taken(train, my_folder, working_folder):
     (my_folder / "rope.yaml").rename(my_folder / "my_rope.yaml")
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
-    assert "base: 77" in (only_run(place / "runs") / "config.yaml").read_text()
+    assert "base: 77" in (only_run(working_folder / "runs") / "config.yaml").read_text()
 
 
 def test_an_equal_copy_of_posencs_file_does_no_harm(train, my_folder):

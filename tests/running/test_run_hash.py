@@ -16,7 +16,7 @@ from posenc.training import device
 
 
 @pytest.fixture
-def plan(place, corpus):
+def plan(working_folder, corpus):
     """Return the validated job of the tiny run with these overrides."""
 
     def make(*overrides):
@@ -83,15 +83,15 @@ def test_another_revision_of_the_encoding_is_another_run(plan, monkeypatch):
     assert plan().hash != before
 
 
-def test_a_corpus_counts_by_its_text_not_by_its_place(plan, corpus, place):
-    shutil.copytree(corpus, place / "moved")
-    assert plan(f"data.paths={place / 'moved'}").hash == plan().hash
+def test_a_corpus_counts_by_its_text_not_by_its_place(plan, corpus, working_folder):
+    shutil.copytree(corpus, working_folder / "moved")
+    assert plan(f"data.paths={working_folder / 'moved'}").hash == plan().hash
 
 
-def test_another_text_is_another_run(plan, corpus, place):
-    shutil.copytree(corpus, place / "moved")
-    (place / "moved" / "000.txt").write_text("other text")
-    assert plan(f"data.paths={place / 'moved'}").hash != plan().hash
+def test_another_text_is_another_run(plan, corpus, working_folder):
+    shutil.copytree(corpus, working_folder / "moved")
+    (working_folder / "moved" / "000.txt").write_text("other text")
+    assert plan(f"data.paths={working_folder / 'moved'}").hash != plan().hash
 
 
 @pytest.fixture

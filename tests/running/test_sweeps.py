@@ -339,11 +339,11 @@ def test_gpus_are_those_that_this_process_may_use(monkeypatch, named, gpus):
 # --- whole sweeps
 
 
-def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, place, corpus):
+def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, working_folder, corpus):
     """Rope with seed 0 is trained already."""
     before = stamps(run_copy / "checkpoints")
     sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
-    result = tiny.spawn(*sweep, cwd=place)
+    result = tiny.spawn(*sweep, cwd=working_folder)
     assert result.code == 0, result.err
     told = [line for line in result.err.splitlines() if "seed=" in line]  # a busy machine is told in between
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
@@ -351,17 +351,17 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, plac
     assert re.search(ends, result.err)
     assert "\x1b" not in result.err
     assert stamps(run_copy / "checkpoints") == before
-    assert len(list((place / "runs" / "default").iterdir())) == 2
-    assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
+    assert len(list((working_folder / "runs" / "default").iterdir())) == 2
+    assert sorted(p.name for p in working_folder.iterdir()) == ["runs"]  # Hydra left nothing beside it
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
 
 
-def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, place):
+def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, working_folder):
     """The run itself stays finished, so its status cannot tell that measuring it failed."""
     (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
     record.write_text("{}")
     words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
-    result = tiny.spawn(*words, cwd=place)
+    result = tiny.spawn(*words, cwd=working_folder)
     assert result.code == 1
     assert "damaged record" in result.err
     assert f"(log: {run_copy}/log.txt)" in result.err
@@ -370,7 +370,7 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, place):
 
 
 @pytest.fixture
-def tasks_of_line(place, corpus):
+def tasks_of_line(working_folder, corpus):
     """The tasks of a command line with two seeds."""
 
     def make(*words, retry=False):
@@ -380,8 +380,8 @@ def tasks_of_line(place, corpus):
     return make
 
 
-def test_a_task_keeps_the_folder_of_yaml_and_is_no_sweep(tasks_of_line, place):
-    (place / "conf").mkdir()
+def test_a_task_keeps_the_folder_of_yaml_and_is_no_sweep(tasks_of_line, working_folder):
+    (working_folder / "conf").mkdir()
     task = tasks_of_line("--config-dir", "conf")[1]
     assert task.command[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
     assert task.command[-2:] == ["seed=1", "hydra.mode=RUN"]

@@ -19,7 +19,7 @@ RATES = ("1e-5", "3e-3", "3.0")  # the highest may diverge
 
 
 @pytest.fixture
-def words(place, corpus):
+def words(working_folder, corpus):
     return [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
 
 
@@ -42,9 +42,9 @@ def tuned_runs(tmp_path_factory, corpus, shared_cache):
 
 
 @pytest.fixture
-def tuned(tuned_runs, place):
+def tuned(tuned_runs, working_folder):
     """A copy of those runs below the working folder."""
-    shutil.copytree(tuned_runs, place / "runs")
+    shutil.copytree(tuned_runs, working_folder / "runs")
 
 
 def run_of_default():

@@ -55,13 +55,13 @@ def test_another_word_is_refused():
 
 
 @pytest.mark.slow
-def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(place, corpus, tmp_path):
+def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(working_folder, corpus, tmp_path):
     words = ("train", *tiny.TINY, f"data.paths={corpus}", "train.compile=true")
     broken = {"CXX": str(shutil.which("false")), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "code")}
-    result = tiny.spawn(*words, cwd=place, **broken)
+    result = tiny.spawn(*words, cwd=working_folder, **broken)
     assert result.code == 0, result.err
     assert "torch.compile does not work here, the model runs without it" in result.err
-    (path,) = place.glob("runs/*/*/checkpoints/*/state.json")
+    (path,) = working_folder.glob("runs/*/*/checkpoints/*/state.json")
     assert json.loads(path.read_text())["made_by"]["compiled"] is False
 
 

@@ -61,7 +61,9 @@ def stop_in_step(patch, step):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_begun_in_fp32_goes_on_in_fp32_where_auto_is_bf16(train, place, monkeypatch, optimizer):
+def test_a_run_begun_in_fp32_goes_on_in_fp32_where_auto_is_bf16(
+    train, working_folder, monkeypatch, optimizer
+):
     """Muon computed in bf16 then, under the same hash: its precision had a home of its own."""
     for folder, precision in (("as_begun", "fp32"), ("auto", "auto")):
         run = ("encoding=rope", f"optim={optimizer}", f"runs_dir={folder}")
@@ -73,6 +75,6 @@ def test_a_run_begun_in_fp32_goes_on_in_fp32_where_auto_is_bf16(train, place, mo
             continued = train(*run, f"train.precision={precision}")
         assert continued.code == 0, continued.err
         assert "continuing at step" in continued.err
-    auto = only_run(place / "auto") / "checkpoints"
-    as_begun = only_run(place / "as_begun") / "checkpoints"
+    auto = only_run(working_folder / "auto") / "checkpoints"
+    as_begun = only_run(working_folder / "as_begun") / "checkpoints"
     assert on_disk(auto, tiny.STEPS) == on_disk(as_begun, tiny.STEPS)

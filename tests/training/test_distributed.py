@@ -105,9 +105,9 @@ def test_the_table_of_two_processes_is_that_of_one(two, train):
 
 
 @pytest.mark.slow
-def test_the_run_of_two_processes_is_that_of_one(two, train, place):
+def test_the_run_of_two_processes_is_that_of_one(two, train, working_folder):
     assert train("encoding=rope", "positions=randomized").code == 0
-    together, alone = run_in(two.folder), run_in(place)
+    together, alone = run_in(two.folder), run_in(working_folder)
     assert together.name == alone.name
     facts, facts_alone = (json.loads((run / "results.json").read_text())["run"] for run in (together, alone))
     assert facts.keys() == facts_alone.keys()

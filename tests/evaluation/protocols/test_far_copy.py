@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measuring import protocol_of
 from tiny_model import T
-from token_stores import ask, store_of
+from token_stores import request_for, store_of
 
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.protocols.far_copy import far_copies
@@ -52,7 +52,7 @@ def without_copies(subject_of):
     """What comes again comes too far back, or too near; or the document ends before it could."""
     store = store_of([bytes(range(250)) * 4, b"ab" * 400, b"short"])
     protocol = protocol_of("far-copy")
-    return protocol, protocol.plan(ask(store, [T, 8 * T])), subject_of("nope", tokens=store)
+    return protocol, protocol.plan(request_for(store, [T, 8 * T])), subject_of("nope", tokens=store)
 
 
 def test_a_plan_without_a_far_copy_still_has_a_hash(without_copies):

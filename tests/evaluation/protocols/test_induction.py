@@ -4,7 +4,7 @@ import pytest
 from measuring import protocol_of
 from oracle import oracle_context
 from tiny_model import T
-from token_stores import ask
+from token_stores import request_for
 
 SIZE = T // 4  # tokens of a copy
 
@@ -27,7 +27,7 @@ def test_two_copies_without_filler_are_measured(records):
 def test_a_head_that_looks_up_one_token_copies_every_sequence(window):
     context = oracle_context(cue=1)
     protocol = protocol_of("induction")
-    plan = protocol.plan(ask(context.store, [T, window]))
+    plan = protocol.plan(request_for(context.store, [T, window]))
     assert protocol.measure(context, plan, window).nats.max() < 1e-6
 
 

@@ -5,7 +5,7 @@ import pytest
 from measuring import protocol_of
 from oracle import oracle_context
 from tiny_model import T
-from token_stores import ask
+from token_stores import request_for
 
 from posenc.core.errors import UserError
 from posenc.evaluation.errors import NotApplicableError
@@ -25,7 +25,7 @@ def plant_of(cue, pairs=2):
 
 
 def planned(context, cue, grid=GRID, **changes):
-    request = ask(context.store, WINDOWS, **{"plant": plant_of(cue), **changes})
+    request = request_for(context.store, WINDOWS, **{"plant": plant_of(cue), **changes})
     return protocol_of("recall", recall=grid).plan(request)
 
 
