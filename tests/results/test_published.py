@@ -11,7 +11,7 @@ from posenc.results.published import ACCURACY, against, published, tables
 
 MULTIPLES = (1, 2, 4, 8)
 DISTANCES = (8, 32, 56, 112, 224, 448)  # three within T, then the farthest of 2T, 4T and 8T
-FOUND = {  # of 100 values
+CORRECT = {  # of 100 values
     "rope": dict(zip(DISTANCES, (100, 98, 96, 62, 14, 5), strict=True)),
     "alibi": dict(zip(DISTANCES, (2, 2, 2, 2, 1, 0), strict=True)),  # did not learn
 }
@@ -23,7 +23,7 @@ def losses(tmp_path_factory):
     root = tmp_path_factory.mktemp("losses")
     for name in ("rope", "alibi"):
         records = [record(m * T, 1.2 + 0.1 * m, protocol="nonoverlapping") for m in MULTIPLES]
-        write_run(root, name, records=[*records, *recall_records(FOUND[name])])
+        write_run(root, name, records=[*records, *recall_records(CORRECT[name])])
     return load_runs([root])
 
 
@@ -31,8 +31,8 @@ def losses(tmp_path_factory):
 def recalling(tmp_path_factory):
     """Two encodings with recall; alibi did not learn."""
     root = tmp_path_factory.mktemp("recall")
-    for name, found in FOUND.items():
-        write_run(root, name, records=[record(T, 1.2), *recall_records(found)])
+    for name, correct in CORRECT.items():
+        write_run(root, name, records=[record(T, 1.2), *recall_records(correct)])
     return load_runs([root])
 
 
@@ -54,8 +54,8 @@ def test_accuracies_are_shares():
 
 
 def test_no_number_is_there_twice():
-    places = [(n.table, n.encoding, n.train_length, n.eval_length) for n in published()]
-    assert len(set(places)) == len(places)
+    keys = [(n.table, n.encoding, n.train_length, n.eval_length) for n in published()]
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize("table", tables())

@@ -12,128 +12,257 @@ from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_bey
 
 
 def sample(nats, targets=None, sizes=None, start=0):
-    n = len(nats)
-    columns = {"document": list(range(start, start + n)), "nats": list(nats)}
-    return {**columns, "targets": targets or [10] * n, "bytes": sizes or [20] * n}
+    """Return sums of documents numbered from `start`, by default with ten targets and twenty bytes each."""
+    count = len(nats)
+    return {
+        "document": list(range(start, start + count)),
+        "nats": list(nats),
+        "targets": targets or [10] * count,
+        "bytes": sizes or [20] * count,
+    }
 
 
 def bits(values, size=100.0):
-    """Documents of these bits per byte, each with as many bytes."""
-    return sample([v * size * math.log(2) for v in values], sizes=[size] * len(values))
+    """Return the sums of documents of these bits per byte, each with as many bytes."""
+    return sample([value * size * math.log(2) for value in values], sizes=[size] * len(values))
 
 
-def test_ratio_interval_of_equal_counts_is_the_t_interval_of_the_mean():
+def reverse(sums):
+    """Return the same documents in the opposite order."""
+    return {column: values[::-1] for column, values in sums.items()}
+
+
+def half_width(interval):
+    low, high = interval
+    return (high - low) / 2
+
+
+# --- The interval of a ratio over documents
+def test_the_interval_of_equal_counts_is_the_t_interval_of_the_mean():
     sums = [1.0, 3.0] * 20  # mean 2, sample variance 40/39; t(39, 0.975) = 2.0226909
     half = 2.0226909 * math.sqrt(40 / 39 / 40)
     assert ratio_interval(sums, [1.0] * 40) == pytest.approx((2 - half, 2 + half), abs=1e-6)
 
 
-def test_ratio_interval_uses_the_effective_number_of_documents():
-    counts = [100.0] * 3 + [1.0] * 40
-    sums = list(np.array(counts) * np.random.default_rng(1).normal(2, 0.3, 43))
-    low, high = ratio_interval(sums, counts)
-    left_out = (sum(sums) - np.array(sums)) / (sum(counts) - np.array(counts))
+@pytest.fixture(scope="module")
+def three_large_documents():
+    """Sums and counts of 43 documents, of which three have nearly all targets."""
+    counts = np.array([100.0] * 3 + [1.0] * 40)
+    return counts * np.random.default_rng(1).normal(2, 0.3, 43), counts
+
+
+def test_an_interval_contains_the_ratio(three_large_documents):
+    sums, counts = three_large_documents
+    low, high = ratio_interval(list(sums), list(counts))
+    assert low < sums.sum() / counts.sum() < high
+
+
+def test_an_interval_uses_the_effective_number_of_documents(three_large_documents):
+    sums, counts = three_large_documents
+    left_out = (sums.sum() - sums) / (counts.sum() - counts)
     error = math.sqrt(42 / 43 * ((left_out - left_out.mean()) ** 2).sum())
-    assert low < sum(sums) / sum(counts) < high
-    assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
+    half = half_width(ratio_interval(list(sums), list(counts)))
+    assert half > 3 * error  # Student's t of about 2.8 degrees of freedom, not 1.96
 
 
-def test_an_interval_from_ten_documents_on():
-    assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
+def test_ten_documents_have_an_interval():
     assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
-    none = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
-    assert (none.value, none.interval(), p_beyond(none, 0.0)) == (pytest.approx(0.5), None, None)
 
 
-def test_difference_divides_once_and_aligns_documents():
-    a, b = (sample(nats, [10, 30], [20, 60]) for nats in ([12.0, 40.0], [10.0, 30.0]))
-    b = {key: values[::-1] for key, values in b.items()}
-    assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
-    assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
+def test_eight_documents_have_none():
+    assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
+
+
+def test_a_difference_over_eight_documents_has_a_value_without_an_interval():
+    estimate = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
+    assert estimate.value == pytest.approx(0.5)
+    assert estimate.interval() is None
+    assert p_beyond(estimate, 0.0) is None
+
+
+# --- Differences
+@pytest.mark.parametrize(("per", "expected"), [("targets", 12 / 40), ("bytes", 12 / (80 * math.log(2)))])
+def test_a_difference_divides_once_and_aligns_documents(per, expected):
+    larger = sample([12.0, 40.0], targets=[10, 30], sizes=[20, 60])
+    smaller = sample([10.0, 30.0], targets=[10, 30], sizes=[20, 60])
+    estimate = difference([(larger, reverse(smaller))], per)
+    assert estimate.value == pytest.approx(expected)
+
+
+def test_a_difference_per_byte_needs_bytes():
     with pytest.raises(ValueError, match="no bytes"):
         difference([(sample([1.0]), sample([1.0], sizes=[0]))], "bytes")
 
 
+NOISE = np.random.default_rng(0).normal(15, 4, 40)
+
+
 def test_pairing_removes_what_both_share():
-    noise = np.random.default_rng(0).normal(15, 4, 40)
-    other = {key: values[::-1] for key, values in sample(noise).items()}  # the same documents
-    estimate = difference([(sample(noise + 2), other)], "targets")
+    estimate = difference([(sample(NOISE + 2), reverse(sample(NOISE)))], "targets")
     low, high = estimate.interval()
-    assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
-    ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
-    assert ours["document"] == theirs["document"] == list(range(5, 40))
-    assert ours["nats"] == theirs["nats"]
+    assert estimate.value == pytest.approx(0.2)
+    assert high - low < 1e-9
+
+
+def test_shared_documents_are_cut_out_of_both():
+    first, second = on_shared_documents([sample(NOISE), sample(NOISE[5:], start=5)])
+    assert first["document"] == list(range(5, 40))
+    assert first == second
+
+
+def test_without_shared_documents_nothing_is_left():
     assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
-def test_two_tokenizers_are_compared_over_the_same_documents():
-    rng = np.random.default_rng(2)
-    sizes, shared = rng.integers(50, 200, 60).astype(float), rng.normal(2, 0.5, 60)
-    ours, theirs = (shared + 0.1) * sizes, shared * (sizes + 5)
-    a, b = sample(ours, sizes=list(sizes)), sample(theirs, sizes=list(sizes + 5))
-    estimate = difference([(a, b)], "bytes")
-    at_once = ours.sum() / sizes.sum() - theirs.sum() / (sizes + 5).sum()
-    assert estimate.value == pytest.approx(at_once / math.log(2))
-    low, high = estimate.interval()
-    assert high - low < 0.02  # the documents' own differences (0.5) cancel
+@pytest.fixture(scope="module")
+def two_tokenizers():
+    """Nats and sizes of the same documents: the second tokenizer's have five bytes more and 0.1 nats less."""
+    generator = np.random.default_rng(2)
+    sizes = generator.integers(50, 200, 60).astype(float)
+    shared = generator.normal(2, 0.5, 60)
+    return (shared + 0.1) * sizes, sizes, shared * (sizes + 5), sizes + 5
 
 
-def test_groups_of_documents_are_the_units_where_there_are_twenty():
-    values = np.random.default_rng(1).normal(0.3, 1.0, 25)
-    zero = {"document": list(range(75)), "nats": [0.0] * 75, "targets": [10.0] * 75}
-    alike = {**zero, "nats": list(np.repeat(values, 3))}  # three documents of each folder are the same
-    group = {"group": list(np.repeat(range(25), 3))}
-
-    def half(ours, theirs):
-        low, high = difference([(ours, theirs)], "targets").interval()
-        return (high - low) / 2
-
-    by_group = half({**alike, **group}, {**zero, **group})
-    assert by_group == pytest.approx(stats.t.ppf(0.975, 24) * values.std(ddof=1) / 50)
-    assert half(alike, {**zero, **group}) == half(alike, zero) < 0.6 * by_group  # one of them has no groups
-    few = {"group": [min(one, 18) for one in group["group"]]}
-    assert half({**alike, **few}, {**zero, **few}) == half(alike, zero)
-    low, high = ratio_interval(alike["nats"], zero["targets"], group["group"])
-    assert (high - low) / 2 == pytest.approx(by_group)
-    sums = {"documents": zero["document"], "nats": alike["nats"], "targets": zero["targets"]}
-    made = record(64, 0, **sums, bytes=zero["document"], groups=group["group"])
-    assert made["ci95"] == pytest.approx([low, high])
+def test_two_tokenizers_are_compared_over_the_same_documents(two_tokenizers):
+    nats, sizes, other_nats, other_sizes = two_tokenizers
+    pair = sample(nats, sizes=list(sizes)), sample(other_nats, sizes=list(other_sizes))
+    at_once = nats.sum() / sizes.sum() - other_nats.sum() / other_sizes.sum()
+    assert difference([pair], "bytes").value == pytest.approx(at_once / math.log(2))
 
 
-def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary():
-    seeds, documents = [0.31, 0.27, 0.36], list(np.random.default_rng(3).normal(0.3, 1.0, 50))
-    of_seeds = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in seeds]
-    of_documents = [(bits(documents), bits([0.0] * 50))]
-    for values, pairs in (seeds, of_seeds), (documents, of_documents), (documents, of_documents * 3):
-        expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
-        assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-        assert p_beyond(estimate, 0.02) == pytest.approx(expected.pvalue / 2, rel=1e-6)
+def test_what_documents_of_two_tokenizers_share_cancels(two_tokenizers):
+    nats, sizes, other_nats, other_sizes = two_tokenizers
+    pair = sample(nats, sizes=list(sizes)), sample(other_nats, sizes=list(other_sizes))
+    low, high = difference([pair], "bytes").interval()
+    assert high - low < 0.02  # the documents differ by 0.5
 
 
-def test_documents_are_judged_after_averaging_over_seeds():
-    """What one seed gains in a document and another loses is no difference between documents."""
+# --- Groups of documents, such as the files of one folder
+FOLDERS = np.random.default_rng(1).normal(0.3, 1.0, 25)  # the difference in each of 25 folders
+GROUPS = {"group": list(np.repeat(range(25), 3))}
+ALIKE = {  # three documents of each folder, which are the same
+    "document": list(range(75)),
+    "nats": list(np.repeat(FOLDERS, 3)),
+    "targets": [10.0] * 75,
+}
+ZERO = ALIKE | {"nats": [0.0] * 75}
+HALF_BY_GROUP = stats.t.ppf(0.975, 24) * FOLDERS.std(ddof=1) / 50  # ten targets; the root of 25 folders
+
+
+def half_of_difference(first, second):
+    return half_width(difference([(first, second)], "targets").interval())
+
+
+def test_groups_are_the_units_of_a_difference():
+    assert half_of_difference(ALIKE | GROUPS, ZERO | GROUPS) == pytest.approx(HALF_BY_GROUP)
+
+
+def test_where_one_side_has_no_groups_documents_are_the_units():
+    by_document = half_of_difference(ALIKE, ZERO)
+    assert half_of_difference(ALIKE, ZERO | GROUPS) == by_document
+    assert by_document < 0.6 * HALF_BY_GROUP
+
+
+def test_below_twenty_groups_documents_are_the_units():
+    nineteen = {"group": [min(group, 18) for group in GROUPS["group"]]}
+    assert half_of_difference(ALIKE | nineteen, ZERO | nineteen) == half_of_difference(ALIKE, ZERO)
+
+
+def test_groups_are_the_units_of_an_interval():
+    interval = ratio_interval(ALIKE["nats"], ALIKE["targets"], GROUPS["group"])
+    assert half_width(interval) == pytest.approx(HALF_BY_GROUP)
+
+
+def test_groups_are_the_units_of_a_records_interval():
+    measurement = record(
+        64,
+        0,
+        documents=ALIKE["document"],
+        nats=ALIKE["nats"],
+        targets=ALIKE["targets"],
+        bytes=ALIKE["document"],
+        groups=GROUPS["group"],
+    )
+    assert half_width(measurement["ci95"]) == pytest.approx(HALF_BY_GROUP)
+
+
+# --- Seeds and documents together
+OF_SEEDS = [0.31, 0.27, 0.36]
+OF_DOCUMENTS = list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+ONE_SEED = [(bits(OF_DOCUMENTS), bits([0.0] * 50))]
+THREE_SEEDS = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in OF_SEEDS]
+ONE_KIND_OF_VARIANCE = [
+    pytest.param(OF_SEEDS, THREE_SEEDS, id="seeds"),
+    pytest.param(OF_DOCUMENTS, ONE_SEED, id="documents"),
+    pytest.param(OF_DOCUMENTS, ONE_SEED * 3, id="documents of equal seeds"),
+]
+
+
+@pytest.mark.parametrize(("values", "pairs"), ONE_KIND_OF_VARIANCE)
+def test_where_one_kind_varies_the_interval_is_students(values, pairs):
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert difference(pairs, "bytes").interval() == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize(("values", "pairs"), ONE_KIND_OF_VARIANCE)
+def test_where_one_kind_varies_p_is_students_on_one_side(values, pairs):
+    expected = stats.ttest_1samp(values, 0.02).pvalue / 2
+    assert p_beyond(difference(pairs, "bytes"), 0.02) == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_one_seed_gains_in_a_document_and_another_loses_is_no_difference_of_documents():
     values = np.random.default_rng(5).normal(0.0, 1.0, 50)
-    zero, one, opposite = bits([0.0] * 50), bits(values - values.mean()), bits(values.mean() - values)
-    estimate = difference([(one, zero), (opposite, zero)], "bytes")
+    centred = values - values.mean()
+    zero = bits([0.0] * 50)
+    estimate = difference([(bits(centred), zero), (bits(-centred), zero)], "bytes")
     assert estimate.document_variance == pytest.approx(0.0, abs=1e-20)
-    assert difference([(one, zero), (one, zero)], "bytes").document_variance > 0.01
 
 
+def test_what_both_seeds_gain_in_a_document_is_a_difference_of_documents():
+    values = np.random.default_rng(5).normal(0.0, 1.0, 50)
+    pair = bits(values - values.mean()), bits([0.0] * 50)
+    assert difference([pair, pair], "bytes").document_variance > 0.01
+
+
+BOTH_PARTS = Estimate(0.03, 0.005**2, 0.004**2, 60.0, 2)
+
+
+def test_the_halves_of_an_interval_are_of_seeds_and_documents():
+    of_seeds = stats.t.ppf(0.975, 2) * 0.005
+    of_documents = stats.t.ppf(0.975, 60) * 0.004
+    assert BOTH_PARTS.halves(0.05) == pytest.approx((of_seeds, of_documents))
+
+
+def test_the_halves_add_up_as_squares():
+    assert half_width(BOTH_PARTS.interval()) == pytest.approx(math.hypot(*BOTH_PARTS.halves(0.05)))
+
+
+@pytest.mark.parametrize("level", [0.2, 0.05, 0.05 / 15, 0.05 / 300])
+@pytest.mark.parametrize("value", [0.03, -0.06, 0.09, -0.2])
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
-def test_both_parts_add_up_as_squares_and_p_agrees_with_the_interval_of_its_level(margin):
-    for value in (0.03, -0.06, 0.09, -0.2):
-        estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
-        for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
-            low, high = estimate.interval(1 - 2 * level)
-            assert (p_beyond(estimate, margin) < level) == (low > margin or high < -margin)
-    seeds, documents = stats.t.ppf(0.975, 2) * 0.005, stats.t.ppf(0.975, 60) * 0.004
-    assert estimate.halves(0.05) == pytest.approx((seeds, documents))
-    assert estimate.interval()[1] == pytest.approx(estimate.value + math.hypot(seeds, documents))
+def test_p_is_below_a_level_where_its_interval_lies_beyond_the_margin(margin, value, level):
+    estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
+    low, high = estimate.interval(1 - 2 * level)
+    is_beyond = low > margin or high < -margin
+    assert (p_beyond(estimate, margin) < level) == is_beyond
+
+
+def test_within_the_margin_p_is_one():
     assert p_beyond(Estimate(0.01, 0.0, 1e-6, 39.0), 0.02) == 1.0
+
+
+def test_without_any_variance_p_is_tiny_and_not_zero():
     assert 0 < p_beyond(Estimate(0.5, 0.0, 0.0, 39.0), 0.02) < 1e-10
 
 
-def test_mean_and_spread():
-    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert mean_and_spread([1.5]) == (1.5, None)
-    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
+# --- Means over seeds
+@pytest.mark.parametrize(
+    ("values", "mean", "spread"),
+    [
+        pytest.param([1.0, 2.0, 3.0], 2.0, 1.0, id="three"),
+        pytest.param([1.5], 1.5, None, id="one has no spread"),
+        pytest.param([1.0, math.inf], math.inf, None, id="infinite"),
+    ],
+)
+def test_mean_and_spread(values, mean, spread):
+    assert mean_and_spread(values) == (mean, spread)

@@ -1,0 +1,347 @@
+"""Recall beside the losses: shares, gate, horizon, intervals and ranks, of counts that are known."""
+
+import json
+import math
+
+import pytest
+from fake_runs import T, compared, recall_records, record, rows_of, write_run
+
+from posenc.core.errors import UserError
+from posenc.results import load_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.frame import cells_table
+from posenc.results.recall import LEVEL
+from posenc.results.statistics.proportions import wilson
+
+LOSSES = [record(multiple * T, 1.3) for multiple in (1, 2, 4, 8)]
+YARN = {"name": "yarn", "factor": 8.0}
+
+# Values found of 100, by distance in tokens: three distances within T, then 1.75, 3.5 and 7 T.
+SURE = {8: 100, 32: 98, 56: 96, 112: 97, 224: 96, 448: 95}
+FADES = {8: 100, 32: 100, 56: 91, 112: 62, 224: 49, 448: 5}
+BLIND = {8: 95, 32: 90, 56: 84, 112: 88, 224: 87, 448: 86}  # 89.7% within T
+FALLS = {8: 100, 32: 100, 56: 100, 112: 40, 224: 30, 448: 50}  # not monotone
+NINETY = dict.fromkeys(SURE, 90)
+ALL = dict.fromkeys(SURE, 100)
+NEAREST = dict.fromkeys(SURE, 0) | {8: 100}
+
+
+def write_recall(root, encoding, correct, *, past_t=None, **details):
+    """Write a run that finds so many of 100 values at each distance; `past_t`: others in windows past T."""
+    records = []
+    pairs = zip(recall_records(correct), recall_records(past_t or correct), strict=True)
+    for of_short_windows, of_long_windows in pairs:
+        is_short = of_short_windows["window"] <= T
+        records.append(of_short_windows if is_short else of_long_windows)
+    write_run(root, encoding, records=[*LOSSES, *records], **details)
+
+
+# --- One row
+@pytest.fixture
+def recall_of(tmp_path):
+    """Return a function: the recall of a row that finds so many values."""
+
+    def recall(correct, past_t=None, protocol="fixed-target"):
+        write_recall(tmp_path, "rope", correct, past_t=past_t)
+        return compared(tmp_path, protocol=protocol).rows[0].recall
+
+    return recall
+
+
+@pytest.mark.parametrize(
+    ("correct", "accuracy"),
+    [(SURE, 0.98), (FADES, 0.97), (BLIND, 269 / 300), (FALLS, 1.0), (NINETY, 0.9)],
+)
+def test_recall_within_t_is_the_mean_over_its_distances(recall_of, correct, accuracy):
+    assert recall_of(correct).within.accuracy == pytest.approx(accuracy)
+
+
+def test_recall_within_t_is_of_windows_of_t(recall_of):
+    assert recall_of(ALL, past_t=NEAREST).within.accuracy == 1.0
+
+
+@pytest.mark.parametrize(
+    ("correct", "accuracies"),
+    [
+        (SURE, [0.97, 0.96, 0.95]),
+        (FADES, [0.62, 0.49, 0.05]),
+        (BLIND, [0.88, 0.87, 0.86]),
+        (FALLS, [0.40, 0.30, 0.50]),
+        (NEAREST, [0, 0, 0]),
+    ],
+)
+def test_recall_beyond_t_is_that_of_the_farthest_distance(recall_of, correct, accuracies):
+    beyond = recall_of(ALL, past_t=correct).beyond
+    assert [cell.distance for cell in beyond] == [112, 224, 448]
+    assert [cell.accuracy for cell in beyond] == pytest.approx(accuracies)
+
+
+def test_the_columns_of_recall_are_the_windows_past_t(tmp_path):
+    write_recall(tmp_path, "rope", SURE)
+    assert compared(tmp_path).recall.multiples == (2, 4, 8)
+
+
+@pytest.mark.parametrize("correct", [SURE, FADES, FALLS, NINETY, ALL])
+def test_a_row_that_finds_ninety_per_cent_within_t_learned(recall_of, correct):
+    assert LEVEL == 90
+    assert recall_of(correct).learned is True
+
+
+def test_a_row_that_finds_less_did_not_learn(recall_of):
+    assert recall_of(BLIND).learned is False
+
+
+@pytest.mark.parametrize(
+    ("correct", "past_t", "distance"),
+    [
+        pytest.param(FADES, FADES, 224, id="0.49 is more than half of 0.97"),
+        pytest.param(NINETY, FADES, 224, id="0.49 is more than half of 0.9"),
+        pytest.param(ALL, NEAREST, 8, id="the nearest alone"),
+    ],
+)
+def test_the_horizon_is_the_farthest_distance_with_half_of_the_recall_within_t(
+    recall_of, correct, past_t, distance
+):
+    horizon = recall_of(correct, past_t).horizon
+    assert horizon.distance == distance
+    assert horizon.multiple == distance / T
+    assert not horizon.longest
+
+
+@pytest.mark.parametrize("correct", [SURE, FALLS], ids=["far above half", "half, after less"])
+def test_a_horizon_at_the_farthest_distance_says_that_it_may_lie_beyond(recall_of, correct):
+    horizon = recall_of(correct).horizon
+    assert horizon.distance == 448
+    assert horizon.multiple == 7.0
+    assert horizon.longest
+
+
+def test_a_row_that_did_not_learn_has_no_horizon(recall_of):
+    assert recall_of(BLIND).horizon is None
+
+
+# --- The grid: every window, distance and number of pairs
+LINES_OF_WINDOWS = 2 + 5 + 6 + 7 + 8  # T/2, T, 2T, 4T, 8T
+
+
+def test_the_grid_has_all_lines_of_all_windows(recall_of):
+    assert len(recall_of(SURE).grid) == LINES_OF_WINDOWS
+
+
+def test_the_grid_has_every_number_of_pairs(recall_of):
+    pairs = [cell.pairs for cell in recall_of(SURE).grid if cell.multiple == 8 and cell.distance == 32]
+    assert pairs == [1, 4, 16]
+
+
+def test_json_has_recall_with_its_grid(tmp_path):
+    write_recall(tmp_path, "rope", SURE)
+    comparison = compared(tmp_path)
+    recall = json.loads(json.dumps(comparison.to_dict()))["rows"][0]["recall"]
+    assert recall["within"]["accuracy"] == comparison.rows[0].recall.within.accuracy
+    assert len(recall["grid"]) == LINES_OF_WINDOWS
+
+
+def test_the_table_of_recall_itself_has_a_line_for_each_line_of_the_grid(tmp_path):
+    write_recall(tmp_path, "rope", SURE)
+    lines = cells_table([compared(tmp_path, protocol="recall")])
+    assert sum(line["recall"] is not None for line in lines) == LINES_OF_WINDOWS
+
+
+@pytest.mark.parametrize("correct", [SURE, BLIND])
+def test_recall_beside_losses_is_that_of_its_own_table(recall_of, tmp_path, correct):
+    beside_losses = recall_of(correct)
+    assert compared(tmp_path, protocol="recall").rows[0].recall == beside_losses
+
+
+# --- Intervals
+@pytest.mark.parametrize(
+    ("correct", "count", "limits"),
+    [
+        (81, 263, (0.2553, 0.3662)),
+        (15, 148, (0.0624, 0.1605)),
+        (1, 29, (0.0061, 0.1718)),
+        (0, 20, (0, 0.1611)),
+        pytest.param(20, 20, (1 - 0.1611, 1), id="by symmetry"),
+    ],
+)
+def test_wilsons_interval_is_that_of_newcombes_table(correct, count, limits):
+    """Newcombe 1998, table I, method 3."""
+    assert wilson(correct / count, count) == pytest.approx(limits, abs=5e-5)
+
+
+def test_the_interval_of_one_seed_is_over_windows(recall_of):
+    """Three distances within T do not make 300 windows of 100."""
+    within = recall_of(FADES).within
+    assert within.windows == 100
+    assert within.spread is None
+    assert within.ci95 == pytest.approx(wilson(0.97, 100))
+
+
+@pytest.fixture
+def farthest_of_seeds(tmp_path):
+    """Return a function: the recall at the farthest distance of seeds that find so many values there."""
+
+    def farthest(counts):
+        for seed, count in enumerate(counts):
+            write_recall(tmp_path, "rope", FADES | {448: count}, seed=seed)
+        return compared(tmp_path).rows[0].recall.beyond[-1]
+
+    return farthest
+
+
+def test_an_accuracy_is_the_mean_over_seeds(farthest_of_seeds):
+    cell = farthest_of_seeds([40, 60])
+    assert cell.accuracy == 0.5
+    assert cell.seeds == 2
+    assert cell.spread == pytest.approx(math.sqrt(0.02))
+
+
+def test_the_interval_of_two_different_seeds_is_everything(farthest_of_seeds):
+    assert farthest_of_seeds([40, 60]).ci95 == (0, 1)  # t of one degree of freedom is 12.7
+
+
+def test_the_interval_of_seeds_joins_seeds_and_windows(farthest_of_seeds):
+    of_seeds = 4.302653 * 0.1 / math.sqrt(3)
+    of_windows = 0.5 - wilson(0.5, 100)[0]
+    half = math.hypot(of_seeds, of_windows)
+    assert farthest_of_seeds([40, 60, 50]).ci95 == pytest.approx([0.5 - half, 0.5 + half])
+
+
+# --- Ranks
+@pytest.fixture
+def four_encodings(tmp_path):
+    """Three encodings that learned, and t5, which did not."""
+    write_recall(tmp_path, "alibi", SURE)
+    write_recall(tmp_path, "rope", SURE | {448: 88})
+    write_recall(tmp_path, "nope", SURE | {448: 70})
+    write_recall(tmp_path, "t5", BLIND)
+    return tmp_path
+
+
+def ranks(root, **options):
+    """Return the ranks at the farthest distance by label."""
+    rows = compared(root, **options).rows
+    return {row.label: row.recall.beyond[-1].rank for row in rows if row.recall}
+
+
+def test_rows_that_learned_are_ranked(four_encodings):
+    assert ranks(four_encodings) == {"alibi": "best", "nope": "below", "rope": "tied", "t5": None}
+
+
+def test_at_a_lower_level_more_rows_learned(four_encodings):
+    assert ranks(four_encodings, recall_level=85.0)["t5"] == "tied"
+
+
+def test_at_a_level_that_no_row_reaches_nothing_is_ranked(four_encodings):
+    assert set(ranks(four_encodings, recall_level=99.0).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("sort", "labels"),
+    [("-recall", ["alibi", "rope", "nope", "t5"]), ("recall", ["nope", "rope", "alibi", "t5"])],
+)
+def test_rows_are_sorted_by_the_farthest_recall_and_rows_that_did_not_learn_are_last(
+    four_encodings, sort, labels
+):
+    assert [row.label for row in compared(four_encodings, sort=sort).rows] == labels
+
+
+def test_a_row_with_a_diverged_seed_is_not_ranked(four_encodings):
+    write_recall(four_encodings, "alibi", SURE, seed=1, status="diverged")
+    assert ranks(four_encodings)["alibi"] is None
+
+
+def test_rows_that_were_asked_in_different_windows_are_not_ranked(four_encodings):
+    other_windows = [measurement | {"targets_hash": "b"} for measurement in recall_records(SURE)]
+    write_run(four_encodings, "fire", records=[*LOSSES, *other_windows])
+    assert set(ranks(four_encodings).values()) == {None}
+
+
+@pytest.mark.parametrize("level", [-1.0, 101.0, math.nan])
+def test_a_level_that_is_no_percentage_is_refused(four_encodings, level):
+    with pytest.raises(UserError, match="not a percentage"):
+        compared(four_encodings, recall_level=level)
+
+
+# --- Rows and seeds without recall
+@pytest.fixture(scope="module")
+def incomplete(tmp_path_factory):
+    """A seed of rope has no recall, one of nope did not learn, alibi's losses are of a later checkpoint."""
+    root = tmp_path_factory.mktemp("incomplete")
+    write_recall(root, "rope", FADES)
+    write_run(root, "rope", seed=1, records=LOSSES)
+    write_recall(root, "nope", SURE)
+    write_recall(root, "nope", BLIND, seed=1)
+    later_losses = [measurement | {"checkpoint_step": 900} for measurement in LOSSES]
+    write_run(root, "alibi", records=[*later_losses, *recall_records(SURE)])
+    return root
+
+
+def test_recall_of_another_checkpoint_does_not_stand_beside_the_losses(incomplete):
+    assert rows_of(compared(incomplete))["alibi"].recall is None
+
+
+def test_a_seed_without_recall_is_noted(incomplete):
+    recall = rows_of(compared(incomplete))["rope"].recall
+    assert recall.note == "1 of 2 without"
+    assert recall.beyond[0].seeds == 1
+
+
+def test_a_seed_that_did_not_learn_is_noted(incomplete):
+    recall = rows_of(compared(incomplete))["nope"].recall
+    assert recall.note == "1 of 2 did not learn"
+    assert recall.learned is True
+
+
+def test_columns_that_are_not_chosen_are_not_those_of_recall_either(incomplete):
+    assert compared(incomplete, columns=[1, 8]).recall.multiples == (8,)
+
+
+def test_rows_without_recall_have_no_lines_of_it(incomplete):
+    lines = cells_table([compared(incomplete)])
+    assert {line["label"] for line in lines if line["protocol"] == "recall"} == {"rope", "nope"}
+
+
+@pytest.fixture(scope="module")
+def without_recall(incomplete):
+    """The comparison of the only run that was not asked to recall."""
+    runs = []
+    for run in load_runs([incomplete]):
+        if "recall" not in {measurement["protocol"] for measurement in run.records}:
+            runs.append(run)
+    (comparison,) = compare_runs(runs)
+    return comparison
+
+
+def test_without_any_recall_there_are_no_columns_for_it(without_recall):
+    assert without_recall.recall is None
+
+
+def test_without_any_recall_the_tidy_table_does_not_mention_it(without_recall):
+    (columns,) = {tuple(line) for line in cells_table([without_recall])}
+    assert "recall" not in " ".join(columns)
+
+
+# --- An extension whose model learned, and which itself finds little within T
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory):
+    """The recall of a row that was extended."""
+    root = tmp_path_factory.mktemp("extension")
+    records = [*LOSSES, *recall_records(FADES | {8: 0, 32: 0, 56: 30})]
+    extended = [measurement | {"extend": YARN} for measurement in records]
+    write_run(root, records=[*LOSSES, *recall_records(SURE), *extended])
+    return rows_of(compared(root))["rope+yarn factor=8"].recall
+
+
+def test_an_extension_learned_what_its_model_did(extension):
+    assert extension.within.accuracy == pytest.approx(0.1)
+    assert extension.learned
+
+
+def test_an_extension_whose_model_learned_is_ranked(extension):
+    assert extension.beyond[0].rank == "below"
+
+
+def test_the_horizon_of_an_extension_is_of_its_own_recall_within_t(extension):
+    assert extension.horizon.distance == 448  # half of the little that it finds
+    assert extension.horizon.longest

@@ -1,0 +1,105 @@
+"""Rows are named by what tells them apart, and by nothing else."""
+
+import pytest
+from fake_runs import compared, rows_of, write_run
+
+MHA = {"name": "mha", "window": None, "scale": "none"}
+MLA = {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}
+SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
+
+
+@pytest.fixture(scope="module")
+def various(tmp_path_factory):
+    """Runs that differ in attention, positions, an encoding's parameters, its parts or the training."""
+    root = tmp_path_factory.mktemp("various")
+    for config in (
+        {"attention": MHA},
+        {"attention": MLA},
+        {"positions": {"name": "randomized", "max": None}},
+    ):
+        write_run(root, config=config)
+    for seed in (0, 1):
+        write_run(root, "xpos", seed=seed, params={"base": 10000, "fraction": 1.0})
+        write_run(root, "xpos", seed=seed, params={"base": 500000.0, "fraction": 1.0})
+    write_run(root, "learned", params={"beyond": "untrained"}, config={"device": "cuda"})
+    write_run(root, "sum", params={"parts": [{"name": "alibi"}, {"name": "rope", "base": 500.0}]})
+    write_run(root, "t5", config={"train": {"lr": 0.01, "tokens": 1}})
+    return compared(root)
+
+
+def labels_with(comparison, start):
+    return [row.label for row in comparison.rows if row.label.startswith(start)]
+
+
+def test_attention_and_positions_are_named_where_they_are_not_the_plain_ones(various):
+    labels = labels_with(various, "rope")
+    assert labels == ["rope", "rope attention=mla scale=logn", "rope positions=randomized"]
+
+
+def test_a_parameter_is_named_where_rows_differ_in_it(various):
+    assert labels_with(various, "xpos") == ["xpos base=10000", "xpos base=500000"]
+
+
+def test_seeds_of_one_parameter_are_one_row(various):
+    assert rows_of(various)["xpos base=500000"].seeds == (0, 1)
+
+
+@pytest.mark.parametrize("label", ["learned", "t5"])
+def test_an_encoding_that_is_there_once_is_named_alone(various, label):
+    assert labels_with(various, label) == [label]
+
+
+def test_a_sum_is_named_by_its_parts(various):
+    assert labels_with(various, "alibi") == ["alibi+rope"]
+
+
+def test_rows_are_in_the_order_of_their_names(various):
+    labels = [row.label for row in various.rows]
+    assert labels == sorted(labels)
+    assert len(labels) == 8
+
+
+def test_a_setting_of_training_that_differs_is_told_in_the_header(various):
+    assert various.header.also_differs["train.lr"] == ["0.003", "0.01"]
+
+
+def test_without_a_config_a_row_is_named_by_the_facts_of_its_results(tmp_path):
+    run = write_run(tmp_path, facts={"attention": {"name": "mha", "window": 16}})
+    (run / "config.yaml").unlink()
+    assert list(rows_of(compared(tmp_path))) == ["rope window=16"]
+
+
+def test_rows_that_differ_in_the_optimizer_are_named_by_it(tmp_path):
+    write_run(tmp_path, config={"optim": {"name": "adamw", "beta1": 0.9}})
+    write_run(tmp_path, config={"optim": {"name": "muon", "beta1": 0.95}})
+    assert list(rows_of(compared(tmp_path))) == ["rope adamw", "rope muon"]
+
+
+def test_runs_of_other_code_are_other_rows(tmp_path):
+    for seed, code in ((0, "aa"), (1, "aa"), (1, "bb")):
+        write_run(tmp_path, "mine", seed=seed, name=f"s{seed}-{code}", facts={"code": code})
+    write_run(tmp_path, "mine", seed=2, name="without-code")
+    comparison = compared(tmp_path)
+    seeds = {row.label.partition(" [")[0]: row.seeds for row in comparison.rows}
+    assert seeds == {"mine code=aa": (0, 1), "mine code=bb": (1,), "mine code=unknown": (2,)}
+    assert comparison.header.also_differs == {}
+
+
+@pytest.fixture
+def two_sizes(tmp_path):
+    """Two seeds of one size that finished, and one run of a larger size that diverged."""
+    for seed in (0, 1):
+        write_run(tmp_path, "rope", seed=seed)
+    write_run(tmp_path, "rope", seed=1, status="diverged", results=False, config=SMALL)
+    return tmp_path
+
+
+def test_a_run_of_another_size_is_another_row(two_sizes):
+    rows = compared(two_sizes).rows
+    assert [row.cells[0].note for row in rows] == [None, "diverged"]
+    assert rows[1].label.startswith("rope [rope-nano")
+
+
+def test_a_diverged_run_of_a_rows_own_size_belongs_to_it(two_sizes):
+    write_run(two_sizes, "rope", seed=4, status="diverged", results=False)
+    assert rows_of(compared(two_sizes))["rope"].cells[-1].note == "1 of 3 diverged"

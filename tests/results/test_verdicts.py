@@ -1,0 +1,47 @@
+"""The word for a change, at the borders between words."""
+
+import pytest
+
+from posenc.results.statistics.intervals import Estimate
+from posenc.results.statistics.verdicts import COLLAPSED, MORE_DOCUMENTS, MORE_SEEDS, SAME, verdict
+
+NEAR = 1e-6
+
+
+def estimate(value, half):
+    """Return an estimate whose 95% interval has this half-width, all of it from documents."""
+    t_of_40_degrees = 2.0210753903
+    return Estimate(value, 0.0, (half / t_of_40_degrees) ** 2, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "word"),
+    [
+        (0.0, SAME - NEAR, "same"),
+        (0.0, SAME + NEAR, MORE_DOCUMENTS),
+        (-SAME / 2, SAME / 2 + NEAR, MORE_DOCUMENTS),
+        (0.05, 0.05 - SAME - NEAR, "worse"),
+        (0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
+        (-0.05, 0.05 - SAME - NEAR, "better"),
+        (-0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
+        (0.6, 0.6 - COLLAPSED - NEAR, "collapsed"),
+        (0.6, 0.6 - COLLAPSED + NEAR, "worse"),
+        (-0.6, 0.01, "better"),
+    ],
+)
+def test_the_word_follows_the_interval(value, half, word):
+    assert verdict(estimate(value, half)) == word
+
+
+@pytest.mark.parametrize(
+    ("unclear", "word"),
+    [
+        # Student's t of 2 degrees of freedom makes the smaller error of the seeds the wider interval.
+        pytest.param(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 2), MORE_SEEDS, id="three seeds"),
+        pytest.param(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 8), MORE_DOCUMENTS, id="nine seeds"),
+        pytest.param(Estimate(0.0, 0.0, 0.02**2, 39.0), MORE_DOCUMENTS, id="one seed"),
+        pytest.param(Estimate(5.0, 0.01**2, None, 7.0, 2), MORE_DOCUMENTS, id="too few documents"),
+    ],
+)
+def test_unclear_says_what_would_narrow_the_interval(unclear, word):
+    assert verdict(unclear) == word
