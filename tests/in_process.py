@@ -57,16 +57,22 @@ def exit_code_of(*arguments):
     return 0
 
 
-def called_in(folder, cache, *arguments):
-    """Call `posenc ARGUMENTS` in this process and in a folder, for fixtures that several tests share."""
+@contextmanager
+def working_in(folder, cache):
+    """Enter a folder, as the fixture `working_folder` does, for fixtures that several tests share."""
     import torch
 
-    out = io.StringIO()
-    err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("POSENC_CACHE", str(cache))
         patch.setattr(torch, "set_num_threads", lambda _: None)
-        with redirect_stdout(out), redirect_stderr(err):
-            code = exit_code_of(*arguments)
+        yield
+
+
+def called_in(folder, cache, *arguments):
+    """Call `posenc ARGUMENTS` in this process and in a folder, for fixtures that several tests share."""
+    out = io.StringIO()
+    err = io.StringIO()
+    with working_in(folder, cache), redirect_stdout(out), redirect_stderr(err):
+        code = exit_code_of(*arguments)
     return tiny.Result(code, out.getvalue(), err.getvalue())

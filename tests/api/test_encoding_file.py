@@ -1,67 +1,152 @@
 """`encoding=./mine.py`: an encoding straight from its file."""
 
+import shutil
+
 import pytest
 import tiny
+from fake_runs import only_run
+from in_process import working_in
 
 import posenc as px
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.encodings.registry import sources_of
 
+TEXT = "some text"
+
+
+def write_encoding(folder):
+    """Write a class with a parameter, whose default is in a YAML beside it."""
+    (folder / "mine.py").write_text(tiny.PLUGIN)
+    (folder / "mine.yaml").write_text("strength: 1.5\n")
+
 
 @pytest.fixture
 def mine(working_folder):
-    """A class with a parameter, whose default is in a YAML beside it."""
-    (working_folder / "mine.py").write_text(tiny.PLUGIN)
-    (working_folder / "mine.yaml").write_text("strength: 1.5\n")
+    """The path of a file with an encoding."""
+    write_encoding(working_folder)
     return working_folder / "mine.py"
 
 
-def jobs(*words):
-    composed = compose_jobs("train", parse(list(words))).jobs
-    return [(one.settings.encoding.plain(), one.settings.plugins) for one in composed]
+def composed(*overrides):
+    """Return the settings of the encoding and the plug-ins of each job."""
+    jobs = compose_jobs("train", parse(list(overrides))).jobs
+    return [(job.settings.encoding.plain(), job.settings.plugins) for job in jobs]
 
 
-def test_ways_to_say_it(mine):
-    usual = {"name": "mine", "strength": 1.5}
-    for said in ("./mine.py", "mine.py", str(mine), "mine.py:Mine", "'./mine.py:Mine'"):
-        file = said.strip("'").removesuffix(":Mine")
-        assert jobs(f"encoding={said}") == [(usual, [file])]
-    (changed,) = jobs("encoding=./mine.py", "encoding.strength=2", "plugins=[other]")
-    assert changed == ({**usual, "strength": 2}, ["other", "./mine.py"])
-    swept = jobs("-m", "encoding=rope,./mine.py:Mine", "seed=0,1")
-    assert [(one["name"], files) for one, files in swept] == [("rope", [])] * 2 + [
-        ("mine", ["./mine.py"])
-    ] * 2
-    mine.write_text(tiny.PLUGIN.replace("*, strength", "strength"))  # parameters need no star
-    assert jobs("encoding=./mine.py", "encoding.strength=2")[0][0] == {"name": "mine", "strength": 2}
+# --- Ways to name a file
+@pytest.mark.parametrize(
+    ("value", "file"),
+    [
+        ("./mine.py", "./mine.py"),
+        ("mine.py", "mine.py"),
+        ("mine.py:Mine", "mine.py"),
+        ("'./mine.py:Mine'", "./mine.py"),
+    ],
+)
+def test_a_file_is_an_encoding_and_its_plug_in(mine, value, file):
+    assert composed(f"encoding={value}") == [({"name": "mine", "strength": 1.5}, [file])]
 
 
-def test_files_that_are_refused(mine, working_folder):
-    two = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
-    for name, text in {"two": two, "none": "x = 1\n", "broken": "def\n"}.items():
-        (working_folder / f"{name}.py").write_text(text)
-    for words, says in (
-        (["encoding=./mina.py"], r"encoding=./mina.py: there is no such file"),
-        (["encoding=./mine.py:Min"], r"(?s)has no such encoding.*did you mean: .*Mine"),
-        (["encoding=./two.py"], r"(?s)several encodings.*two.py:Mine"),
-        (["encoding=./none.py"], r"defines no encoding"),
-        (["encoding=./broken.py"], r"cannot be imported \(SyntaxError"),
-        (["encoding=./mine.py", "encoding.strenght=1"], r"did you mean: encoding.strength"),
-    ):
-        with pytest.raises(px.UserError, match=says):
-            px.train(**dict(word.split("=") for word in words))
+def test_a_file_is_named_by_its_whole_path_too(mine):
+    assert composed(f"encoding={mine}") == [({"name": "mine", "strength": 1.5}, [str(mine)])]
 
 
-def test_it_is_trained_and_read_with_its_file_alone(mine, corpus):
-    run = px.train(encoding="./mine.py", **tiny.keywords(corpus))
-    assert run.config["encoding"] == {"name": "mine", "strength": 1.5} and run.nll("some text").shape == (8,)
-    assert px.load(run.path, plugins=["./mine.py"]).nll("some text").tolist() == run.nll("some text").tolist()
+def test_parameters_and_other_plug_ins_are_set_beside_a_file(mine):
+    jobs = composed("encoding=./mine.py", "encoding.strength=2", "plugins=[other]")
+    assert jobs == [({"name": "mine", "strength": 2}, ["other", "./mine.py"])]
+
+
+def test_a_file_is_a_value_of_a_sweep(mine):
+    jobs = composed("-m", "encoding=rope,./mine.py:Mine", "seed=0,1")
+    names = [(encoding["name"], plugins) for encoding, plugins in jobs]
+    assert names == [("rope", []), ("rope", []), ("mine", ["./mine.py"]), ("mine", ["./mine.py"])]
+
+
+def test_parameters_in_a_file_need_no_star(mine):
+    mine.write_text(tiny.PLUGIN.replace("*, strength", "strength"))
+    ((encoding, _),) = composed("encoding=./mine.py", "encoding.strength=2")
+    assert encoding == {"name": "mine", "strength": 2}
+
+
+# --- Files that are refused
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoding": "./mina.py"}, r"encoding=./mina.py: there is no such file"),
+        ({"encoding": "./mine.py:Min"}, r"(?s)has no such encoding.*did you mean: .*Mine"),
+        ({"encoding": "./mine.py", "encoding.strenght": "1"}, r"did you mean: encoding.strength"),
+    ],
+    ids=["no file", "no class", "no parameter"],
+)
+def test_a_wrong_name_is_refused_with_the_nearest(settings, message):
+    with pytest.raises(px.UserError, match=message):
+        px.train(**settings)
+
+
+TWO_ENCODINGS = tiny.PLUGIN + tiny.PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(TWO_ENCODINGS, r"(?s)several encodings.*file.py:Mine", id="several"),
+        pytest.param("x = 1\n", r"defines no encoding", id="none"),
+        pytest.param("def\n", r"cannot be imported \(SyntaxError", id="broken"),
+    ],
+)
+def test_a_file_without_one_encoding_is_refused(working_folder, text, message):
+    (working_folder / "file.py").write_text(text)
+    with pytest.raises(px.UserError, match=message):
+        px.train(encoding="./file.py")
+
+
+# --- A run that was trained with a file
+@pytest.fixture(scope="module")
+def trained_folder(tmp_path_factory, corpus, shared_cache):
+    """A working folder with the file and the run that was trained with it; never changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_encoding(folder)
+    with working_in(folder, shared_cache):
+        px.train(encoding="./mine.py", **tiny.keywords(corpus))
+    return folder
+
+
+@pytest.fixture
+def run(trained_folder, working_folder):
+    """A copy of that run, read with its file."""
+    shutil.copytree(trained_folder, working_folder, dirs_exist_ok=True)
+    return px.load(only_run(working_folder / "runs"), plugins=["./mine.py"])
+
+
+def test_a_file_is_trained(run):
+    assert run.config["encoding"] == {"name": "mine", "strength": 1.5}
+    assert run.nll(TEXT).shape == (8,)
+
+
+def test_a_run_is_compared_without_its_file(run, working_folder):
+    (working_folder / "mine.py").unlink()
+    (table,) = run.runs().compare().tables
+    assert [row.label for row in table.rows] == ["mine"]
+
+
+def test_a_run_is_read_with_its_file_and_not_without(run):
+    """Code of a run directory is executed for those alone who say that they trust it."""
+    assert px.load(run.path, plugins=["./mine.py"]).nll(TEXT).tolist() == run.nll(TEXT).tolist()
     with pytest.raises(px.UserError, match=r"(?s)no such encoding.*plugins=\[./mine.py\]: if you trust"):
-        px.load(run.path).nll("some text")
-    assert [row.label for row in run.runs().compare().tables[0].rows] == ["mine"]  # needs no code
-    before = sources_of(run.config["encoding"], ["./mine.py"])
-    mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
-    assert sources_of(run.config["encoding"], ["./mine.py"]) != before
+        px.load(run.path).nll(TEXT)
+
+
+def test_a_run_is_not_read_with_another_text_of_its_file(run, working_folder):
+    (working_folder / "mine.py").write_text(tiny.PLUGIN.replace("log1p", "sqrt"))
     with pytest.raises(px.UserError, match="trained by other code"):
-        px.load(run.path, plugins=["./mine.py"]).nll("some text")
+        px.load(run.path, plugins=["./mine.py"]).nll(TEXT)
+
+
+def test_a_file_that_changed_is_read_again(mine):
+    """In a notebook the next call has the new text."""
+    settings = {"name": "mine", "strength": 1.5}
+    before = sources_of(settings, ["./mine.py"])
+    mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))
+    assert sources_of(settings, ["./mine.py"]) != before

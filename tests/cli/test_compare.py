@@ -3,113 +3,211 @@
 import csv
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from fake_runs import T, recall_records, record, write_run
 
 
-@pytest.fixture
-def sweep(working_folder):
-    """Three encodings, two seeds, and one run that failed, below runs/."""
+@pytest.fixture(scope="module")
+def stored_runs(tmp_path_factory):
+    """Three encodings with two seeds, and one run that failed; never changed."""
+    root = tmp_path_factory.mktemp("compare") / "runs"
     for name, far in {"alibi": 1.3, "rope": 3.0, "nope": 2.5}.items():
         for seed in (0, 1):
-            records = [record(T, 1.3 + 0.01 * seed), record(8 * T, far + 0.01 * seed)]
-            records.append(record(T, 1.3, protocol="sliding", stride=16))
-            write_run(working_folder / "runs", name, seed=seed, records=records)
-    write_run(working_folder / "runs", "shaw", status="failed", reason="[red]no memory", results=False)
-    return working_folder / "runs"
+            at_t = record(T, 1.3 + 0.01 * seed)
+            at_8t = record(8 * T, far + 0.01 * seed)
+            sliding = record(T, 1.3, protocol="sliding", stride=16)
+            write_run(root, name, seed=seed, records=[at_t, at_8t, sliding])
+    write_run(root, "shaw", status="failed", reason="[red]no memory", results=False)
+    return root
 
 
-def document(posenc, *options):
-    result = posenc("compare", "--format", "json", *options)
+@pytest.fixture
+def compare(posenc, working_folder, stored_runs):
+    """Return a function that calls `posenc compare` above a folder of those runs."""
+    shutil.copytree(stored_runs, working_folder / "runs")
+    return lambda *options: posenc("compare", *options)
+
+
+def json_of(result):
     assert result.code == 0, result.err
     return json.loads(result.out)
 
 
-def test_every_format_holds_the_same_numbers(posenc, sweep):
-    finished = ("compare", "--where", "status=finished")
-    outputs = {f: posenc(*finished, "--format", f) for f in ("table", "markdown", "csv", "latex", "json")}
-    assert all(result.code == 0 and result.err == "" for result in outputs.values())
-    assert {row["label"] for row in json.loads(outputs["json"].out)["rows"]} == {"rope", "alibi", "nope"}
-    assert outputs["csv"].out.count("\n") == 7 and "| rope" in outputs["markdown"].out
-    for format in ("table", "markdown", "latex"):
-        assert "1.305" in outputs[format].out and "1.700" in outputs[format].out
-    assert posenc(*finished).out == outputs["table"].out
-    assert posenc(*finished, "runs", "--format", "json").out == outputs["json"].out
+# --- Formats
+FINISHED = ("--where", "status=finished")
 
 
-def test_metric_protocol_and_how_much_is_shown(posenc, sweep):
-    assert "bits/byte" in posenc("compare", "--metric", "bpb").out
-    assert "perplexity" in posenc("compare", "--metric", "ppl").out
-    assert posenc("compare", "--protocol", "sliding").out.startswith("sliding, stride 16 | ")
-    every = posenc("compare", "--protocol", "all").out
-    assert every.count("encoding  ") == 2 and "\nsliding, stride 16\n" in every
-    assert "verdict\n" in posenc("compare", "--full").out
-    rules = posenc("compare", "nowhere", "--explain")
-    assert rules.code == 0 and "the crop line" in rules.out
+@pytest.mark.parametrize("output_format", ["table", "markdown", "latex"])
+def test_every_format_for_readers_has_the_losses(compare, output_format):
+    result = compare(*FINISHED, "--format", output_format)
+    assert result.code == 0
+    assert result.err == ""
+    assert "1.305" in result.out  # at T
+    assert "1.700" in result.out  # the change of rope at 8T
 
 
-def test_recall_is_a_protocol_with_a_level(posenc, working_folder):
-    found = {8: 100, 32: 100, 56: 70, 112: 60}
-    write_run(working_folder / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)])
-    assert "recall: 90% within T, 60% at 2x" in posenc("compare", "--columns", "1x,2x").out
-    for level, learned in (("90", True), ("90.5", False)):
-        shown = document(posenc, "--protocol", "recall", "--recall-level", level)
-        assert shown["recall"]["level"] == float(level)
-        assert shown["rows"][0]["recall"]["learned"] is learned is ("Did not learn" not in shown["summary"])
-    lines = csv.DictReader(posenc("compare", "--format", "csv").out.splitlines())
-    (far,) = [x for x in lines if (x["protocol"], x["multiple"], x["distance"]) == ("recall", "2.0", "112")]
-    assert (far["recall"], far["pairs"], far["windows"]) == ("0.6", "4", "100")
+def test_json_has_the_rows(compare):
+    rows = json_of(compare(*FINISHED, "--format", "json"))["rows"]
+    assert {row["label"] for row in rows} == {"rope", "alibi", "nope"}
 
 
-def test_choices_together_and_a_failed_run(posenc, sweep):
-    options = ["--where", "seed=0", "--where", "encoding!=shaw", "--columns", "8x", "--sort", "-8x"]
-    found = document(posenc, *options, "--rows", "rope,alibi", "--baseline", "alibi")
-    assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
-    assert [column["multiple"] for column in found["columns"]] == [8]
-    assert found["header"]["baseline"] == "alibi" and found["header"]["seeds"] == [0]
-    assert found["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
-    result = posenc("compare")  # a failed run is a row and a line
-    assert "shaw" in result.out and "[red]no memory" in posenc("compare", "--full").out
-    assert "[red]no memory" in result.err and "log.txt" in result.err
+def test_csv_has_a_line_for_each_cell(compare):
+    lines = compare(*FINISHED, "--format", "csv").out.splitlines()
+    assert len(lines) == 1 + 3 * 2
 
 
-def test_pictures_and_pages_are_written_beside_the_table(posenc, sweep):
-    result = posenc("compare", "--plot", "loss.svg", "--html", "page.html")
-    assert result.code == 0 and "alibi" in result.out
-    assert "wrote loss.svg" in result.err and "wrote page.html" in result.err
-    assert "<svg" in Path("loss.svg").read_text() and "alibi" in Path("page.html").read_text()
+def test_markdown_has_a_line_for_each_row(compare):
+    assert "| rope" in compare(*FINISHED, "--format", "markdown").out
+
+
+def test_the_usual_format_is_the_table(compare):
+    assert compare(*FINISHED).out == compare(*FINISHED, "--format", "table").out
+
+
+def test_the_usual_folder_is_runs(compare):
+    in_json = (*FINISHED, "--format", "json")
+    assert compare(*in_json).out == compare(*in_json, "runs").out
+
+
+# --- What is shown
+@pytest.mark.parametrize(("metric", "text"), [("bpb", "bits/byte"), ("ppl", "perplexity")])
+def test_the_metric_is_chosen(compare, metric, text):
+    assert text in compare("--metric", metric).out
+
+
+def test_the_protocol_is_chosen(compare):
+    assert compare("--protocol", "sliding").out.startswith("sliding, stride 16 | ")
+
+
+def test_all_protocols_have_a_table_each(compare):
+    text = compare("--protocol", "all").out
+    assert text.count("encoding  ") == 2
+    assert "\nsliding, stride 16\n" in text
+
+
+def test_a_full_table_has_verdicts(compare):
+    assert "verdict\n" in compare("--full").out
+
+
+def test_the_rules_are_explained_without_any_run(posenc, working_folder):
+    result = posenc("compare", "nowhere", "--explain")
+    assert result.code == 0
+    assert "the crop line" in result.out
+
+
+def test_choices_apply_together(compare):
+    conditions = ["--where", "seed=0", "--where", "encoding!=shaw"]
+    choices = ["--columns", "8x", "--sort", "-8x", "--rows", "rope,alibi", "--baseline", "alibi"]
+    table = json_of(compare("--format", "json", *conditions, *choices))
+    assert [row["label"] for row in table["rows"]] == ["rope", "alibi"]
+    assert [column["multiple"] for column in table["columns"]] == [8]
+    assert table["header"]["baseline"] == "alibi"
+    assert table["header"]["seeds"] == [0]
+    assert table["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
+
+
+def test_a_failed_run_is_a_row_and_a_line(compare):
+    result = compare()
+    assert "shaw" in result.out
+    assert "[red]no memory" in result.err
+    assert "log.txt" in result.err
+
+
+def test_a_full_table_has_the_reason_of_a_failed_run(compare):
+    assert "[red]no memory" in compare("--full").out
+
+
+# --- Recall
+@pytest.fixture
+def compare_recall(posenc, working_folder):
+    """Return a function that calls `posenc compare` on a run that finds 90% within T and 60% at 2T."""
+    recall = recall_records({8: 100, 32: 100, 56: 70, 112: 60})
+    write_run(working_folder / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall])
+    return lambda *options: posenc("compare", *options)
+
+
+def test_recall_is_a_line_beside_the_losses(compare_recall):
+    assert "recall: 90% within T, 60% at 2x" in compare_recall("--columns", "1x,2x").out
+
+
+@pytest.mark.parametrize(("level", "learned"), [("90", True), ("90.5", False)])
+def test_the_level_of_recall_decides_what_a_row_learned(compare_recall, level, learned):
+    table = json_of(compare_recall("--format", "json", "--protocol", "recall", "--recall-level", level))
+    assert table["recall"]["level"] == float(level)
+    assert table["rows"][0]["recall"]["learned"] is learned
+    assert ("Did not learn" in table["summary"]) is not learned
+
+
+def test_csv_has_a_line_for_each_distance_of_recall(compare_recall):
+    lines = csv.DictReader(compare_recall("--format", "csv").out.splitlines())
+    recall = {(line["multiple"], line["distance"]): line for line in lines if line["protocol"] == "recall"}
+    far = recall["2.0", "112"]
+    assert far["recall"] == "0.6"
+    assert far["pairs"] == "4"
+    assert far["windows"] == "100"
+
+
+# --- Pictures and pages
+def test_a_picture_is_written_beside_the_table(compare):
+    result = compare("--plot", "loss.svg")
+    assert result.code == 0
+    assert "alibi" in result.out
+    assert "wrote loss.svg" in result.err
+    assert "<svg" in Path("loss.svg").read_text()
+
+
+def test_a_page_is_written_beside_the_table(compare):
+    result = compare("--html", "page.html")
+    assert result.code == 0
+    assert "wrote page.html" in result.err
+    assert "alibi" in Path("page.html").read_text()
+
+
+def test_what_is_no_regular_file_is_not_replaced(compare):
     Path("null.html").symlink_to("/dev/null")
-    refused = posenc("compare", "--html", "null.html")
-    assert refused.code == 2 and "not a regular file" in refused.err and Path("/dev/null").is_char_device()
+    result = compare("--html", "null.html")
+    assert result.code == 2
+    assert "not a regular file" in result.err
+    assert Path("/dev/null").is_char_device()
 
 
+# --- Wrong choices
 @pytest.mark.parametrize(
-    "case",
+    ("options", "messages"),
     [
-        *((f"--sort={order}", "cannot sort by this") for order in ("loss", "3x", "", "8y", "change@3x")),
-        ("--columns 512", "multiples of T, not tokens"),
-        ("--metric nat", "nats, bpb, ppl"),
-        ("--where encoding=roep", "--where encoding=roep", "did you mean: rope"),
-        ("--rows rope --baseline alibi", "--baseline=alibi", "among those shown"),
-        ("--columns 3x", "--columns=3x", "allowed: 1x, 8x"),
-        ("--baseline alibi --metric ppl", "--baseline", "perplexities"),
-        ("encoding=rope", "--where encoding=rope"),
-        ("--format tex", "--format=tex", "latex"),
-        ("--protocol slidin", "--protocol=slidin", "eval.protocols=["),
-        ("--length 16x", "No such option: --length"),
-        ("--recall-level 200", "--recall-level=200.0", "allowed: 0 to 100"),
-        ("--html notes.md", "--html=notes.md", "allowed: .html"),
-        ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
-        *((f"--against alibi-table2 {option}", f"does not read {option.split()[0]}\n")
-          for option in ("--baseline rope", "--full", "--allow-mixed", "--plot a.png", "--html a.html")),
+        ("--sort=loss", ["cannot sort by this"]),
+        ("--sort=3x", ["cannot sort by this"]),
+        ("--sort=", ["cannot sort by this"]),
+        ("--sort=8y", ["cannot sort by this"]),
+        ("--sort=change@3x", ["cannot sort by this"]),
+        ("--columns 512", ["multiples of T, not tokens"]),
+        ("--metric nat", ["nats, bpb, ppl"]),
+        ("--where encoding=roep", ["--where encoding=roep", "did you mean: rope"]),
+        ("--rows rope --baseline alibi", ["--baseline=alibi", "among those shown"]),
+        ("--columns 3x", ["--columns=3x", "allowed: 1x, 8x"]),
+        ("--baseline alibi --metric ppl", ["--baseline", "perplexities"]),
+        ("encoding=rope", ["--where encoding=rope"]),
+        ("--format tex", ["--format=tex", "latex"]),
+        ("--protocol slidin", ["--protocol=slidin", "eval.protocols=["]),
+        ("--length 16x", ["No such option: --length"]),
+        ("--recall-level 200", ["--recall-level=200.0", "allowed: 0 to 100"]),
+        ("--html notes.md", ["--html=notes.md", "allowed: .html"]),
+        ("--plot-kind heatmap", ["--plot-kind=heatmap", "--plot FILE"]),
+        ("--against alibi-table2 --baseline rope", ["does not read --baseline\n"]),
+        ("--against alibi-table2 --full", ["does not read --full\n"]),
+        ("--against alibi-table2 --allow-mixed", ["does not read --allow-mixed\n"]),
+        ("--against alibi-table2 --plot a.png", ["does not read --plot\n"]),
+        ("--against alibi-table2 --html a.html", ["does not read --html\n"]),
     ],
-    ids=lambda case: case[0][:40],
-)  # fmt: skip
-def test_wrong_choices_are_exit_2_and_write_nothing(posenc, sweep, case):
-    before = sorted(Path().rglob("*"))
-    result = posenc("compare", *shlex.split(case[0]))
-    assert (result.code, result.out) == (2, ""), result
-    assert all(word in result.err for word in case[1:]), result.err
-    assert sorted(Path().rglob("*")) == before
+)
+def test_wrong_choices_are_exit_2_and_write_nothing(compare, options, messages):
+    paths = sorted(Path().rglob("*"))
+    result = compare(*shlex.split(options))
+    assert result.code == 2, result
+    assert result.out == ""
+    for message in messages:
+        assert message in result.err
+    assert sorted(Path().rglob("*")) == paths

@@ -11,77 +11,143 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 
-NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
-
 
 def settings_of(*words, command="train"):
     return [job.settings for job in compose_jobs(command, parse(list(words))).jobs]
 
 
-@pytest.mark.parametrize(
-    "path", ["my runs", "läufe/ö", "~/x", "a (1)", "it's", "a=b", "1e3", "null/x", "[1] {2}", "ends in \\"]
-)
-def test_a_path_is_what_was_written(path):
-    quoted = path.replace("\\", "\\\\").replace("'", "\\'")
-    words = {f"{key}={path}": path for key in ("runs_dir", "run", "data.paths")}
-    words |= {f"data.paths=[{path},b ü.txt]": [path, "b ü.txt"], f"runs_dir='{quoted}'": path}
-    for written, want in words.items():
-        (override,) = parse([written]).overrides
-        assert OverridesParser.create().parse_override(override).value() == want
+# --- What Hydra reads of a path
+PATHS = ["my runs", "läufe/ö", "~/x", "a (1)", "it's", "a=b", "1e3", "null/x", "[1] {2}", "ends in \\"]
 
 
-def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(working_folder):
-    assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~/ö")] == ["a b", "~/ö"]
+def value_of(override):
+    """Return the value that Hydra reads of an override as posenc hands it on."""
+    (handed_on,) = parse([override]).overrides
+    return OverridesParser.create().parse_override(handed_on).value()
+
+
+@pytest.mark.parametrize("key", ["runs_dir", "run", "data.paths"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_what_was_written(path, key):
+    assert value_of(f"{key}={path}") == path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_in_a_list_is_what_was_written(path):
+    assert value_of(f"data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_in_quotes_is_what_is_inside(path):
+    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    assert value_of(f"runs_dir='{escaped}'") == path
+
+
+# --- Commas and interpolations
+def test_commas_separate_the_values_of_a_sweep(working_folder):
+    jobs = settings_of("-m", "runs_dir=a b,~/ö")
+    assert [settings.runs_dir for settings in jobs] == ["a b", "~/ö"]
+
+
+def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(working_folder):
     (working_folder / "a b,~").mkdir()
-    assert [one.runs_dir for one in settings_of("-m", "runs_dir=a b,~")] == ["a b,~"]
-    assert settings_of("runs_dir=${experiment_name}/x")[0].runs_dir == "default/x"
+    jobs = settings_of("-m", "runs_dir=a b,~")
+    assert [settings.runs_dir for settings in jobs] == ["a b,~"]
 
 
-def test_runs_lie_where_the_path_says(train, posenc, working_folder, corpus, monkeypatch):
+def test_a_path_may_name_another_setting(working_folder):
+    (settings,) = settings_of("runs_dir=${experiment_name}/x")
+    assert settings.runs_dir == "default/x"
+
+
+# --- Commands
+@pytest.fixture
+def home(working_folder, monkeypatch):
+    """The working folder, which is `~` too."""
     monkeypatch.setenv("HOME", str(working_folder))
-    shutil.copytree(corpus, working_folder / "ein Text (ü)")
+    return working_folder
+
+
+def test_runs_and_texts_lie_where_the_path_says(train, posenc, home, corpus):
+    shutil.copytree(corpus, home / "ein Text (ü)")
     result = train("data.paths=~/ein Text (ü)", "runs_dir=~/mehrere Läufe", "eval.lengths=[1x]")
     assert result.code == 0, result.err
-    run = only_run(working_folder / "mehrere Läufe")
-    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["paths"] == str(
-        working_folder / "ein Text (ü)"
-    )
+    run = only_run(home / "mehrere Läufe")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"]["paths"] == str(home / "ein Text (ü)")
     assert posenc("eval", f"run=~/mehrere Läufe/default/{run.name}", "eval.lengths=[1x,2x]").code == 0
-    (working_folder / "mein conf").mkdir()
+
+
+def test_a_folder_of_yaml_lies_where_the_path_says(posenc, home):
+    (home / "mein conf").mkdir()
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
+
+
+# --- Runs of a folder
+PLUS = "a+rope-s0"
+BRACKETS = "b [odd], it's"
+EQUALS = "c=d e"
 
 
 @pytest.fixture
 def runs(run_copy, working_folder):
     """A folder with three copies of a run under unusual names, one of them deeper."""
     folder = working_folder / "several"
-    for name, where in zip(NAMES, (folder, folder / "deeper", folder), strict=True):
-        shutil.copytree(run_copy, where / name)
+    shutil.copytree(run_copy, folder / PLUS)
+    shutil.copytree(run_copy, folder / "deeper" / BRACKETS)
+    shutil.copytree(run_copy, folder / EQUALS)
     return folder
 
 
 def runs_of(*words):
+    """Return the run of each job of an evaluation."""
     return [settings.run for settings in settings_of("-m", *words, command="eval")]
 
 
-def test_a_folder_stands_for_every_run_below_it_and_a_glob_for_what_it_matches(runs, monkeypatch):
-    every = [str(runs / NAMES[0]), str(runs / NAMES[2]), str(runs / "deeper" / NAMES[1])]
-    assert runs_of(f"run={runs}") == every
-    assert runs_of(f"run={runs}/deeper,{runs / NAMES[0]},{runs}") == [every[2], every[0], every[1]]
+def test_a_folder_stands_for_every_run_below_it(runs):
+    paths = [str(runs / PLUS), str(runs / EQUALS), str(runs / "deeper" / BRACKETS)]
+    assert runs_of(f"run={runs}") == paths
+
+
+def test_a_run_that_is_named_several_times_is_measured_once(runs):
+    paths = [str(runs / "deeper" / BRACKETS), str(runs / PLUS), str(runs / EQUALS)]
+    assert runs_of(f"run={runs}/deeper,{runs / PLUS},{runs}") == paths
+
+
+def test_every_run_of_a_folder_is_combined_with_other_values(runs):
     assert len(runs_of(f"run={runs}", "extend=pi,ntk")) == 6
+
+
+def test_a_glob_stands_for_what_it_matches(runs, monkeypatch):
     monkeypatch.chdir(runs)
-    assert runs_of("run=a*") == [NAMES[0]]
-    assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]
+    assert runs_of("run=a*") == [PLUS]
+    assert runs_of("run='[abc][+=]*'") == [PLUS, EQUALS]
 
 
-def test_what_has_nothing_to_measure_is_named(runs, capsys):
-    shutil.rmtree(runs / NAMES[0] / "checkpoints")
-    (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')
-    assert runs_of(f"run={runs}") == [str(runs / "deeper" / NAMES[1])]
-    told = capsys.readouterr().err
-    assert f"{runs / NAMES[2]}: left out: interrupted" in told
-    assert f"{runs / NAMES[0]}: left out: no checkpoint" in told
+@pytest.fixture
+def unfinished(runs):
+    """That folder, in which one run has no checkpoint and another was interrupted."""
+    shutil.rmtree(runs / PLUS / "checkpoints")
+    (runs / EQUALS / "status.json").write_text('{"status": "interrupted"}')
+    return runs
+
+
+def test_a_run_that_has_nothing_to_measure_is_left_out(unfinished):
+    assert runs_of(f"run={unfinished}") == [str(unfinished / "deeper" / BRACKETS)]
+
+
+def test_a_run_that_is_left_out_is_named_with_its_reason(unfinished, capsys):
+    runs_of(f"run={unfinished}")
+    message = capsys.readouterr().err
+    assert f"{unfinished / EQUALS}: left out: interrupted" in message
+    assert f"{unfinished / PLUS}: left out: no checkpoint" in message
+
+
+def test_a_folder_without_runs_is_refused(runs):
     with pytest.raises(UserError, match="no trained run below it"):
-        runs_of(f"run={runs / NAMES[0]}/records,{runs}")
+        runs_of(f"run={runs / PLUS}/records,{runs}")
+
+
+def test_a_glob_that_matches_nothing_is_refused(runs):
     with pytest.raises(UserError, match="nothing is there"):
         runs_of(f"run={runs}/z*")

@@ -24,118 +24,270 @@ from posenc.encodings.positions.pose import PoSE
 from posenc.encodings.positions.randomized import Randomized
 
 T = 8
-SHAPE = Shape(16, 2, 8, 2, T)
 CONTIGUOUS = {"name": "contiguous"}
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
 POSE = {"name": "pose", "max": None, "chunks": 2}
-CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
+CREAM_SETTINGS = {"name": "cream", "max": None, "sigma": 3.0}
 
 
-def built(own, positions=CONTIGUOUS, window=None, scale="none"):
+def shape_of(train_length):
+    return Shape(d_model=16, n_heads=2, head_dim=8, n_layers=2, train_length=train_length)
+
+
+def built(encoding, positions=CONTIGUOUS, window=None, scale="none"):
     attention = {"window": window, "scale": scale}
-    return build_options(own.shape, own, positions=positions, attention=attention)
+    return build_options(encoding.shape, encoding, positions=positions, attention=attention)
 
 
-# class, parameters -> first and last positions of T = 8 below 9, gaps of a window at most
-STILL, MOVED = {0}, {0, 1}
-DRAWN = [
-    (Randomized, {"dense": False}, MOVED, {7, 8}, T - 1),
-    (Randomized, {"dense": True}, MOVED, {7, 8}, T - 1),
-    (Offset, {}, MOVED, {7, 8}, 0),
-    (PoSE, {"chunks": 1}, STILL, {7}, 0),
-    (PoSE, {"chunks": 2}, STILL, {7, 8}, 1),
-    (PoSE, {"chunks": T}, STILL, {7, 8}, T - 1),
-]
+def draw(option, length, *, training, seed):
+    return option.positions(length, training, generator_for(seed, "test"))
 
 
-@pytest.mark.parametrize("cls, params, starts, ends, gaps", DRAWN, ids=str)
-def test_drawn_positions(cls, params, starts, ends, gaps):
-    option, found, cuts = cls(SHAPE, max=9, **params), [], set()
-    for seed in range(400):
-        pos = option.positions(T, True, generator_for(seed, "test"))
-        assert pos.dtype == torch.int64 and pos.shape == (T,) and (pos.diff() >= 1).all()
-        later = (pos.diff() > 1).nonzero().flatten().tolist()
-        assert len(later) <= gaps
-        cuts.update(later)
-        found.append((int(pos[0]), int(pos[-1])))
-        evaluated = option.positions(T, False, generator_for(seed, "test"))
-        redrawn = cls is Randomized and not option.dense
-        assert torch.equal(evaluated, pos if redrawn else torch.arange(T))
-    assert ({first for first, _ in found}, {last for _, last in found}) == (starts, ends)
-    assert cuts == (set(range(T - 1)) if gaps else set())  # anywhere
-    assert option.prefix_stable != redrawn  # a longer window draws others
+def gaps_of(positions):
+    """Return the indices after which positions are left out."""
+    return (positions.diff() > 1).nonzero().flatten().tolist()
+
+
+# --- Positions of T = 8 tokens drawn below 9
+RANDOMLY = pytest.param(Randomized, {"dense": False}, id="randomized")
+DENSELY = pytest.param(Randomized, {"dense": True}, id="randomized, dense")
+MOVED = pytest.param(Offset, {}, id="offset")
+ONE_CHUNK = pytest.param(PoSE, {"chunks": 1}, id="PoSE, one chunk")
+TWO_CHUNKS = pytest.param(PoSE, {"chunks": 2}, id="PoSE, two chunks")
+ALL_CHUNKS = pytest.param(PoSE, {"chunks": T}, id="PoSE, a chunk a token")
+ALL_DRAWN = [RANDOMLY, DENSELY, MOVED, ONE_CHUNK, TWO_CHUNKS, ALL_CHUNKS]
+NOT_REDRAWN = [DENSELY, MOVED, ONE_CHUNK, TWO_CHUNKS, ALL_CHUNKS]
+
+
+def drawn_in_training(option_class, params):
+    option = option_class(shape_of(T), max=9, **params)
+    return [draw(option, T, training=True, seed=seed) for seed in range(400)]
+
+
+@pytest.mark.parametrize(("option_class", "params"), ALL_DRAWN)
+def test_drawn_positions_are_whole_and_rise(option_class, params):
+    for positions in drawn_in_training(option_class, params):
+        assert positions.dtype == torch.int64
+        assert positions.shape == (T,)
+        assert (positions.diff() >= 1).all()
+
+
+def with_values(case, *values):
+    """Return the case with what is expected of it."""
+    return pytest.param(*case.values, *values, id=case.id)
+
+
+@pytest.mark.parametrize(
+    ("option_class", "params", "first", "last"),
+    [
+        with_values(RANDOMLY, {0, 1}, {7, 8}),
+        with_values(DENSELY, {0, 1}, {7, 8}),
+        with_values(MOVED, {0, 1}, {7, 8}),
+        with_values(ONE_CHUNK, {0}, {7}),
+        with_values(TWO_CHUNKS, {0}, {7, 8}),
+        with_values(ALL_CHUNKS, {0}, {7, 8}),
+    ],
+)
+def test_drawn_positions_begin_and_end_where_their_definition_allows(option_class, params, first, last):
+    drawn = drawn_in_training(option_class, params)
+    assert {int(positions[0]) for positions in drawn} == first
+    assert {int(positions[-1]) for positions in drawn} == last
+
+
+@pytest.mark.parametrize(
+    ("option_class", "params", "most"),
+    [
+        with_values(RANDOMLY, T - 1),
+        with_values(DENSELY, T - 1),
+        with_values(MOVED, 0),
+        with_values(ONE_CHUNK, 0),
+        with_values(TWO_CHUNKS, 1),
+        with_values(ALL_CHUNKS, T - 1),
+    ],
+)
+def test_drawn_positions_have_no_more_gaps_than_their_definition_allows(option_class, params, most):
+    for positions in drawn_in_training(option_class, params):
+        assert len(gaps_of(positions)) <= most
+
+
+@pytest.mark.parametrize(("option_class", "params"), [RANDOMLY, DENSELY, TWO_CHUNKS, ALL_CHUNKS])
+def test_gaps_are_anywhere(option_class, params):
+    indices = set()
+    for positions in drawn_in_training(option_class, params):
+        indices.update(gaps_of(positions))
+    assert indices == set(range(T - 1))
+
+
+@pytest.mark.parametrize(("option_class", "params"), NOT_REDRAWN)
+def test_in_an_evaluation_positions_are_contiguous(option_class, params):
+    option = option_class(shape_of(T), max=9, **params)
+    for seed in range(20):
+        assert torch.equal(draw(option, T, training=False, seed=seed), torch.arange(T))
+    assert option.prefix_stable
+
+
+def test_in_an_evaluation_randomized_positions_are_drawn_as_in_training():
+    option = Randomized(shape_of(T), max=9, dense=False)
+    for seed in range(20):
+        in_training = draw(option, T, training=True, seed=seed)
+        assert torch.equal(draw(option, T, training=False, seed=seed), in_training)
+    assert not option.prefix_stable  # a longer window draws others
 
 
 def test_randomized_positions_are_uniform_below_a_limit():
-    option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
+    option = Randomized(shape_of(4), max=16, dense=False)
+    counts = torch.zeros(16)
     for seed in range(2000):
-        counts[option.positions(4, True, generator_for(seed, "test"))] += 1
-    assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
+        counts[draw(option, 4, training=True, seed=seed)] += 1
+    assert counts.min() > 400  # 500 expected, with a standard deviation of 19
+    assert counts.max() < 600
+
+
+def test_more_tokens_than_randomized_positions_are_refused():
+    option = Randomized(shape_of(4), max=16, dense=False)
     with pytest.raises(ValueError, match=r"17 positions .* positions\.max=16"):
-        option.positions(17, False, generator_for(0, "test"))
+        draw(option, 17, training=False, seed=0)
 
 
-def test_cream_draws_the_middle_from_the_middle_in_training_alone():
-    """Every draw against the paper's bounds; the middle's place against its law, summed up over a and end."""
-    n, limit, sigma = 24, 8 * 24, 3.0
-    option, ends = CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
-    for seed in range(4000):
-        pos = option.positions(n, True, generator_for(seed, "test"))
-        assert len(pos) == n and int(pos[0]) == 0 and int(pos[-1]) == limit - 1 and (pos.diff() >= 1).all()
-        ends.append(int(pos[15]))
-        assert torch.equal(pos[:8], torch.arange(8)) and torch.equal(pos[8:16], pos[15] + torch.arange(-7, 1))
-        assert torch.equal(pos[16:], torch.arange(limit - 8, limit))
-    assert torch.equal(option.positions(99, False, generator_for(0, "test")), torch.arange(99))
-    normal = statistics.NormalDist(1 + 8, sigma)
-    expected = 0.0
+# --- CREAM: three parts, of which the middle one is drawn
+LENGTH = 24
+LIMIT = 8 * LENGTH
+SIGMA = 3.0
+
+
+@pytest.fixture(scope="module")
+def cream_draws():
+    """Positions of 4000 texts in training, (4000, 24)."""
+    option = CREAM(shape_of(LENGTH), max=LIMIT, sigma=SIGMA)
+    return torch.stack([draw(option, LENGTH, training=True, seed=seed) for seed in range(4000)])
+
+
+def test_cream_keeps_the_first_and_the_last_third(cream_draws):
+    assert (cream_draws[:, :8] == torch.arange(8)).all()
+    assert (cream_draws[:, 16:] == torch.arange(LIMIT - 8, LIMIT)).all()
+
+
+def test_creams_middle_third_is_contiguous_and_between_the_others(cream_draws):
+    end_of_middle = cream_draws[:, 15:16]
+    assert (cream_draws[:, 8:16] == end_of_middle + torch.arange(-7, 1)).all()
+    assert (cream_draws.diff() >= 1).all()
+
+
+def expected_end_of_middle():
+    """Return the mean end by the paper's law: a is a cut normal number, then the end is uniform given a."""
+    third = LENGTH // 3
+    normal = statistics.NormalDist(1 + third, SIGMA)
+    within_range = normal.cdf(16) - normal.cdf(2)
+    mean = 0.0
     for a in range(2, 16):
-        share = (normal.cdf(a + 1) - normal.cdf(a)) / (normal.cdf(16) - normal.cdf(2))
-        expected += share * (math.floor(8 + 7 * a / 2) + math.floor(a / 2 * n) - 8 - 1) / 2
-    found = torch.tensor(ends).double()
-    assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 4000**0.5
-    assert float(found.std()) < limit / 12**0.5  # narrower than uniform
-
-    wide = CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
-    drawn = [wide.positions(48, True, generator_for(i, "test")) for i in range(40)]
-    assert {31, 39} <= {int((pos.diff() > 1).nonzero()[-1]) for pos in drawn}  # n/3 = 16, or 4 max/n = 8
+        probability = (normal.cdf(a + 1) - normal.cdf(a)) / within_range
+        first = math.floor(third + (third - 1) * a / 2)
+        last = math.floor(a / 2 * LENGTH) - third - 1
+        mean += probability * (first + last) / 2
+    return mean
 
 
-def test_limits_of_positions_and_distances():
-    assert position_limits(CONTIGUOUS, T) == (None, None)
-    far, both = 8 * T, (8 * T, 8 * T)
-    for drawn, limits in (RANDOMIZED, (16 * T, 16 * T)), (OFFSET, (far, None)), (POSE, both), (CREAMY, both):
-        assert check_positions(drawn) == drawn
-        assert position_limits(drawn, T) == limits
-        [option] = built(encoding_of("rope", T), drawn)
-        assert option.derived == {"max": limits[0]}
-        assert position_limits({**drawn, "max": 99}, T)[0] == 99
+def test_creams_middle_lies_where_the_papers_law_puts_it(cream_draws):
+    ends = cream_draws[:, 15].double()
+    standard_error = float(ends.std()) / 4000**0.5
+    assert abs(float(ends.mean()) - expected_end_of_middle()) < 4 * standard_error
 
 
-def test_ssmax_starts_as_logn():
-    scale, pos = SSMax(SHAPE, counted=()), torch.arange(20)
-    same = LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
-    assert torch.allclose(scale.factor(pos, pos, 1), same) and not scale.decayed
+def test_creams_middle_is_drawn_from_the_middle(cream_draws):
+    ends = cream_draws[:, 15].double()
+    assert float(ends.std()) < LIMIT / 12**0.5  # narrower than uniform
 
 
-# key of an option, how it is chosen, encodings that refuse it
-READS_NONE = {"nope", "selective_rope", "path", "carope", "headscale", "hard_alibi", "fox", "cable", "cope"}
-READS_NONE |= {"stick_breaking"}
-WAYS = [
-    *(("positions", {"positions": one}, READS_NONE) for one in (RANDOMIZED, OFFSET, POSE, CREAMY)),
-    ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
-    ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
+def test_in_an_evaluation_creams_positions_are_contiguous():
+    option = CREAM(shape_of(LENGTH), max=LIMIT, sigma=SIGMA)
+    assert torch.equal(draw(option, 99, training=False, seed=0), torch.arange(99))
+
+
+def test_creams_outer_parts_have_a_third_or_a_number_that_follows_from_the_limit():
+    option = CREAM(shape_of(48), max=96, sigma=SIGMA)
+    last_gaps = {gaps_of(draw(option, 48, training=True, seed=seed))[-1] for seed in range(40)}
+    assert 31 in last_gaps  # n/3 = 16 tokens follow
+    assert 39 in last_gaps  # 4 max/n = 8 tokens follow
+
+
+# --- Limits of positions and distances
+DRAWN_POSITIONS = [
+    pytest.param(RANDOMIZED, 16 * T, 16 * T, id="randomized"),
+    pytest.param(OFFSET, 8 * T, None, id="offset"),
+    pytest.param(POSE, 8 * T, 8 * T, id="pose"),
+    pytest.param(CREAM_SETTINGS, 8 * T, 8 * T, id="cream"),
 ]
 
 
-@pytest.mark.parametrize("key, chosen, refusing", WAYS)
-def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
-    for name in list_encodings():
-        own = encoding_of(name, T)
-        if name not in refusing:
-            assert len(built(own, **chosen)) == 1
-            continue
-        with pytest.raises(UserError) as caught:
-            built(own, **chosen)
-        said = (key, f"encoding={name}", own.refuses.get(key, "it reads no position"))
-        assert all(words in caught.value.text() for words in said)
+def test_contiguous_positions_have_no_limits():
+    assert position_limits(CONTIGUOUS, T) == (None, None)
+
+
+@pytest.mark.parametrize(("positions", "position_limit", "distance_limit"), DRAWN_POSITIONS)
+def test_limits_of_drawn_positions_follow_from_t(positions, position_limit, distance_limit):
+    assert check_positions(positions) == positions
+    assert position_limits(positions, T) == (position_limit, distance_limit)
+
+
+@pytest.mark.parametrize(("positions", "position_limit", "distance_limit"), DRAWN_POSITIONS)
+def test_an_option_says_which_limit_was_derived(positions, position_limit, distance_limit):
+    (option,) = built(encoding_of("rope", T), positions)
+    assert option.derived == {"max": position_limit}
+
+
+@pytest.mark.parametrize(("positions", "position_limit", "distance_limit"), DRAWN_POSITIONS)
+def test_a_limit_that_is_set_is_taken(positions, position_limit, distance_limit):
+    assert position_limits({**positions, "max": 99}, T)[0] == 99
+
+
+# --- Scales
+def test_ssmax_starts_as_logn():
+    pos = torch.arange(20)
+    logn = LogN(shape_of(T), counted=()).factor(pos, pos, 1)
+    ssmax = SSMax(shape_of(T), counted=()).factor(pos, pos, 1)
+    assert torch.allclose(ssmax, logn.expand(2, -1))
+
+
+def test_ssmax_has_no_weight_decay():
+    assert not SSMax(shape_of(T), counted=()).decayed
+
+
+# --- Which encodings take which options
+READS_NO_POSITION = {
+    "nope",
+    "selective_rope",
+    "path",
+    "carope",
+    "headscale",
+    "hard_alibi",
+    "fox",
+    "cable",
+    "cope",
+    "stick_breaking",
+}
+OPTIONS = [
+    pytest.param("positions", {"positions": RANDOMIZED}, READS_NO_POSITION, id="randomized"),
+    pytest.param("positions", {"positions": OFFSET}, READS_NO_POSITION, id="offset"),
+    pytest.param("positions", {"positions": POSE}, READS_NO_POSITION, id="pose"),
+    pytest.param("positions", {"positions": CREAM_SETTINGS}, READS_NO_POSITION, id="cream"),
+    pytest.param("attention.window", {"window": 5}, {"rnope_swa", "pattern"}, id="window"),
+    pytest.param(
+        "attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}, id="scale"
+    ),
+]
+
+
+@pytest.mark.parametrize("name", list_encodings())
+@pytest.mark.parametrize(("key", "choice", "refusing"), OPTIONS)
+def test_an_option_is_taken_or_refused_by_name(name, key, choice, refusing):
+    encoding = encoding_of(name, T)
+    if name not in refusing:
+        assert len(built(encoding, **choice)) == 1
+        return
+    with pytest.raises(UserError) as caught:
+        built(encoding, **choice)
+    message = caught.value.text()
+    assert key in message
+    assert f"encoding={name}" in message
+    assert encoding.refuses.get(key, "it reads no position") in message
