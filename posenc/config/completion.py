@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from posenc.config.yaml_files import chosen_settings, config_dir_of, groups
-from posenc.core.paths import choice_files
+from posenc.core.paths import choice_files, is_folder
 
 OF_DATA_COMMANDS = ("data", "tokenizer")  # the keys that `posenc data prepare` and `info` take
 
@@ -41,7 +41,7 @@ def complete_where(incomplete: str) -> list[str]:
 def complete_run(incomplete: str) -> list[str]:
     """Return run directories below what was typed, or below `runs`."""
     typed = Path(incomplete or "runs")
-    start = typed if typed.is_dir() else typed.parent
+    start = typed if is_folder(typed) else typed.parent
     runs: list[str] = []
     for depth in range(4):
         runs += [str(status.parent) for status in start.glob("*/" * depth + "status.json")]

@@ -19,8 +19,9 @@ from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.parsing import is_sweep
 from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.typed import typed_settings
+from posenc.config.yaml_files import groups
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir, conf_dirs, is_folder, refuse_taken_names
+from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
 from posenc.settings.tree import EvalCommandSettings, RunSettings, TrainSweepSettings
 
 # Hydra's settings of folders: posenc makes the run directory itself.
@@ -240,6 +241,7 @@ def compose_config(command: str, overrides: list[str]) -> DictConfig:
     expanded = expand_encoding_file(overrides)
     for override in expanded:
         _refuse_several_choices(override)
+        _refuse_long_choice(command, override)
     try:
         return compose(command, expanded, return_hydra_config=True)
     except REFUSALS as error:
@@ -253,3 +255,12 @@ def _refuse_several_choices(override: str) -> None:
     is_group = os.path.isdir(conf_dir() / group)  # noqa: PTH112 (Path.is_dir raises for names too long)
     if is_group and (is_list or value == "null"):
         raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
+
+
+def _refuse_long_choice(command: str, override: str) -> None:
+    """Raise UserError for a choice that is too long for a YAML file: Hydra fails at the question for it."""
+    group, _, choice = override.partition("=")
+    if why_impossible(f"{choice}.yaml") is None:
+        return
+    if group in groups(command) or group in (LAUNCHER, SWEEPER):
+        raise UserError(group, choice, f"there is no such {group}", allowed=choice_files(group))

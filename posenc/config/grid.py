@@ -11,7 +11,7 @@ from posenc.config.overrides import key_of, quoted
 from posenc.config.parsing import is_sweep
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
-from posenc.core.paths import expanded, is_folder
+from posenc.core.paths import expanded, is_file, is_folder
 from posenc.results.discovery import run_places
 from posenc.results.runs import load_run
 from posenc.training.checkpoint import checkpoint_paths
@@ -44,7 +44,7 @@ def _with_runs_listed(override: str) -> str:
 
 
 def _runs_named(text: str) -> list[str]:
-    is_run = is_folder(text) and (expanded(text) / "config.yaml").is_file()
+    is_run = is_folder(text) and is_file(expanded(text) / "config.yaml")
     is_several = is_folder(text) or glob.has_magic(text)
     return [text] if is_run or not is_several else _trained_runs(text)
 

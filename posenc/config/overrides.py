@@ -6,7 +6,6 @@ Imports neither Hydra nor torch: it runs at every TAB.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from posenc.core.errors import UserError, nearest, visible
-from posenc.core.paths import expanded
+from posenc.core.paths import exists, expanded
 
 COMMON_FLAGS = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRAS_FLAGS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
@@ -132,8 +131,7 @@ def with_paths_quoted(override: str) -> str:
         return override
     is_list = key == "data.paths" and value.startswith("[") and value.endswith("]")
     inside = value[1:-1] if is_list else value
-    names_a_file = os.path.exists(expanded(inside))  # noqa: PTH110 (Path.exists raises for names too long)
-    parts = [inside] if names_a_file else inside.split(",")
+    parts = [inside] if exists(inside) else inside.split(",")
     joined = ",".join(quoted(part.strip()) for part in parts)
     return f"{key}=[{joined}]" if is_list else f"{key}={joined}"
 

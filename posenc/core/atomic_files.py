@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from posenc.core.errors import RunError
+from posenc.core.paths import exists
 
 CONTINUES = "what was saved before is intact; the same command continues once it can be written"
 NO_LOCK_ERRNOS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -103,7 +104,7 @@ def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
 
 def free_bytes(path: Path) -> int:
     """Return the bytes free where `path` is or would be."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (path, *path.absolute().parents) if exists(folder))
     return shutil.disk_usage(existing).free
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 from importlib.metadata import entry_points
@@ -12,6 +13,13 @@ import platformdirs
 from posenc.core.errors import UserError, visible
 
 CONF_ENTRY_POINTS = "posenc.conf"
+LONGEST_PART = 255  # bytes of a name in a folder, on every common file system
+LONGEST_PATH = 3500  # bytes; Linux takes 4095, and names of posenc's own follow
+REASONS = {
+    errno.ENAMETOOLONG: "is too long for the name of a file",
+    errno.ELOOP: "is a link that leads back to itself",
+    errno.EACCES: "cannot be reached: a folder above it may not be entered",
+}
 
 
 def conf_dir() -> Path:
@@ -62,23 +70,75 @@ def refuse_taken_names(folder: Path) -> None:
                 raise UserError("--config-dir", str(folder), problem, hint=hint)
 
 
-def expanded(path: str) -> Path:
+def expanded(path: str | Path) -> Path:
     """Return the path with a leading `~` expanded; as it is if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
-def is_folder(path: str) -> bool:
-    """Tell whether this names a folder; text too long for a name is none."""
-    return os.path.isdir(expanded(path))  # noqa: PTH112 (is_dir raises for names too long)
+# --- Is it there?
+#
+# pathlib's own questions (`exists`, `is_file`, `is_dir`) raise for a name that is too long, and for a folder
+# that may not be entered. A user may type both, so every path that comes from outside is asked about here.
+# Such a path leads to nothing.
+
+
+def exists(path: str | Path) -> bool:
+    """Tell whether a path leads to anything."""
+    return os.path.exists(expanded(path))  # noqa: PTH110
+
+
+def is_file(path: str | Path) -> bool:
+    """Tell whether a path leads to a file."""
+    return os.path.isfile(expanded(path))  # noqa: PTH113
+
+
+def is_folder(path: str | Path) -> bool:
+    """Tell whether a path leads to a folder."""
+    return os.path.isdir(expanded(path))  # noqa: PTH112
+
+
+def why_missing(path: str | Path, kind: str = "file or folder") -> str:
+    """Return in words why a path leads to nothing of this kind: `there is no such folder`."""
+    impossible = why_impossible(path)
+    if impossible is not None:
+        return impossible
+    try:
+        expanded(path).stat()
+    except OSError as error:
+        return REASONS.get(error.errno or 0, f"there is no such {kind}")
+    return f"is not a {kind}"
+
+
+def why_impossible(path: str | Path) -> str | None:
+    """Return in words why no file system can hold a path; None for one that could exist."""
+    if "\0" in str(path):
+        return "holds a NUL byte, which no path can"
+    parts = [part.encode("utf-8", "surrogatepass") for part in expanded(path).absolute().parts]
+    if max(map(len, parts)) > LONGEST_PART or sum(map(len, parts)) > LONGEST_PATH:
+        return "is too long for the name of a file"
+    return None
+
+
+def looks_local(name: str) -> bool:
+    """Tell whether a name is meant as a path on this machine, and not as a name on the hub (`owner/name`)."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or why_impossible(name) is not None
+
+
+def refuse_impossible(key: str, path: str | Path) -> None:
+    """Raise UserError for a path that nothing can be written to, wherever it leads."""
+    impossible = why_impossible(path)
+    if impossible is not None:
+        raise UserError(key, visible(path), impossible)
 
 
 def output_file(option: str, name: str | Path) -> Path:
     """Return where a file that the user names is to be written, links followed. Raises UserError."""
-    path = expanded(str(name))
+    path = expanded(name)
+    refuse_impossible(option, path)
     file = Path(os.path.realpath(path))
-    if os.path.exists(file) and not file.is_file():  # noqa: PTH110 (exists raises for names too long)
+    if exists(file) and not is_file(file):
         raise UserError(option, visible(name), "is not a regular file; name a file")
-    if not file.parent.is_dir():
+    if not is_folder(file.parent):
         folder = visible(path.parent)
         raise UserError(option, visible(name), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
     return file

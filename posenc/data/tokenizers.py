@@ -19,7 +19,7 @@ import numpy.typing as npt
 from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_sealed, write_sealed
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError
-from posenc.core.paths import cache_dir, expanded
+from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, why_impossible, why_missing
 from posenc.data.documents import Document
 from posenc.data.hub import not_loaded, reachable
 from posenc.settings.numbers import check_whole
@@ -115,9 +115,10 @@ def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
         check_whole("tokenizer.vocab_size", parameters["vocab_size"], least=LEAST_BPE, most=LARGEST_BPE)
     if settings.name == "hf":
         path = parameters["path"]
-        if not _definition_file(path).is_file() and not HUB_NAME.fullmatch(path):
+        file = _definition_file(path)
+        if not is_file(file) and (not HUB_NAME.fullmatch(path) or why_impossible(file)):
             allowed = "a tokenizer.json, a folder with one, or a name on the hub"
-            raise UserError("tokenizer.path", path, "there is no such file", allowed=allowed)
+            raise UserError("tokenizer.path", path, why_missing(file, "file"), allowed=allowed)
     return parameters
 
 
@@ -135,7 +136,7 @@ def stored_tokenizer(file: Path) -> TokenizerSettings:
 def absolute_tokenizer(settings: TokenizerSettings) -> TokenizerSettings:
     """Return the settings with a local path made absolute, so that they mean the same from another folder."""
     path = settings.parameters.get("path")
-    if path is None or not expanded(str(path)).exists():
+    if path is None or not exists(str(path)):
         return settings
     return settings.with_changes(path=str(expanded(str(path)).resolve()))
 
@@ -173,7 +174,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
 def _hf(text: TrainingText | None, *, path: str, revision: str) -> Tokenizer:
     file = _definition_file(path)
-    if not file.is_file():
+    if not is_file(file):
         file = _download(path, revision)
     try:
         return Tokenizer("hf", file.read_text(encoding="utf-8"))
@@ -185,7 +186,7 @@ def _hf(text: TrainingText | None, *, path: str, revision: str) -> Tokenizer:
 def _definition_file(path: str) -> Path:
     """Return the `tokenizer.json` that a path names, if it is one."""
     local = expanded(path)
-    return local / "tokenizer.json" if local.is_dir() else local
+    return local / "tokenizer.json" if is_folder(local) else local
 
 
 def _download(name: str, revision: str) -> Path:

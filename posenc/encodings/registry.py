@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, expanded
+from posenc.core.paths import choice_file, expanded, is_file, why_missing
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     Defaults are those of the class, and of a YAML file of the same name beside it. Raises UserError.
     """
     path = expanded(file)
-    if not path.is_file():
-        raise UserError("encoding", file, "there is no such file")
+    if not is_file(path):
+        raise UserError("encoding", file, why_missing(path, "file"))
     names = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
     allowed = [f"{file}:{cls}" for cls in names]
     if len(names) > 1 and class_name is None:
@@ -109,7 +109,7 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
         raise UserError("encoding", f"{file}:{class_name}", "has no such encoding", allowed=allowed)
     name = names[class_name] if class_name else next(iter(names.values()))
     yaml_beside = path.with_suffix(".yaml")
-    if not yaml_beside.is_file():
+    if not is_file(yaml_beside):
         return {"name": name}
     return {**yaml.safe_load(yaml_beside.read_text(encoding="utf-8")), "name": name}
 
@@ -148,6 +148,8 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
 
 def _plugin_module(plugin: str) -> ModuleType:
     """Import a plug-in: a module, or a Python file. Raises UserError."""
+    if plugin.endswith(".py") and not is_file(plugin):
+        raise UserError("plugins", plugin, why_missing(plugin, "file"))
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last: it must not take the place of an installed module

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_file, is_folder, refuse_impossible
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.identity import own_yaml
 from posenc.settings.tree import ModelSettings
@@ -64,8 +64,9 @@ def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
     """Check that a folder below `runs_dir` exists or can be made; with `writing`, by this user."""
     if not runs_dir:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
+    refuse_impossible("runs_dir", folder)
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not existing.is_dir():  # a link to nothing is no folder either
+    if not is_folder(existing):  # a link to nothing is no folder either
         raise UserError("runs_dir", runs_dir, f"{existing} is not a folder")
     if writing and not os.access(existing, os.W_OK | os.X_OK):
         problem = f"the folder {existing.absolute()} cannot be written"

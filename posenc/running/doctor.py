@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from posenc.core.errors import first_line
+from posenc.core.paths import exists
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -187,7 +188,7 @@ def _folder(name: str, folder: Path, setting: str) -> Finding:
 
 def _existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    return next(path for path in (folder, *folder.parents) if exists(path))
 
 
 # Each check, and the level of its own failure.

@@ -6,6 +6,7 @@ positions Arcee's rotation gets frequencies so small that nothing turns.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from posenc.core.console import say
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded
+from posenc.core.paths import expanded, is_folder, refuse_impossible
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
@@ -63,11 +64,12 @@ def export_hf(run: str, folder: str) -> Path:
 def _new_folder(folder: str) -> Path:
     """Return the path of a folder that is empty, or can be made. Raises UserError."""
     target = expanded(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    refuse_impossible("--hf", folder)
+    existing = next(path for path in (target, *target.parents) if os.path.lexists(path))
+    if not is_folder(existing):  # a link to nothing is no folder either
+        raise UserError("--hf", folder, f"{existing} is not a folder")
+    if existing == target and any(target.iterdir()):
         raise UserError("--hf", folder, "exists already", hint="a new folder, or an empty one")
-    for parent in target.parents:
-        if parent.exists() and not parent.is_dir():
-            raise UserError("--hf", folder, f"{parent} is not a folder")
     return target
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import safe_name
-from posenc.core.paths import expanded
+from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, build_tokenizer
 from posenc.results.identity import trained_name
 from posenc.settings.tree import RunSettings
@@ -41,7 +41,9 @@ class Identity:
         """
         folder = expanded(self.settings.runs_dir) / self.settings.experiment_name
         named = folder / f"{readable_name(self.settings)}-{self.hash}"
-        existing = sorted(path for path in folder.glob(f"*-{self.hash}") if path.is_dir())
+        if not is_folder(folder):
+            return named
+        existing = sorted(path for path in folder.glob(f"*-{self.hash}") if is_folder(path))
         return named if named in existing or not existing else existing[0]
 
 

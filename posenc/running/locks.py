@@ -17,6 +17,7 @@ from filelock import Timeout
 from posenc.core.atomic_files import cannot_write, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
+from posenc.core.paths import exists
 from posenc.results.files import read_file
 from posenc.running.invocation import WAIT
 from posenc.training.distributed import current
@@ -74,7 +75,7 @@ def is_held(directory: Path, name: str) -> bool:
     """Tell whether a process holds the run directory now."""
     path = directory / f".{name}.lock"
     try:
-        with file_lock(path, timeout=0) if path.exists() else contextlib.nullcontext():
+        with file_lock(path, timeout=0) if exists(path) else contextlib.nullcontext():
             return False
     except Timeout:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from posenc.core.paths import expanded
+from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.running.checks import check_length_schedule, check_name, check_positions_reach, check_runs_dir
@@ -36,7 +36,7 @@ def plan_training(settings: RunSettings) -> Job:
     step = training.step
     run = _as_begun(training.identity, settings.train.precision)
     directory = run.directory
-    if not directory.is_dir():  # one that exists may be finished, and is then only read
+    if not is_folder(directory):  # one that exists may be finished, and is then only read
         check_runs_dir(settings.runs_dir, directory.parent, writing=True)
     precision = run.settings.train.precision
     return Job(
@@ -153,8 +153,8 @@ def _as_begun(identity: Identity, asked_precision: str) -> Identity:
     A run may be begun on a machine with bf16 in hardware and continued on one without. What `auto` meant on
     the first one stays, or the second would begin another run.
     """
-    if asked_precision != "auto" or identity.directory.is_dir():
+    if asked_precision != "auto" or is_folder(identity.directory):
         return identity
     precision_here = identity.settings.train.precision
     other = identity.in_precision("fp32" if precision_here == "bf16" else "bf16")
-    return other if other.directory.is_dir() else identity
+    return other if is_folder(other.directory) else identity

@@ -28,6 +28,7 @@ from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.config.typed import typed_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
+from posenc.core.paths import exists
 from posenc.running.invocation import WAIT, Invocation
 from posenc.running.jobs import plan_job, run_job
 from posenc.running.report_error import report_error
@@ -88,7 +89,7 @@ def _check_slurm(launcher_name: str) -> None:
 
 def _submit(launcher: Any, tasks: Sequence[SweepTask], folder: Path) -> list[Any]:
     """Submit the tasks and return submitit's handles, without waiting. Raises RunError if Slurm refuses."""
-    folder_existed = folder.exists()
+    folder_existed = exists(folder)
     overrides = [[word for word in task.overrides if not is_hydras(word)] for task in tasks]
     try:
         # submitit logs to the stdout that it finds when it is imported

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded
+from posenc.core.paths import exists, expanded, is_file, why_impossible, why_missing
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import load_run
 from posenc.running.checks import check_model
@@ -100,13 +100,13 @@ def load_model(
 def directory_of(run: str) -> Path:
     """Return the run directory that a user names by its path, or by name or hash for one below runs/."""
     directory = expanded(run)
-    if RUN_NAME.fullmatch(run) and not directory.exists():
+    if RUN_NAME.fullmatch(run) and not exists(directory):
         directory = _below_runs(run) or directory
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
-    if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        problem = "there is no such folder"
-        if os.path.exists(directory):  # noqa: PTH110 (exists() raises for names too long)
+    if not is_file(directory / "config.yaml"):
+        problem = why_missing(directory, "folder")
+        if exists(directory):
             problem = "not a run directory: there is no config.yaml"
         hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
@@ -116,6 +116,8 @@ def directory_of(run: str) -> Path:
 
 def _below_runs(run: str) -> Path | None:
     """Return the run below runs/ with this name or hash, if there is one. Raises UserError for several."""
+    if why_impossible(run):
+        return None
     pattern = f"*-{run}" if RUN_HASH.fullmatch(run) else run
     directories = [path.parent for path in Path("runs").glob(f"*/{pattern}/config.yaml")]
     if len(directories) > 1:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from posenc.config.yaml_files import groups
 from posenc.core.atomic_files import sha256_of_file
 from posenc.core.errors import UserError, first_line, safe_name
-from posenc.core.paths import conf_dir, expanded
+from posenc.core.paths import conf_dir, expanded, is_file, is_folder, looks_local, why_missing
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
@@ -122,7 +122,7 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
     transformers = library_of("subject")
     folder = expanded(path)
     _check_path(path, folder)
-    is_local = folder.is_dir()
+    is_local = is_folder(folder)
     source = str(folder) if is_local else path
     is_online = not is_local and reachable()
     options: dict[str, Any] = {
@@ -148,12 +148,11 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
 
 def _check_path(path: str, folder: Path) -> None:
     """Raise UserError for what can be no model: a file, a folder that does not exist, a run of posenc."""
-    if folder.is_file():
+    if is_file(folder):
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if not folder.is_dir() and looks_local:
-        raise UserError("subject.path", path, "there is no such folder")
-    if (folder / "status.json").is_file():
+    if not is_folder(folder) and looks_local(path):
+        raise UserError("subject.path", path, why_missing(folder, "folder"))
+    if is_file(folder / "status.json"):
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
 
 
@@ -210,7 +209,7 @@ def _tokenizer(asked: str | None, tokenizer: Any | None, path: str) -> Tokenizer
 def _identity(path: str, config: Any) -> str:
     """Return what identifies the weights: the commit on the hub, or a digest of the files."""
     folder = expanded(path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return f"{path} {getattr(config, '_commit_hash', None)}"
     sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
     files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from posenc.core.console import say
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded
+from posenc.core.paths import expanded, is_folder
 from posenc.results.discovery import load_runs
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
@@ -48,7 +48,7 @@ def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Ide
     train = settings.train.with_changes(lr=ANY_RATE)
     identity = identify(settings.with_changes(train=train))
     folder = expanded(settings.runs_dir) / TUNING
-    runs = load_runs([str(folder)]) if folder.is_dir() else []
+    runs = load_runs([str(folder)]) if is_folder(folder) else []
     trials = _trials_of(runs, identity)
     if len(trials.losses) < FEWEST_RATES:
         problem = f"{len(trials.losses)} rates were tried with these settings below {folder}"

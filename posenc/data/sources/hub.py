@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from posenc.core.errors import UserError
-from posenc.core.paths import is_folder
+from posenc.core.paths import is_folder, looks_local, why_missing
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction
 from posenc.data.hub import COMMIT, Column
 from posenc.data.sections import articles
@@ -33,8 +33,13 @@ class _HubSource(Source):
     text_field: str
 
     def check(self) -> None:
-        """Raise UserError for a revision that is no commit."""
-        if not is_folder(self.repository) and not COMMIT.fullmatch(self.revision):
+        """Raise UserError for a folder that does not exist, and for a revision that is no commit."""
+        if is_folder(self.repository):
+            return
+        if looks_local(self.repository):
+            problem = why_missing(self.repository, "folder")
+            raise UserError("data.repository", self.repository, problem)
+        if not COMMIT.fullmatch(self.revision):
             allowed = "a commit, 40 hex digits: a branch may change under a run"
             raise UserError("data.revision", self.revision, "is no commit", allowed=allowed)
 
