@@ -6,6 +6,7 @@ import re
 
 import pytest
 import tiny
+from in_process import exit_code_of
 
 from posenc.results import load_runs
 
@@ -39,9 +40,11 @@ def test_the_readme_opens_with_the_commands_of_the_main_job_and_the_tests():
     ]
 
 
-def test_the_python_example_of_the_readme_runs():
+def test_the_encoding_of_the_readme_is_an_encoding(tmp_path):
     (code,) = code_blocks(README, "python")
-    exec(compile(code, "README.md", "exec"), {})
+    file = tmp_path / "mine.py"
+    file.write_text(code, encoding="utf-8")
+    assert exit_code_of("check", f"encoding={file}") == 0
 
 
 def test_the_tree_of_the_architecture_page_names_every_package():

@@ -50,6 +50,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.changes_by_seed,
         record_tables.recall_by_seed,
         record_tables.room,
+        record_tables.harm_and_use,
         record_tables.harm_and_use_by_size,
         record_tables.verdicts_that_differ,
         paper_tables.changes_in_papers,

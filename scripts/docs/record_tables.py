@@ -287,6 +287,31 @@ def _recovered_share(recovered: Json) -> str:
     return text
 
 
+def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
+    """Return what far text does to each encoding at the longest window, and how much of it is found there."""
+    rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
+    table = MarkdownTable(
+        ["encoding", "loss at T", "harm: change at 8T", "verdict", "use: values found within T", "at 8T", "seeds"],
+        left=[0, 3],
+    )
+    for name in encodings:
+        row = rows_by_name[name]
+        at_train_length = cell_at(row, 1)
+        longest = last_cell(row)
+        assert at_train_length is not None
+        table.add(
+            f"`{name}`",
+            f"{at_train_length['mean']:.3f}",
+            f"{longest['change']:+.3f}{_plus_minus(longest['change_spread'])}",
+            verdict_word(longest),
+            f"{100 * row['recall']['within']['accuracy']:.0f}%",
+            f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}%",
+            str(longest["seeds"]),
+        )
+    table.sentence = "Loss in nats/byte; ± is the standard deviation over seeds."
+    return table.text()
+
+
 def harm_and_use_by_size(folders: Sequence[str]) -> str:
     """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
 
