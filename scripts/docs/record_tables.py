@@ -290,7 +290,8 @@ def _recovered_share(recovered: Json) -> str:
 def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     """Return what far text does to each encoding at the longest window, and how much of it is found there."""
     rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
-    heads = ["encoding", "loss at T", "harm: change at 8T", "verdict", "use: found within T", "at 8T", "seeds"]
+    heads = ["encoding", "loss at T", "harm: change at 8T", "verdict"]
+    heads += ["use: found within T", "at 8T", "seeds"]
     table = MarkdownTable(heads, left=[0, 3])
     for name in encodings:
         row = rows_by_name[name]
