@@ -152,7 +152,7 @@ def encodings() -> Iterator[Finding]:
 def network() -> Iterator[Finding]:
     """Ask whether the Hugging Face hub answers; look for a W&B key. No key is shown."""
     from posenc.data.hub import endpoint, reachable
-    from posenc.tracking.wandb import has_key, host, requested_mode
+    from posenc.tracking.wandb import host, log_in, requested_mode
 
     address = endpoint().rpartition("@")[2]  # without a password
     advice = "data=sympy, stdlib, files need none; or posenc data prepare elsewhere, and copy POSENC_CACHE"
@@ -160,9 +160,10 @@ def network() -> Iterator[Finding]:
         yield Finding("hub", "ok", f"{address} answers", advice)
     else:
         yield Finding("hub", "note", f"{address} does not answer", advice)
-    key_text = "key found" if has_key() else "key not found"
+    has_key = log_in()
+    key_text = "key found" if has_key else "key not found"
     mode = requested_mode() or "online"
-    level: Level = "ok" if has_key() and mode == "online" else "note"
+    level: Level = "ok" if has_key and mode == "online" else "note"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield Finding("W&B", level, f"{key_text}; {host()}, mode {mode}", advice)
 

@@ -85,7 +85,7 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
         say("this run is being trained: its own process tells the tracker of these numbers")
     else:
         with tracked(job, trained.experiment_name) as tracker:
-            tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
+            tracker.log_evaluation(folder.records_at(job.directory, checkpoint.step))
     return records
 
 

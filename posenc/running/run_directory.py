@@ -30,7 +30,7 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.results.files import read_json
-from posenc.results.records import RunFacts, assemble_results, read_records
+from posenc.results.records import Record, RunFacts, assemble_results, read_records
 from posenc.results.runs import load_run
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
@@ -188,9 +188,9 @@ def _is_logged_until(line: bytes, step: int) -> bool:
 # --- records and results.json
 
 
-def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
-    """Return all records of the weights of a step, as trackers take them."""
-    return [dict(record) for record in read_records(directory) if record["checkpoint_step"] == step]
+def records_at(directory: Path, step: int) -> list[Record]:
+    """Return all records of the weights of a step."""
+    return [record for record in read_records(directory) if record["checkpoint_step"] == step]
 
 
 @by_the_first

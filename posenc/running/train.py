@@ -122,7 +122,7 @@ def _train_and_measure(
         history = {**asdict(trained), "fingerprint": store.fingerprint}
         facts = run_facts(job, model, history, trained.step, peak)
         records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
-        tracker.evaluation(folder.records_at(directory, trained.step))
+        tracker.log_evaluation(folder.records_at(directory, trained.step))
         # the settings again: a finished run that was measured further has other ones now
         folder.write_config(directory, settings)
         folder.write_status(directory, "finished", step=trained.step)

@@ -13,16 +13,16 @@ from posenc.settings.tree import NONE, TrackingSettings
 from posenc.tracking.tracker import BaseTracker as BaseTracker
 from posenc.tracking.tracker import TrackedRun as TrackedRun
 from posenc.tracking.tracker import Tracker as Tracker
-from posenc.tracking.tracker import reason
+from posenc.tracking.tracker import error_text
 
 logger = logging.getLogger(__name__)
 
 
 class _ClassPath(NamedTuple):
-    """Where the class of a tracker is. It is imported when it is chosen, and with it a package."""
+    """Name the class of a tracker. Its module is imported when it is chosen, and with it a package."""
 
     module: str
-    kind: str
+    class_name: str
 
 
 TRACKERS: dict[str, _ClassPath | None] = {
@@ -34,27 +34,28 @@ TRACKERS: dict[str, _ClassPath | None] = {
 
 
 def check_tracking(settings: TrackingSettings) -> None:
-    """Raise UserError if the tracker cannot work: name, keys, types, values, a missing package."""
-    _chosen(settings)
+    """Raise UserError if the tracker cannot work: for name, keys, types or values, or a missing package."""
+    _choose(settings)
 
 
 def build_tracker(settings: TrackingSettings, run: TrackedRun) -> Tracker:
-    """Start the chosen tracker; where that fails, warn once and return one that does nothing.
+    """Start the chosen tracker. If that fails, warn once and return a tracker that does nothing.
 
     Raises UserError, as `check_tracking`.
     """
-    kind, arguments = _chosen(settings)
-    if kind is None:
+    tracker_class, arguments = _choose(settings)
+    if tracker_class is None:
         return Tracker()
     try:
-        return kind(run, **arguments)
+        return tracker_class(run, **arguments)
     except Exception as error:
-        logger.warning("%s could not start, the run goes on without it (%s)", kind.label, reason(error))
+        text = error_text(error)
+        logger.warning("%s could not start, the run goes on without it (%s)", tracker_class.label, text)
         return Tracker()
 
 
-def _chosen(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[str, Any]]:
-    """Return the class that the settings name (None: no tracker) and its arguments, typed."""
+def _choose(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[str, Any]]:
+    """Return the class that the settings name, or None for no tracker, and its checked arguments."""
     name = settings.name
     if name not in TRACKERS:
         raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
@@ -62,14 +63,15 @@ def _chosen(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[
     if path is None:
         return None, check_arguments(Tracker, settings.parameters, "tracking")
     refuse_without(name, "tracking", name, name)
-    kind: type[BaseTracker] = getattr(importlib.import_module(path.module), path.kind)
-    arguments = check_arguments(kind, settings.parameters, "tracking")
-    kind.check(arguments)
-    return kind, arguments
+    module = importlib.import_module(path.module)
+    tracker_class: type[BaseTracker] = getattr(module, path.class_name)
+    arguments = check_arguments(tracker_class, settings.parameters, "tracking")
+    tracker_class.check(arguments)
+    return tracker_class, arguments
 
 
 def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:
-    """Raise UserError where a package of `posenc[extra]` is missing, with the command that installs it."""
+    """Raise UserError if a package of `posenc[extra]` is missing, with the command that installs it."""
     if importlib.util.find_spec(package) is None:
         hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
         raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)

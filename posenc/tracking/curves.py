@@ -1,22 +1,22 @@
-"""From records of an evaluation to curves: their names, and rows of figures by window or position."""
+"""Turn records of an evaluation into curves: their names, and rows of figures by window or by position."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from posenc.results.identity import knob_words
+from posenc.results.records import Record
 
-# axes: training steps; tokens of a window; tokens before a position
-STEP = "step"
-WINDOW = "eval/window"
-POSITION = "eval/position"
+# axes
+STEP = "step"  # training steps
+WINDOW = "eval/window"  # tokens
+POSITION = "eval/position"  # tokens before a position
 
-Record = Mapping[str, Any]  # of results.json
 Row = dict[str, float]  # figures by name
 
 
@@ -29,14 +29,24 @@ class CurvePoint:
 
 
 def measurement_key(record: Record) -> str:
-    """Return the identity of a measurement with its value: what is measured again is sent again."""
-    names = ("protocol", "window", "stride", "targets_hash", "checkpoint_step", "nats")
-    extension = json.dumps(record.get("extend"), sort_keys=True, default=str)
-    return "|".join([*(str(record.get(name)) for name in names), extension])
+    """Return a text that identifies a measurement.
+
+    The loss is a part of it, so that a cell that was measured again is sent again.
+    """
+    values = [
+        record["protocol"],
+        record["window"],
+        record["stride"],
+        record["targets_hash"],
+        record["checkpoint_step"],
+        record["nats"],
+    ]
+    extension = json.dumps(record["extend"], sort_keys=True, default=str)
+    return "|".join([*map(str, values), extension])
 
 
 def curve_points(records: Iterable[Record], config: Mapping[str, Any]) -> list[CurvePoint]:
-    """Return the records as points of curves, curve by curve.
+    """Return the records as points of curves, curve by curve. `config` holds the settings of their run.
 
     Points of a later evaluation with another stride or on other targets are left out.
     """
@@ -45,78 +55,90 @@ def curve_points(records: Iterable[Record], config: Mapping[str, Any]) -> list[C
         curves.setdefault(curve_name(record, config), []).append(record)
     points = []
     for name, curve in curves.items():
-        for key in ("stride", "targets_hash"):
-            curve = _with_most_frequent(curve, key)
-        points += [CurvePoint(name, record) for record in curve]
+        same_stride = _with_most_frequent(curve, lambda record: record["stride"])
+        comparable = _with_most_frequent(same_stride, lambda record: record["targets_hash"])
+        points += [CurvePoint(name, record) for record in comparable]
     return points
 
 
-def _with_most_frequent(curve: list[Record], key: str) -> list[Record]:
-    """Return the records that share the most frequent value of a key; all if each has its own."""
-    counts = Counter(str(record.get(key)) for record in curve)
-    ((value, count),) = counts.most_common(1)
+def _with_most_frequent(records: list[Record], value_of: Callable[[Record], object]) -> list[Record]:
+    """Return the records that share the most frequent value, or all if no value comes twice."""
+    # `sliding` scores other targets at each window, which is no reason to leave windows out
+    value, count = Counter(map(value_of, records)).most_common(1)[0]
     if count == 1:
-        return curve
-    return [record for record in curve if str(record.get(key)) == value]
+        return records
+    return [record for record in records if value_of(record) == value]
 
 
 def curve_name(record: Record, config: Mapping[str, Any]) -> str:
     """Return `fixed-target+yarn beta_fast=4 on stdlib`: the text is named where it is not the run's."""
-    name = str(record["protocol"])
+    name = record["protocol"]
     details = []
-    extension = record.get("extend")
+    extension = record["extend"]
     if extension is not None:
         name += f"+{extension['name']}"
         details += knob_words(extension)
-    corpus = (config.get("data") or {}).get("name")
-    if corpus and record.get("corpus", corpus) != corpus:
+    if record["corpus"] != config["data"]["name"]:
         details.append(f"on {record['corpus']}")
-    split = (config.get("eval") or {}).get("split")
-    if split and record.get("split", split) != split:
-        details.append(str(record["split"]))
+    if record["split"] != config["eval"]["split"]:
+        details.append(record["split"])
     return " ".join([name, *details])
 
 
 def rows_by_axis(points: Iterable[CurvePoint]) -> dict[str, dict[int, Row]]:
-    """Return a row for each window (tokens), and for each bin of positions, named by its last one.
+    """Return rows of figures by window, in tokens, and rows by the last position of each bin of positions.
 
-    Only finite figures are in them. Positions are those of each curve's longest window.
+    Rows hold only finite figures.
     """
-    windows: dict[int, Row] = defaultdict(dict)
-    positions: dict[int, Row] = defaultdict(dict)
-    for point in sorted(points, key=lambda point: int(point.record["window"])):
-        name, record = point.curve, point.record
-        figures = {f"eval/{name}/{metric}": record.get(metric) for metric in ("nats", "bpb", "ppl")}
-        windows[int(record["window"])] |= finite(figures)
-        for position, figures in _figures_by_position(name, record).items():
-            positions[position] |= finite(figures)
-    return {WINDOW: _ascending(windows), POSITION: _ascending(positions)}
+    rows_by_window: dict[int, Row] = defaultdict(dict)
+    rows_by_position: dict[int, Row] = defaultdict(dict)
+    # in order of the windows, so that at each position the figures of the longest window stay
+    for point in sorted(points, key=lambda point: point.record["window"]):
+        record = point.record
+        losses = {
+            f"eval/{point.curve}/nats": record["nats"],
+            f"eval/{point.curve}/bpb": record["bpb"],
+            f"eval/{point.curve}/ppl": record["ppl"],
+        }
+        rows_by_window[record["window"]].update(finite(losses))
+        for position, figures in _figures_by_position(point).items():
+            rows_by_position[position].update(finite(figures))
+    return {WINDOW: _ascending(rows_by_window), POSITION: _ascending(rows_by_position)}
 
 
-def _figures_by_position(name: str, record: Record) -> dict[int, dict[str, Any]]:
-    curve = record.get("curve")
-    if not curve:
+def _figures_by_position(point: CurvePoint) -> dict[int, Row]:
+    """Return the figures of each bin of positions, by its last position."""
+    curve = point.record.get("curve")
+    if curve is None:
         return {}
     figures = {}
-    for i, edge in enumerate(curve["edges"][1:]):
-        figures[edge - 1] = {f"eval/{name}/{key}-by-position": curve[key][i] for key in ("nats", "rise")}
+    # bin i ends before edges[i + 1]
+    for end, nats, rise in zip(curve["edges"][1:], curve["nats"], curve["rise"], strict=True):
+        last_position = end - 1
+        figures[last_position] = {
+            f"eval/{point.curve}/nats-by-position": nats,
+            f"eval/{point.curve}/rise-by-position": rise,
+        }
     return figures
 
 
 def _ascending(rows: Mapping[int, Row]) -> dict[int, Row]:
     """Return the rows that hold figures, in order."""
-    return {at: rows[at] for at in sorted(rows) if rows[at]}
+    return {key: rows[key] for key in sorted(rows) if rows[key]}
 
 
 def summary_of(points: Sequence[CurvePoint]) -> Row:
     """Return `eval/<curve>/nats@8x` for every multiple of the training length."""
     figures = {}
     for point in points:
-        figures[f"eval/{point.curve}/nats@{point.record['multiple']:g}x"] = point.record.get("nats")
+        figures[f"eval/{point.curve}/nats@{point.record['multiple']:g}x"] = point.record["nats"]
     return finite(figures)
 
 
-def finite(figures: Mapping[str, Any]) -> Row:
+def finite(figures: Mapping[str, float | None]) -> Row:
     """Return the figures that are finite numbers."""
-    numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    row = {}
+    for name, value in figures.items():
+        if value is not None and math.isfinite(value):
+            row[name] = float(value)
+    return row

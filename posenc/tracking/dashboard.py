@@ -18,21 +18,21 @@ from posenc.results.identity import own_yaml
 from posenc.results.measurements import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW
-from posenc.tracking.tracker import reason
-from posenc.tracking.wandb import has_key, host, load_wandb, user_settings
+from posenc.tracking.tracker import error_text
+from posenc.tracking.wandb import host, load_wandb, log_in, user_settings
 
-NAME = "posenc: encodings by context"
+WORKSPACE_NAME = "posenc: encodings by context"
 MOST_RUNS = 200  # W&B would show ten
-SECONDS = 10.0  # to ask the server
+SERVER_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
 class View:
-    """What the workspace shows."""
+    """Name what the workspace shows."""
 
     project: str
     protocol: str  # `fixed-target+yarn` with a test-time extension
-    multiple: str  # of T, such as `8x`: the bars are there
+    multiple: str  # `8x`: the bars show the loss at this multiple of T
 
 
 def make_dashboard(
@@ -44,7 +44,8 @@ def make_dashboard(
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     multiple = length_text(parse_multiple(length, "--length"))
-    if protocol.partition("+")[0] not in protocol_names():
+    name, _, _ = protocol.partition("+")  # without the extension
+    if name not in protocol_names():
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
     view = View(project or _default_project(), protocol, multiple)
     owner = entity or user_settings().entity
@@ -52,13 +53,14 @@ def make_dashboard(
         _write(build_workspace(owner or "ENTITY", view), output_file("--out", out))
         say(f"written: {out}; nothing was sent")
         return
-    if not has_key():
+    if not log_in():
         hint = "run `wandb login`, which says where to get one; --out needs none"
         raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
     print(_send(owner, view))
 
 
 def _default_project() -> str:
+    """Return the project that wandb's own settings name, or that of posenc's YAML."""
     project = user_settings().project
     if project is not None:
         return str(project)
@@ -66,6 +68,7 @@ def _default_project() -> str:
 
 
 def _write(workspace: Any, file: Path) -> None:
+    """Write a workspace as the JSON that W&B's server takes."""
     text = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
     write_text_atomic(file, text + "\n")
 
@@ -74,18 +77,19 @@ def _send(owner: str | None, view: View) -> str:
     """Save the workspace on the server and return its address. Raises RunError."""
 
     def save() -> str:
-        api = load_wandb().Api(timeout=int(SECONDS))
+        api = load_wandb().Api(timeout=int(SERVER_TIMEOUT))
         workspace = build_workspace(owner or api.default_entity, view)
         workspace.save()
         return str(workspace.url)
 
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return run_interruptible(save, limit=SECONDS)
+            return run_interruptible(save, limit=SERVER_TIMEOUT)
     except Exception as error:
-        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
+        server = f"the W&B server {host()}"
+        problem = f"{server} does not answer" if isinstance(error, TimeoutError) else f"{server} refuses"
         hint = "--out FILE keeps what would be sent"
-        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
+        raise RunError(f"{problem} ({error_text(error)})", hint=hint) from error
 
 
 def build_workspace(entity: str, view: View) -> Any:
@@ -93,23 +97,27 @@ def build_workspace(entity: str, view: View) -> Any:
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    grouping: dict[str, Any] = {
+    grouping: dict[str, Any] = {  # of every panel
         "max_runs_to_show": MOST_RUNS,
         "groupby": wr.Config("encoding.name"),
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",
     }
-    protocol, multiple = view.protocol, view.multiple
-    nats = f"eval/{protocol}/nats"
+    nats = f"eval/{view.protocol}/nats"
     by_position = "eval/positions/nats-by-position"
-    title = f"{protocol}: nats per token"
+    title = f"{view.protocol}: nats per token"
     panels: Any = [
         wr.LinePlot(title=f"{title} by window", x=WINDOW, y=[nats], log_x=True, **grouping),
         wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **grouping),
-        wr.BarPlot(title=f"{title} at {multiple}", metrics=[f"{nats}@{multiple}"], **grouping),
+        wr.BarPlot(title=f"{title} at {view.multiple}", metrics=[f"{nats}@{view.multiple}"], **grouping),
         wr.BarPlot(title=f"{title} at 1x", metrics=[f"{nats}@1x"], **grouping),
         wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **grouping),
     ]
     section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
-    settings = ws.WorkspaceSettings(max_runs=MOST_RUNS)
-    return ws.Workspace(entity=entity, project=view.project, name=NAME, sections=[section], settings=settings)
+    return ws.Workspace(
+        entity=entity,
+        project=view.project,
+        name=WORKSPACE_NAME,
+        sections=[section],
+        settings=ws.WorkspaceSettings(max_runs=MOST_RUNS),
+    )

@@ -8,12 +8,12 @@ from posenc.results.numbers import flatten
 from posenc.tracking.curves import STEP, Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
 
-FOLDER = "tensorboard"  # in the run directory; the steps of its folder `eval` are tokens of context
-NOT_FILTERED_BY = ("tracking.", "eval.", "data.exclude")  # beginnings of keys
+FOLDER = "tensorboard"  # in the run directory
+NO_HYPERPARAMETERS = ("tracking.", "eval.", "data.exclude")  # beginnings of keys that nobody filters runs by
 
 
 class TensorboardTracker(BaseTracker):
-    """Write two folders of event files: training against steps, evaluation against window and position."""
+    """Write two folders of event files: of the training by step, of the evaluation by window and position."""
 
     label = "TensorBoard"
 
@@ -22,34 +22,34 @@ class TensorboardTracker(BaseTracker):
 
         super().__init__(run, "tensorboard")
         folder = run.directory / FOLDER
-        if self.resumed and not folder.is_dir():  # somebody deleted them
+        if self.resumed and not folder.is_dir():  # somebody deleted the files
             self.state = TrackerState(self.state.id, self.state.group)
             self.resumed = False
-        self._training: Any = SummaryWriter(str(folder))
-        self._measured: Any = SummaryWriter(str(folder / "eval"))
+        self._training_writer: Any = SummaryWriter(str(folder))
+        self._eval_writer: Any = SummaryWriter(str(folder / "eval"))
         if not self.resumed:
-            # "." is this folder; without a name TensorBoard makes a run of its own
-            self._training.add_hparams(hyperparameters(run), {}, run_name=".")
+            # "." is this folder; without a name TensorBoard shows the hyperparameters as another run
+            self._training_writer.add_hparams(hyperparameters(run), {}, run_name=".")
         self.save()
 
-    def send(self, row: Row, axis: str, at: int) -> None:
-        """Write scalars; the summary's, beside the hyperparameters, are columns of their table."""
-        writer = self._training if axis == STEP else self._measured
+    def send(self, row: Row, axis: str, x: int) -> None:
+        """Write scalars. Those of the summary become columns of TensorBoard's table of hyperparameters."""
+        writer = self._training_writer if axis == STEP else self._eval_writer
         for name, value in row.items():
-            writer.add_scalar(name, value, at)
-        writer.flush()  # what a kill leaves behind is what the state says
+            writer.add_scalar(name, value, x)
+        writer.flush()  # so that files and state agree after a kill
 
     def end(self, status: str) -> None:
-        self._training.add_text("status", status)
-        self._training.close()
-        self._measured.close()
+        self._training_writer.add_text("status", status)
+        self._training_writer.close()
+        self._eval_writer.close()
 
 
 def hyperparameters(run: TrackedRun) -> dict[str, float | str]:
     """Return flat settings that a dashboard can filter by."""
     values: dict[str, float | str] = {}
     for key, text in flatten(dict(run.config)).items():
-        if not key.startswith(NOT_FILTERED_BY):
+        if not key.startswith(NO_HYPERPARAMETERS):
             values[key] = _number_or_text(text)
     if run.group is not None:
         values["group"] = run.group

@@ -1,4 +1,4 @@
-"""What all trackers do alike: the curves, one warning, nothing twice, and never an exception."""
+"""Define what all trackers do alike: the curves, one warning, nothing twice, and never an exception."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.core.errors import RunError, visible
+from posenc.results.records import Record
 from posenc.tracking.curves import (
     STEP,
     Row,
@@ -26,11 +27,11 @@ from posenc.tracking.curves import (
 
 logger = logging.getLogger(__name__)
 TRACKED_ID = re.compile(r"[a-z0-9]{8,64}")
-LONGEST_REASON = 200  # characters
+LONGEST_ERROR = 200  # characters
 
 
 class Tracker:
-    """A copy of the numbers elsewhere; this one does nothing. No method ever raises."""
+    """Copy the numbers of a run elsewhere. This one does nothing. No method of a tracker ever raises."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Log the numbers of one training step. A name without a slash is shown under `train/`.
@@ -38,8 +39,8 @@ class Tracker:
         A step that was logged before the run was stopped is not logged again.
         """
 
-    def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """Log the records of `results.json`, after the last step. What was logged before is left out."""
+    def log_evaluation(self, records: list[Record]) -> None:
+        """Log the records of `results.json`, after the last step, without those that were logged before."""
 
     def finish(self, status: str) -> None:
         """End the tracked run. Every status but `finished` marks it as failed."""
@@ -47,35 +48,33 @@ class Tracker:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One training run, as a tracker shows it. `config` is plain resolved data without secrets."""
+    """Hold what a tracker shows of a run."""
 
     name: str
     group: str | None  # what the runs of one sweep have in common
     tags: Sequence[str]
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # the settings as plain resolved data, without secrets
     directory: Path
 
 
 @dataclass
 class TrackerState:
-    """What a tracker has of a run, in `tracking/<tracker>.json`: a resumed run goes on from there."""
+    """Hold what a tracker has of a run, in `tracking/<tracker>.json`. A resumed run goes on from there."""
 
-    id: str  # the tracked run's own
-    group: str | None  # the first one it had: an evaluation later does not move it
-    step: int = -1  # the last one sent
-    sent: list[str] = field(default_factory=list)  # measurements, by key
+    id: str  # the tracker's own name of the run
+    group: str | None  # the first group of the run: a later evaluation does not move it
+    step: int = -1  # the last step that was sent
+    sent: list[str] = field(default_factory=list)  # keys of the measurements that were sent
 
     @classmethod
-    def fresh(cls, group: str | None) -> TrackerState:
-        """Return the state of a run that no tracker has seen.
-
-        Its id is random. One made from the run's hash would be the same for everybody who trains the same.
-        """
+    def new(cls, group: str | None) -> TrackerState:
+        """Return the state of a run that no tracker has seen."""
+        # a random id: one made from the run's hash would be the same for everybody who trains the same
         return cls(secrets.token_hex(6), group)
 
     @classmethod
     def read(cls, file: Path) -> TrackerState | None:
-        """Return the state in a file; None where there is none, or one that posenc did not write."""
+        """Return the state in a file; None if there is no file, or one that posenc did not write."""
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             state = cls(values["id"], values["group"], int(values["step"]), list(values["sent"]))
@@ -86,19 +85,19 @@ class TrackerState:
 
 
 class BaseTracker(Tracker):
-    """A tracked run, switched off with a warning by its first exception.
+    """Track a run until the first exception, which switches the tracker off with a warning.
 
     A tracker's keyword-only parameters are the keys of its YAML. It implements `send` and `end`.
     """
 
-    label = ""  # its name in messages
+    label = ""  # the name of the tracker in messages
 
     def __init__(self, run: TrackedRun, name: str) -> None:
         self.run = run
         self._file = run.directory / "tracking" / f"{name}.json"
         stored = TrackerState.read(self._file)
         self.resumed = stored is not None
-        self.state = stored or TrackerState.fresh(run.group)
+        self.state = TrackerState.new(run.group) if stored is None else stored
         self._is_on = True
         self._is_finished = False
 
@@ -106,12 +105,12 @@ class BaseTracker(Tracker):
     def check(settings: Mapping[str, Any]) -> None:
         """Raise UserError for values that the tracker does not take."""
 
-    def send(self, row: Row, axis: str, at: int) -> None:
-        """Send figures against an axis: STEP, WINDOW or POSITION."""
+    def send(self, row: Row, axis: str, x: int) -> None:
+        """Send figures at `x` on an axis: STEP, WINDOW or POSITION."""
         raise NotImplementedError
 
     def send_summary(self, row: Row) -> None:
-        """Send the figures that tell this run from others."""
+        """Send the figures by which people compare runs."""
         self.send(row, STEP, max(self.state.step, 0))
 
     def end(self, status: str) -> None:
@@ -119,11 +118,11 @@ class BaseTracker(Tracker):
         raise NotImplementedError
 
     def advice(self) -> str:
-        """Say what to do about what was not sent; starts with a space."""
+        """Return what to do about figures that were not sent; it starts with a space."""
         return ""
 
     def save(self) -> None:
-        """Keep the state; where it cannot be written, tracking goes on without."""
+        """Write the state. If that fails, tracking goes on without it."""
         with suppress(OSError, RunError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_json_atomic(self._file, asdict(self.state))
@@ -132,51 +131,53 @@ class BaseTracker(Tracker):
         if step <= self.state.step:
             return
         row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-        self._send(lambda: self.send(row, STEP, step), step, [])
+        self._send_and_save(lambda: self.send(row, STEP, step), step, [])
 
-    def evaluation(self, records: list[dict[str, Any]]) -> None:
+    def log_evaluation(self, records: list[Record]) -> None:
         points = curve_points(records, self.run.config)
         new_points = [point for point in points if measurement_key(point.record) not in self.state.sent]
         if not new_points:
             return
 
-        def send() -> None:
+        def send_new_points() -> None:
             for axis, rows in rows_by_axis(new_points).items():
-                for at, row in rows.items():
-                    self.send(row, axis, at)
+                for x, row in rows.items():
+                    self.send(row, axis, x)
             self.send_summary(summary_of(points))
 
-        self._send(send, self.state.step, [measurement_key(point.record) for point in new_points])
+        new_keys = [measurement_key(point.record) for point in new_points]
+        self._send_and_save(send_new_points, self.state.step, new_keys)
 
     def finish(self, status: str) -> None:
         if not self._is_finished:
             self._is_finished = True
-            self._succeeds(lambda: self.end(status), "did not get everything")
+            self._try(lambda: self.end(status), "did not get everything")
         self._is_on = False
 
-    def _send(self, action: Callable[[], None], step: int, measurements: list[str]) -> None:
-        """Send something, and keep what was sent. A failure is not remembered: a resumed run tries again."""
-        if self._is_on and self._succeeds(action, "is switched off, the run goes on without it"):
+    def _send_and_save(self, send: Callable[[], None], step: int, measurements: list[str]) -> None:
+        """Send something, and save that it was sent. A failure is not saved: a resumed run tries again."""
+        if self._is_on and self._try(send, "is switched off, the run goes on without it"):
             self.state.step = max(step, self.state.step)
             self.state.sent += measurements
             self.save()
 
-    def _succeeds(self, action: Callable[[], None], otherwise: str) -> bool:
-        """Do something; the first time that it fails, warn and switch the tracker off."""
+    def _try(self, action: Callable[[], None], consequence: str) -> bool:
+        """Do something, and return whether the tracker is on. A failure switches it off, with one warning."""
         try:
             action()
         except Exception as error:
             if self._is_on:
-                logger.warning("%s %s (%s).%s", self.label, otherwise, reason(error), self.advice())
+                text = error_text(error)
+                logger.warning("%s %s (%s).%s", self.label, consequence, text, self.advice())
             self._is_on = False
         return self._is_on
 
 
-def reason(error: BaseException) -> str:
-    """Say what happened, on one line, without the key."""
+def error_text(error: BaseException) -> str:
+    """Return an error on one line, without the user's key."""
     text = str(error)
     key = os.environ.get("WANDB_API_KEY")
     if key:
         text = text.replace(key, "***")
     line = visible(text.partition("\n")[0])
-    return f"{type(error).__name__}: {line[:LONGEST_REASON]}"
+    return f"{type(error).__name__}: {line[:LONGEST_ERROR]}"

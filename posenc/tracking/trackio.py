@@ -12,11 +12,11 @@ from posenc.core.errors import UserError
 from posenc.tracking.curves import Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
 
-REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # environment: where trackio sends to, if anywhere
+SERVER_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # environment variables that name a server
 
 
 class TrackioTracker(BaseTracker):
-    """A run in trackio's own database (TRACKIO_DIR); steps are training steps, windows and positions."""
+    """Track a run in trackio's own database (TRACKIO_DIR). A window or a position is sent as the step."""
 
     label = "trackio"
 
@@ -25,9 +25,9 @@ class TrackioTracker(BaseTracker):
         import trackio.run
 
         super().__init__(run, "trackio")
-        if not any(os.environ.get(name) for name in REMOTE):
-            # it would ask the hub for the user's name, which may take long where there is no network
-            vars(trackio.run)["_get_default_namespace"] = lambda: None
+        if not any(os.environ.get(name) for name in SERVER_VARIABLES):
+            # trackio would ask the hub for the user's name, which may take long where there is no network
+            setattr(trackio.run, "_get_default_namespace", lambda: None)  # noqa: B010
         all_tags = list(dict.fromkeys([*run.tags, *tags]))
         with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
             self._run: Any = trackio.init(
@@ -40,7 +40,8 @@ class TrackioTracker(BaseTracker):
                 auto_log_cpu=False,
                 auto_log_gpu=False,
             )
-        if self._run.id != self.state.id:  # new, or the database was deleted, or another one is used
+        is_other_run = self._run.id != self.state.id  # a new one: the database was deleted, or is another
+        if is_other_run:
             self.state = TrackerState(self._run.id, self.state.group)
         self.save()
 
@@ -48,16 +49,17 @@ class TrackioTracker(BaseTracker):
     def check(settings: Mapping[str, Any]) -> None:
         """Raise UserError for a name that trackio does not take."""
         project = settings["project"]
-        are_allowed = all(character.isalnum() or character in "-_ " for character in project)
-        if not project or not are_allowed or project != project.strip():
+        has_allowed_characters = all(character.isalnum() or character in "-_ " for character in project)
+        has_outer_blanks = project != project.strip()
+        if not project or not has_allowed_characters or has_outer_blanks:
             allowed = "letters, digits, - _ and blanks inside"
             raise UserError("tracking.project", project, "trackio does not take this name", allowed=allowed)
 
-    def send(self, row: Row, axis: str, at: int) -> None:
-        self._run.log(row, step=at)
+    def send(self, row: Row, axis: str, x: int) -> None:
+        self._run.log(row, step=x)
 
     def end(self, status: str) -> None:
-        """Wait until the database has everything. A run has no state there: how else it ended is an alert."""
+        """Wait until the database has everything. trackio stores no status, so another end is an alert."""
         import trackio
 
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,7 +1,7 @@
-"""Track with Weights & Biases: a copy that may fail, never a reason to fail.
+"""Track with Weights & Biases, so that a failure of W&B never ends a run.
 
-wandb's own offline mode and time limits hold where a server is dead, silent or hangs. What it does not do by
-itself: go offline after a failed start, and never ask for a key on a terminal.
+wandb's own offline mode and time limits cover a server that is dead, silent or hangs. This module adds what
+wandb does not do: it goes offline after a failed start, and never asks for a key on a terminal.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from urllib.parse import urlsplit
 
 from posenc.core.errors import UserError, visible
 from posenc.tracking.curves import POSITION, STEP, WINDOW, Row
-from posenc.tracking.tracker import BaseTracker, TrackedRun, reason
+from posenc.tracking.tracker import BaseTracker, TrackedRun, error_text
 
 logger = logging.getLogger(__name__)
 
-# characters: the server refuses more
+# characters; the server refuses longer ones
 LONGEST_NAME = 128
 LONGEST_TAG = 64
+# not only blanks (the look-ahead), none of / \ # ? % :
 NAME = re.compile(rf"(?=.*\S)[^/\\#?%:]{{1,{LONGEST_NAME}}}")
 # what earlier versions of wandb called its modes
 MODES = {"run": "online", "shared": "online", "dryrun": "offline"}
 
 
 class WandbTracker(BaseTracker):
-    """A W&B run, new or continued; offline without a key or an answer within `timeout` seconds."""
+    """Track a W&B run, new or continued; offline without a key or an answer within `timeout` seconds."""
 
     label = "W&B"
 
@@ -49,13 +50,16 @@ class WandbTracker(BaseTracker):
         super().__init__(run, "wandb")
         self._metrics_by_position: set[str] = set()
         run_tags = [tag[:LONGEST_TAG] for tag in [*run.tags, *tags] if tag.strip()]
+        run_group = group or self.state.group
+        if run_group is not None:
+            run_group = run_group[:LONGEST_NAME]
         settings: dict[str, Any] = {
             "entity": entity,
             "project": project,
             "run_name": run.name[:LONGEST_NAME],
-            "run_group": (group or self.state.group or "")[:LONGEST_NAME] or None,
+            "run_group": run_group or None,
             "run_job_type": "train",
-            "run_tags": list(dict.fromkeys(run_tags)),
+            "run_tags": list(dict.fromkeys(run_tags)),  # each once
             "run_id": self.state.id,
             "root_dir": os.environ.get("WANDB_DIR") or str(run.directory),
             "init_timeout": timeout,
@@ -66,32 +70,31 @@ class WandbTracker(BaseTracker):
             "silent": True,
             "console": "off",
         }
-        self._run = self._started(requested_mode() if mode == "auto" else mode, settings)
+        self._run = self._start(requested_mode() if mode == "auto" else mode, settings)
         self.save()
 
-    def _started(self, mode: str, settings: dict[str, Any]) -> Any:
-        """Start the run in a mode, offline where online is not possible."""
+    def _start(self, mode: str, settings: dict[str, Any]) -> Any:
+        """Start the W&B run in a mode, or offline if online is not possible."""
         Path(settings["root_dir"]).mkdir(parents=True, exist_ok=True)  # wandb would go to /tmp without a word
-        if mode != "online":
-            run = _init({**settings, "mode": mode}, self.run)
-            if mode == "offline":
-                _warn_offline(run, "as asked")
-            return run
-        if has_key():
-            try:
-                return _init({**settings, "mode": "online"}, self.run)
-            except Exception as error:
-                why = reason(error)
-                load_wandb().teardown()  # or `init` says that the id of the run that failed is in use
-        else:
-            why = f"no API key for {host()}"
-        run = _init({**settings, "mode": "offline"}, self.run)
-        _warn_offline(run, why)
+        offline_reason = "as asked"
+        if mode == "online":
+            if log_in():
+                try:
+                    return _init({**settings, "mode": "online"}, self.run)
+                except Exception as error:
+                    offline_reason = error_text(error)
+                    load_wandb().teardown()  # otherwise the next `init` says that the run's id is in use
+            else:
+                offline_reason = f"no API key for {host()}"
+            mode = "offline"
+        run = _init({**settings, "mode": mode}, self.run)
+        if mode == "offline":
+            _warn_offline(run, offline_reason)
         return run
 
     @staticmethod
     def check(settings: Mapping[str, Any]) -> None:
-        """Raise UserError for names W&B does not take, a time-out that is none, mode=online without a key."""
+        """Raise UserError for names that W&B refuses, a wrong time-out, and mode=online without a key."""
         for key in ("project", "entity"):
             name = settings[key]
             if name is not None and not NAME.fullmatch(name):
@@ -101,22 +104,23 @@ class WandbTracker(BaseTracker):
         if not (math.isfinite(timeout) and timeout > 0):
             raise UserError("tracking.timeout", timeout, "not a time", allowed="seconds above 0")
         mode = settings["mode"]
-        if mode == "online" and not has_key():
+        if mode == "online" and not log_in():
             hint = "run `wandb login`, set WANDB_API_KEY, or use tracking.mode=offline and sync later"
             raise UserError("tracking.mode", mode, f"there is no W&B API key for {host()}", hint=hint)
 
-    def send(self, row: Row, axis: str, at: int) -> None:
+    def send(self, row: Row, axis: str, x: int) -> None:
         if axis == STEP:
-            self._run.log(row, step=at, commit=True)
+            self._run.log(row, step=x, commit=True)
             return
         if axis == POSITION:
             self._define_metrics_by_position(row)
-        # an offline run that is continued counts from 0 again, and its rows would replace earlier ones
-        self.state.step = max(self._run.step, self.state.step + 1)
-        self._run.log({axis: at, **row}, step=self.state.step, commit=True)
+        # wandb's own step of an offline run that is continued is 0 again, and rows would replace earlier ones
+        next_step = max(self._run.step, self.state.step + 1)
+        self.state.step = next_step
+        self._run.log({axis: x, **row}, step=next_step, commit=True)
 
     def _define_metrics_by_position(self, row: Row) -> None:
-        """Draw these against positions: a metric's own name goes before `eval/*`."""
+        """Draw these metrics against positions. A metric defined by its name takes precedence over `eval/*`."""
         for name in row.keys() - self._metrics_by_position:
             self._run.define_metric(name, step_metric=POSITION)
         self._metrics_by_position |= row.keys()
@@ -130,7 +134,7 @@ class WandbTracker(BaseTracker):
         try:
             self._run.finish(exit_code=0 if status == "finished" else 1)
         except Exception:
-            load_wandb().teardown()  # or its exit hook prints a traceback when the service is gone already
+            load_wandb().teardown()  # otherwise its exit hook prints a traceback if the service is gone
             raise
 
     def advice(self) -> str:
@@ -142,12 +146,14 @@ def _directory(run: Any) -> str:
     return shlex.quote(visible(Path(run.dir).parent))
 
 
-def _warn_offline(run: Any, why: str) -> None:
-    text = "W&B is offline (%s). Look: wandb leet %s  Upload: wandb sync %s"
-    logger.warning(text, why, _directory(run), _directory(run))
+def _warn_offline(run: Any, reason: str) -> None:
+    """Warn that a run is offline, with the commands that show it and upload it."""
+    folder = _directory(run)
+    logger.warning("W&B is offline (%s). Look: wandb leet %s  Upload: wandb sync %s", reason, folder, folder)
 
 
 def _init(settings: dict[str, Any], tracked: TrackedRun) -> Any:
+    """Start a W&B run, and name the axes of its metrics."""
     wandb = load_wandb()
     run = wandb.init(config=dict(tracked.config), settings=wandb.Settings(**settings))
     run.define_metric("train/tokens")
@@ -182,12 +188,13 @@ def requested_mode() -> str:
     return MODES.get(mode, mode)
 
 
-def has_key() -> bool:
-    """Tell whether there is a key for the server, and log in with it; nobody is asked for one."""
+def log_in() -> bool:
+    """Log in with the user's key, without asking for one; return whether there is a key."""
     return bool(load_wandb().login(prompt=False, verify=False))
 
 
 def host() -> str:
     """Return `host:port` of the server for messages, without any user name and password of the address."""
-    url = user_settings().base_url
-    return visible(urlsplit(url).netloc.rpartition("@")[2] or url)
+    url: str = user_settings().base_url
+    _, _, host_and_port = urlsplit(url).netloc.rpartition("@")
+    return visible(host_and_port or url)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from fake_runs import positions, record
-from tracked import TRACKERS, begin, shipped, stored
+from tracked import CONFIG, TRACKERS, begin, shipped, stored
 
 import posenc.tracking
 from posenc.core.errors import UserError
@@ -35,7 +35,7 @@ def whole(tracker, tmp_path, capfd):
     tracked = begin(tracker, run)
     for step in (25, 50):
         tracked.log({"loss": 100 / step, "train/lr": 1e-3, "tokens": step}, step)
-    tracked.evaluation([*records(64, 512), dict(positions())])
+    tracked.log_evaluation([*records(64, 512), dict(positions())])
     tracked.finish("finished")
     tracked.log({"loss": 9.0}, 75)  # after the end
     assert capfd.readouterr().out == ""
@@ -78,7 +78,7 @@ def resumed(tracker, tmp_path):
         tracked = begin(tracker, run, group=sweep)
         for step in steps:
             tracked.log({"loss": float(step)}, step)
-        tracked.evaluation(records(*windows))
+        tracked.log_evaluation(records(*windows))
         tracked.finish(status)
     return run
 
@@ -106,12 +106,12 @@ class Failing(BaseTracker):
     label = "the tracker"
 
     def __init__(self, run):
-        super().__init__(TrackedRun("r", "g", [], {"seed": 1}, run), "written")
+        super().__init__(TrackedRun("r", "g", [], CONFIG, run), "written")
         self.save()
         self.calls = []
 
-    def send(self, row, axis, at):
-        self.calls.append(at)
+    def send(self, row, axis, x):
+        self.calls.append(x)
         raise OSError(f"gone with {'k' * 40}\nand more\x1b")
 
     def end(self, status):
@@ -125,7 +125,7 @@ def failing(tmp_path, monkeypatch):
     tracked = Failing(tmp_path)
     for step in (25, 50):
         tracked.log({"loss": 1.0}, step)
-    tracked.evaluation(records(64))
+    tracked.log_evaluation(records(64))
     tracked.finish("failed")
     tracked.finish("finished")
     return tracked

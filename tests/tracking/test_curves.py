@@ -17,8 +17,13 @@ def record(protocol, window, nats, **changes):
         "protocol": protocol,
         "window": window,
         "multiple": window / 64,
+        "corpus": "sympy",
+        "split": "test",
+        "extend": None,
+        "stride": None,
         "targets_hash": "a",
         "nats": nats,
+        "bpb": None,
         "ppl": ppl,
         **changes,
     }
@@ -31,7 +36,7 @@ def record(protocol, window, nats, **changes):
 def unmeasured():
     """Points of one curve: a loss, a huge one, one that ran out of memory, one that is no number."""
     losses = {64: 1.0, 128: 800.0, 256: None, 512: math.nan}
-    return curve_points([record("fixed-target", *item) for item in losses.items()], {})
+    return curve_points([record("fixed-target", *item) for item in losses.items()], CONFIG)
 
 
 def test_what_could_not_be_measured_is_no_row(unmeasured):
@@ -60,8 +65,7 @@ def test_what_could_not_be_measured_is_not_in_the_summary(unmeasured):
     ],
 )
 def test_other_text_and_extensions_are_curves_of_their_own(changes, name):
-    as_trained = {"corpus": "sympy", "split": "test", "stride": None, "extend": None}
-    (point,) = curve_points([record("sliding", 64, 1.0, **{**as_trained, **changes})], CONFIG)
+    (point,) = curve_points([record("sliding", 64, 1.0, **changes)], CONFIG)
     assert point.curve == name
     assert f"eval/{name}/nats" in rows_by_axis([point])[WINDOW][64]
 

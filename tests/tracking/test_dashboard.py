@@ -4,6 +4,7 @@ import json
 
 import pytest
 from fake_runs import positions, record
+from tracked import CONFIG
 
 from posenc.tracking.curves import curve_points, rows_by_axis, summary_of
 from posenc.tracking.dashboard import make_dashboard
@@ -38,7 +39,7 @@ def test_every_panel_groups_by_encoding_with_bands_over_seeds(panels):
 def tracked_names():
     """The names of all figures that a run with this protocol is tracked with."""
     records = [dict(record(window, 1.0, protocol="sliding")) for window in (32, 64)]
-    points = curve_points([*records, dict(positions())], {})
+    points = curve_points([*records, dict(positions())], CONFIG)
     names = {"eval/window", "eval/position", "train/loss", "train/tokens", *summary_of(points)}
     for rows in rows_by_axis(points).values():
         for row in rows.values():

@@ -12,7 +12,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import has_key, host
+from posenc.tracking.wandb import host, log_in
 
 KEY = "k" * 40
 
@@ -30,7 +30,7 @@ def offline(tmp_path, caplog, capfd):
         dict(record(512, 2.75, protocol="nonoverlapping")),
         dict(positions()),
     ]
-    tracked.evaluation(records)
+    tracked.log_evaluation(records)
     tracked.finish("failed")
     assert capfd.readouterr() == ("", "")
     (directory,) = offline_runs(tmp_path / "rope+alibi")
@@ -131,9 +131,9 @@ def test_a_server_is_named_without_its_password(own_server):
 
 def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
-    assert not has_key()
+    assert not log_in()
     (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
-    assert has_key()
+    assert log_in()
 
 
 # --- Servers
@@ -144,12 +144,15 @@ logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must 
 from posenc.settings.tree import TrackingSettings
 from posenc.tracking import TrackedRun, build_tracker
 settings = TrackingSettings.model_validate_json(sys.argv[1])
-t = build_tracker(settings, TrackedRun("r", "g", [], {"seed": 0}, pathlib.Path(sys.argv[2])))
+config = {"data": {"name": "sympy"}, "eval": {"split": "test"}}
+t = build_tracker(settings, TrackedRun("r", "g", [], config, pathlib.Path(sys.argv[2])))
 for step in range(1, 51):
     t.log({"tokens": step, "loss": 1.0}, step)
 print("trained", flush=True)
 sys.stdin.readline()
-t.evaluation([{"protocol": "fixed-target", "window": 64, "multiple": 1, "nats": 1.0, "bpb": 1.4, "ppl": 2.7}])
+record = {"protocol": "fixed-target", "window": 64, "multiple": 1, "nats": 1.0, "bpb": 1.4, "ppl": 2.7}
+record |= {"corpus": "sympy", "split": "test", "extend": None, "stride": None}
+t.log_evaluation([{**record, "targets_hash": "a", "checkpoint_step": 50}])
 t.finish("finished")
 print("evaluated", flush=True)
 """

@@ -12,7 +12,13 @@ from posenc.settings.tree import TrackingSettings
 from posenc.tracking import TrackedRun, build_tracker
 
 TRACKERS = ("tensorboard", "trackio", "wandb")
-CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "seed": 3}
+CONFIG = {
+    "encoding": {"name": "rope", "base": 10000.0},
+    "data": {"name": "sympy"},
+    "eval": {"split": "test"},
+    "context_length": 64,
+    "seed": 3,
+}
 
 
 def shipped(name, **changes):
