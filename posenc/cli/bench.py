@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, key_of
@@ -17,38 +15,41 @@ from posenc.core.errors import UserError
 from posenc.report.papers import markdown
 from posenc.report.tables import Report, Table, table_of_rows
 from posenc.report.terminal import terminal_text, terminal_width, write
-from posenc.running.bench.case import make_cases
-from posenc.running.bench.document import measure_all, measure_case
+from posenc.running.bench.case import TableTitle, make_cases
+from posenc.running.bench.document import BenchDocument, BenchRow, measure_all, measure_case
 from posenc.running.bench.timing import Figures
 from posenc.settings.numbers import check_whole
 from posenc.training.device import keep_freed_memory
 
+NOT_MEASURED = "-"
+
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
-    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained."""
+    """Measure what the overrides choose, and print it. Return 0, or 1 if no row could be trained."""
     check_whole("--repeats", repeats, least=1)
     for override in line.overrides:
         key = key_of(override)
         if key in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key, None, "is not read by bench", hint=hint)
-    jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
+    # encoding=rope,alibi is two rows, also without -m
+    jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     keep_freed_memory()
     cases = make_cases(jobs, lengths)
-    document = measure_all(cases, repeats, measure_case, cases[0].step.device)
+    document = measure_all(cases, repeats, cases[0].step.device, measure=measure_case)
     write(render(document, format, terminal_width()), sys.stdout)
-    trained = any("seconds" in row["training"] for row in document["cells"])
-    return 0 if trained else 1
+    was_trained = any(row.training.timing is not None for row in document.rows)
+    return 0 if was_trained else 1
 
 
-def render(document: Mapping[str, Any], format: str, width: int) -> str:
+def render(document: BenchDocument, format: str, width: int) -> str:
     """Return the document as text: table, markdown or json; `width` in columns."""
     if format == "json":
-        return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(document.plain(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     report = Report(
         facts=[_machine_line(document)],
         answer="",
-        tables=_tables(document["cells"]),
+        tables=_tables(document.rows),
         notes=_notes(document),
         has_gap=True,
     )
@@ -57,80 +58,80 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
     return terminal_text([report], width, color=False)
 
 
-def _machine_line(document: Mapping[str, Any]) -> str:
-    machine = document["machine"]
-    parts = [
-        machine["cpu"],
-        f"{machine['threads']} of {machine['cores']} cores",
-        f"torch {machine['versions']['torch']}",
-        document["date"][:10],
+def _machine_line(document: BenchDocument) -> str:
+    machine = document.machine
+    parts = [machine.device_name] if machine.device_name else []
+    parts += [
+        machine.cpu,
+        f"{machine.threads} of {machine.cores} cores",
+        f"torch {machine.versions['torch']}",
+        document.date[:10],
     ]
-    if machine["device_name"]:
-        parts.insert(0, machine["device_name"])
     return ", ".join(parts)
 
 
-def _tables(rows: list[dict[str, Any]]) -> list[Table]:
-    """Return a table for each title: rows of the same model, length and device."""
-    rows_of_tables: dict[str, list[dict[str, Any]]] = {}
+def _tables(rows: list[BenchRow]) -> list[Table]:
+    """Return a table for each title."""
+    rows_of_tables: dict[TableTitle, list[BenchRow]] = {}
     for row in rows:
-        rows_of_tables.setdefault(f"{_title(row)} {row['vocab_size']}", []).append(row)
+        rows_of_tables.setdefault(row.title, []).append(row)
     tables = []
-    for table_rows in rows_of_tables.values():
+    for title, table_rows in rows_of_tables.items():
         texts = [_texts(row) for row in table_rows]
-        tables.append(table_of_rows(_heads(table_rows[0]), texts, _title(table_rows[0])))
+        tables.append(table_of_rows(_heads(table_rows[0]), texts, _title_text(title)))
     return tables
 
 
-def _title(row: Mapping[str, Any]) -> str:
-    length = row["context_length"]
-    compiled = ", compiled" if row["compile"] else ""
+def _title_text(title: TableTitle) -> str:
+    length = title.context_length
+    compiled = ", compiled" if title.compile else ""
     return (
-        f"{row['model']['name']}, T = {length}, {row['precision']} on {row['device']}{compiled}; "
-        f"a step of {row['batch_windows']} x {length} tokens"
+        f"{title.model.name}, T = {length}, {title.precision} on {title.device}{compiled}; "
+        f"a step of {title.batch_windows} x {length} tokens"
     )
 
 
-def _heads(row: Mapping[str, Any]) -> list[str]:
+def _heads(row: BenchRow) -> list[str]:
     heads = ["encoding", "tokens/s", "time", "quartiles", "MB"]
-    for evaluation in row["evaluation"]:
-        heads += [f"tokens/s at {evaluation['window']}", f"time at {evaluation['window']}"]
+    for window in row.evaluation:
+        heads += [f"tokens/s at {window}", f"time at {window}"]
     return heads
 
 
-def _texts(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a row; `-` where nothing was measured."""
-    training: Figures = row["training"]
-    texts = [row["label"], *_speed(training)]
-    if "ratio" in training:
-        texts.append(f"{training['ratio_low']:.2f}-{training['ratio_high']:.2f}")
-        texts.append(f"{training['tensor_bytes'] / 1e6:,.0f}")
+def _texts(row: BenchRow) -> list[str]:
+    """Return the cells of a row."""
+    training = row.training
+    timing = training.timing
+    texts = [row.label, *_speed(training)]
+    if timing is None or training.tensor_bytes is None:
+        texts += [NOT_MEASURED, NOT_MEASURED]
     else:
-        texts += ["-", "-"]
-    for evaluation in row["evaluation"]:
-        texts += _speed(evaluation)
+        texts += [f"{timing.ratio_low:.2f}-{timing.ratio_high:.2f}", f"{training.tensor_bytes / 1e6:,.0f}"]
+    for figures in row.evaluation.values():
+        texts += _speed(figures)
     return texts
 
 
 def _speed(figures: Figures) -> list[str]:
     """Return tokens a second, and the time relative to the first row."""
-    if "ratio" not in figures:
-        return ["-", "-"]
-    return [f"{figures['tokens_per_second']:,.0f}", f"{figures['ratio']:.2f}x"]
+    timing = figures.timing
+    if timing is None:
+        return [NOT_MEASURED, NOT_MEASURED]
+    return [f"{timing.tokens_per_second:,.0f}", f"{timing.ratio:.2f}x"]
 
 
-def _notes(document: Mapping[str, Any]) -> list[str]:
+def _notes(document: BenchDocument) -> list[str]:
     """Return why something was not measured, and what the columns mean."""
     notes = []
-    for row in document["cells"]:
-        phases = [("training", row["training"])]
-        phases += [(f"evaluation at {figures['window']}", figures) for figures in row["evaluation"]]
-        notes += [
-            f"{row['label']}, {name}: {figures['reason']}" for name, figures in phases if "reason" in figures
-        ]
-    time_note = (
-        "time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles)"
+    for row in document.rows:
+        if row.training.reason is not None:
+            notes.append(f"{row.label}, training: {row.training.reason}")
+        for window, figures in row.evaluation.items():
+            if figures.reason is not None:
+                notes.append(f"{row.label}, evaluation at {window}: {figures.reason}")
+    notes.append(
+        "time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) "
+        f"of {document.repeats} pairs, taken in turns"
     )
-    notes.append(f"{time_note} of {document['repeats']} pairs, taken in turns")
     notes.append("MB: of the tensors at a step's peak")
     return notes

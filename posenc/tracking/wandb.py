@@ -120,7 +120,7 @@ class WandbTracker(BaseTracker):
         self._run.log({axis: x, **row}, step=next_step, commit=True)
 
     def _define_metrics_by_position(self, row: Row) -> None:
-        """Draw these metrics against positions. A metric defined by its name takes precedence over `eval/*`."""
+        """Draw these metrics against positions. A metric's own name takes precedence over `eval/*`."""
         for name in row.keys() - self._metrics_by_position:
             self._run.define_metric(name, step_metric=POSITION)
         self._metrics_by_position |= row.keys()

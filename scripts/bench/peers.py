@@ -8,6 +8,7 @@ step each cell has those of a forward pass, the logits of a step's batch without
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -24,9 +25,9 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import first_line
 from posenc.model.decoder import ModelShape
-from posenc.running.bench.case import BenchCase, make_cases
-from posenc.running.bench.document import RowDocument, measure_all, measure_case
-from posenc.running.bench.timing import figures
+from posenc.running.bench.case import BenchCase, TableTitle, make_cases
+from posenc.running.bench.document import BenchRow, measure_all, measure_case
+from posenc.running.bench.timing import Figures, measure_figures
 from posenc.running.bench.work import Work, bytes_of, random_batch, training_work
 from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
 
@@ -184,8 +185,9 @@ class PeerCase:
     def label(self) -> str:
         return self.peer.name
 
-    def title(self) -> dict[str, object]:
-        return self.beside.title()
+    @property
+    def title(self) -> TableTitle:
+        return self.beside.title
 
 
 def forward(case: BenchCase, model: nn.Module) -> Work:
@@ -201,20 +203,19 @@ def forward(case: BenchCase, model: nn.Module) -> Work:
     return Work(model, case.step.device, run, inputs.numel(), bytes_of(model))
 
 
-def measured(case: BenchCase | PeerCase, base: BenchCase, repeats: int) -> RowDocument:
-    """Return the cell of a row, of posenc or of a peer, with the figures of a forward pass."""
+def measured(case: BenchCase | PeerCase, base: BenchCase, repeats: int) -> BenchRow:
+    """Measure a row, of posenc or of a peer, with the figures of a forward pass."""
     own = base.model()
     if isinstance(case, PeerCase):
         return of_peer(case.peer, base, own, repeats)
     model = case.model()
-    with compiled_blocks(model, case.step.compile), compiled_blocks(own, base.step.compile):
-        passed = figures(partial(forward, case, model), partial(forward, base, own), repeats)
-    return measure_case(case, base, repeats) | {"forward": passed}
+    with compiled_blocks(model, case.title.compile), compiled_blocks(own, base.title.compile):
+        passed = measure_figures(partial(forward, case, model), partial(forward, base, own), repeats)
+    return dataclasses.replace(measure_case(case, base, repeats), forward=passed)
 
 
-def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> RowDocument:
-    """Return the cell of a peer, timed in turns with posenc's row."""
-    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
+def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> BenchRow:
+    """Measure a peer, in turns with posenc's row."""
     seconds = {}
     try:
         for attention in peer.attentions:
@@ -223,20 +224,25 @@ def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> RowDoc
         chosen = min(seconds, key=seconds.__getitem__)
         model = peer_model(peer, chosen, base)
     except Exception as error:  # a package may raise anything
-        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
-    with compiled_blocks(own, base.step.compile):
-        if base.step.compile:  # the whole model, as users of other packages do
+        failed = Figures(reason=first_line(error))
+        return BenchRow(peer.name, base.label, base.title, failed, {}, groups={}, forward=failed)
+    with compiled_blocks(own, base.title.compile):
+        if base.title.compile:  # the whole model, as users of other packages do
             model.compile()
-        trained = figures(
+        trained = measure_figures(
             partial(training_work, base, model, PeerLoss), partial(training_work, base, own), repeats
         )
-        passed = figures(partial(forward, base, model), partial(forward, base, own), repeats)
-    return cell | {
-        "label": f"{peer.name}, {chosen}",
-        "parameters": {"total": sum(one.numel() for one in model.parameters())},
-        "training": trained,
-        "forward": passed,
-    }
+        passed = measure_figures(partial(forward, base, model), partial(forward, base, own), repeats)
+    return BenchRow(
+        label=f"{peer.name}, {chosen}",
+        base=base.label,
+        title=base.title,
+        training=trained,
+        evaluation={},
+        groups={},
+        parameters={"total": sum(one.numel() for one in model.parameters())},
+        forward=passed,
+    )
 
 
 def peer_model(peer: Peer, attention: str, case: BenchCase) -> PeerModel:
@@ -251,11 +257,12 @@ def main() -> None:
     chosen = make_cases(compose_jobs("train", replace(line, multirun=True)).jobs, "none")
     packages = installed()
     peers = [one for one in PEERS if packages.get(one.package, "") is not None]
-    first = {json.dumps(one.title()): one for one in reversed(chosen)}  # of each table
+    first = {one.title: one for one in reversed(chosen)}  # of each table
     rows = [*chosen, *(PeerCase(peer, base) for base in first.values() for peer in peers)]
     keep_freed_memory()
-    document = measure_all(rows, REPEATS, measured, chosen[0].step.device) | {"peers": packages}
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    document = measure_all(rows, REPEATS, chosen[0].step.device, measured)
+    plain = document.plain() | {"peers": packages}
+    print(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -39,7 +39,7 @@ from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import build_of_shape
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.running.bench.document import machine
+from posenc.running.bench.document import describe_machine
 from posenc.training.device import autocast
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer
@@ -288,7 +288,7 @@ def main() -> int:
             time_all(arguments.model, names, arguments.base, device)
     finally:
         if arguments.json:
-            document = {"machine": machine(device), "found": reported}
+            document = {"machine": asdict(describe_machine(device)), "found": reported}
             arguments.json.write_text(json.dumps(document, indent=1))
     bad = [line for line in reported if line["bad"]]
     print(f"check_gpu: {len(reported)} checks, {len(bad)} bad", file=sys.stderr)

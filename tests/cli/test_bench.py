@@ -1,8 +1,8 @@
 """`posenc bench`: cases, operations, a document that is measured; no times are judged."""
 
-import copy
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -103,15 +103,27 @@ def test_lengths_are_tokens_or_multiples_in_order():
 
 
 @pytest.fixture(scope="module")
-def document():
-    """What one call measured, in samples of one call: two rows, the second of which refuses 4 T."""
+def measured():
+    """What one call measured, and its JSON, in samples of one call: two rows; the second refuses 4 T."""
+    documents = []
+
+    def render_and_keep(document, *arguments):
+        documents.append(document)
+        return render(document, *arguments)
+
     rows = ("encoding=learned", "encoding.beyond=clamp,refuse", "train.batch_tokens=128", "device=cpu")
     options = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posenc.running.bench.timing.SHORTEST", 0.0)
+        patch.setattr("posenc.cli.bench.render", render_and_keep)
         result = CliRunner().invoke(app, ["bench", *tiny.MODEL, *SMALL, *rows, *options])
     assert result.exit_code == 0, result
-    return json.loads(result.stdout)
+    return documents[0], json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def document(measured):
+    return measured[1]
 
 
 @pytest.fixture(scope="module")
@@ -162,25 +174,22 @@ def test_memory_counts_weights_gradients_and_two_moments(document, row):
     assert row["training"]["tensor_ratio"] == row["training"]["tensor_bytes"] / base_bytes
 
 
-def test_the_table_fits_and_says_what_was_measured(document, row):
-    text = render(document, "table", 80)
+def test_the_table_fits_and_says_what_was_measured(measured, row):
+    text = render(measured[0], "table", 80)
     assert all(len(line) <= 80 for line in text.splitlines())
     assert f" {row['training']['ratio']:.2f}x " in text
     assert "beyond=refuse, evaluation at 64: refused" in " ".join(text.split())
 
 
-def test_markdown_has_the_same_figures(document, row):
-    assert f"| {row['training']['ratio']:.2f}x |" in render(document, "markdown", 80)
-
-
-def test_json_is_the_document(document):
-    assert json.loads(render(document, "json", 80)) == document
+def test_markdown_has_the_same_figures(measured, row):
+    assert f"| {row['training']['ratio']:.2f}x |" in render(measured[0], "markdown", 80)
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "json"])
-def test_control_characters_of_a_label_are_escaped(document, format):
-    evil = copy.deepcopy(document)
-    evil["cells"][0]["label"] = "a|[red]x\x1b[31m"
+def test_control_characters_of_a_label_are_escaped(measured, format):
+    document, _ = measured
+    rows = [replace(row, label="a|[red]x\x1b[31m") for row in document.rows]
+    evil = replace(document, rows=rows)
     assert "\x1b" not in render(evil, format, 80)
     assert format != "markdown" or "\\|" in render(evil, format, 80)
 

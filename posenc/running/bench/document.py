@@ -1,12 +1,12 @@
-"""Measure all cases and return the JSON document of `posenc bench` (docs/performance.md)."""
+"""Measure all cases, and hold the result as `posenc bench` prints it (docs/performance.md)."""
 
 from __future__ import annotations
 
 import datetime
-import json
 import platform
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,85 +17,153 @@ from posenc.core.console import progress_line
 from posenc.core.errors import visible
 from posenc.core.machine import usable_cores
 from posenc.model.decoder import count_parameters
-from posenc.running.bench.case import BenchCase
-from posenc.running.bench.timing import figures
+from posenc.running.bench.case import BenchCase, TableTitle
+from posenc.running.bench.timing import Figures, measure_figures
 from posenc.running.bench.work import evaluation_work, training_work
 from posenc.running.run_directory import versions
 from posenc.training.device import compiled_blocks
 
 SCHEMA_VERSION = 3
-RowDocument = dict[str, Any]  # an entry of `cells` in the JSON
 
 
-class Titled(Protocol):
-    """Whatever can be a row: a case, or in scripts/bench a model of another package."""
+@dataclass(frozen=True)
+class BenchRow:
+    """Hold one row of a table."""
+
+    label: str
+    base: str  # label of the first row of the table, with which this one was timed in turns
+    title: TableTitle
+    training: Figures
+    evaluation: dict[int, Figures]  # by window, in tokens
+    groups: dict[str, Any]  # settings of encoding, attention and positions; empty for another package's model
+    n_targets: int | None = None  # scored tokens of a window
+    parameters: dict[str, int] | None = None
+    forward: Figures | None = None  # logits of a step's batch (scripts/bench/peers.py)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row as the JSON has it, without what was not measured."""
+        document = {"label": self.label, "base": self.base, **self.groups, **asdict(self.title)}
+        if self.n_targets is not None:
+            document["n_targets"] = self.n_targets
+        if self.parameters is not None:
+            document["parameters"] = self.parameters
+        document["training"] = self.training.plain()
+        document["evaluation"] = [
+            {"window": window, **figures.plain()} for window, figures in self.evaluation.items()
+        ]
+        if self.forward is not None:
+            document["forward"] = self.forward.plain()
+        return document
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Describe where something was measured."""
+
+    cpu: str
+    cores: int
+    threads: int
+    device: str
+    device_name: str | None  # of a GPU
+    device_bytes: int | None  # memory of a GPU
+    system: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class BenchDocument:
+    """Hold everything that a bench measured."""
+
+    date: str
+    machine: Machine
+    repeats: int  # timed pairs for each figure
+    rows: list[BenchRow]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "date": self.date,
+            "machine": asdict(self.machine),
+            "repeats": self.repeats,
+            "cells": [row.plain() for row in self.rows],
+        }
+
+
+class Measurable(Protocol):
+    """Whatever becomes a row: a case, or in scripts/bench a model of another package."""
 
     @property
     def label(self) -> str: ...
 
-    def title(self) -> dict[str, Any]: ...
+    @property
+    def title(self) -> TableTitle: ...
 
 
-Row = TypeVar("Row", bound=Titled)
+Case = TypeVar("Case", bound=Measurable)
 
 
 def measure_all(
-    rows: Sequence[Row],
+    cases: Sequence[Case],
     repeats: int,
-    measure_row: Callable[[Row, Any, int], RowDocument],
     device: torch.device,
-) -> dict[str, Any]:
-    """Return the document of all rows, each measured beside the first row of its table."""
-    bases: dict[str, Row] = {}
-    for row in rows:
-        bases.setdefault(json.dumps(row.title()), row)
-    by_table = sorted(rows, key=lambda row: list(bases).index(json.dumps(row.title())))
-    documents = []
-    with progress_line("measured", len(rows)) as progress:
-        for number, row in enumerate(by_table):
-            progress.update(number, visible(f"{row.label} at {row.title()['context_length']}"))
-            base = bases[json.dumps(row.title())]
-            documents.append(measure_row(row, base, repeats))
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(device),
-        "repeats": repeats,
-        "cells": documents,
-    }
+    measure: Callable[[Case, Any, int], BenchRow],
+) -> BenchDocument:
+    """Measure each case beside the first case of its table, table by table.
+
+    `measure` takes a case, the first case of the table, and `repeats`.
+    """
+    cases_of_tables: dict[TableTitle, list[Case]] = {}
+    for case in cases:
+        cases_of_tables.setdefault(case.title, []).append(case)
+    rows: list[BenchRow] = []
+    with progress_line("measured", len(cases)) as progress:
+        for title, table_cases in cases_of_tables.items():
+            base = table_cases[0]
+            for case in table_cases:
+                progress.update(len(rows), visible(f"{case.label} at {title.context_length}"))
+                rows.append(measure(case, base, repeats))
+    return BenchDocument(
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        machine=describe_machine(device),
+        repeats=repeats,
+        rows=rows,
+    )
 
 
-def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> RowDocument:
-    """Return a row of the document: settings, parameters, figures of training and of each window."""
+def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
+    """Measure a training step, and an evaluation at each window."""
     model = case.model()
     base_model = base.model()
-    evaluation = []
+    evaluation = {}
     for window in case.windows:
         make_work = partial(evaluation_work, case, model, window)
         make_base = partial(evaluation_work, base, base_model, window)
-        evaluation.append({"window": window, **figures(make_work, make_base, repeats)})
-    settings = case.step.settings
-    compiled = bool(settings.train.compile)  # the base is in the same table, so it has the same setting
+        evaluation[window] = measure_figures(make_work, make_base, repeats)
+    compiled = case.title.compile  # the base is in the same table, so it has the same setting
     with compiled_blocks(model, compiled), compiled_blocks(base_model, compiled):
         make_work = partial(training_work, case, model)
         make_base = partial(training_work, base, base_model)
-        training = figures(make_work, make_base, repeats)
-    return {
-        "label": case.label,
-        "base": base.label,
-        "encoding": settings.encoding.plain(),
-        "attention": settings.attention.plain(),
-        "positions": settings.positions.plain(),
-        **case.title(),
-        "n_targets": case.n_targets,
-        "parameters": count_parameters(model),
-        "training": training,
-        "evaluation": evaluation,
-    }
+        training = measure_figures(make_work, make_base, repeats)
+    settings = case.step.settings
+    return BenchRow(
+        label=case.label,
+        base=base.label,
+        title=case.title,
+        training=training,
+        evaluation=evaluation,
+        groups={
+            "encoding": settings.encoding.plain(),
+            "attention": settings.attention.plain(),
+            "positions": settings.positions.plain(),
+        },
+        n_targets=case.n_targets,
+        parameters=count_parameters(model),
+    )
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """Return processor, cores, threads, device and versions, as plain JSON."""
+def describe_machine(device: torch.device) -> Machine:
+    """Return processor, cores, threads, device and versions."""
     device_name = None
     device_bytes = None
     if device.type == "cuda":
@@ -103,16 +171,16 @@ def machine(device: torch.device) -> dict[str, Any]:
         device_name = properties.name
         device_bytes = properties.total_memory
     all_versions = versions()
-    return {
-        "cpu": _processor(),
-        "cores": usable_cores(),
-        "threads": torch.get_num_threads(),
-        "device": str(device),
-        "device_name": device_name,
-        "device_bytes": device_bytes,
-        "system": platform.platform(),
-        "versions": {name: all_versions[name] for name in ("python", "posenc", "torch")},
-    }
+    return Machine(
+        cpu=_processor(),
+        cores=usable_cores(),
+        threads=torch.get_num_threads(),
+        device=str(device),
+        device_name=device_name,
+        device_bytes=device_bytes,
+        system=platform.platform(),
+        versions={name: all_versions[name] for name in ("python", "posenc", "torch")},
+    )
 
 
 def _processor() -> str:

@@ -1,72 +1,80 @@
-"""Time one work in turns with another, so that a machine that slows down slows both."""
+"""Time a work in turns with another one, so that a machine that slows down slows both."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import TypedDict
+from typing import Any
 
 from posenc.core.errors import first_line
 from posenc.core.machine import wait_for
 from posenc.running.bench.work import Work
 
-SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
+SHORTEST = 0.05  # seconds of a sample: shorter calls are repeated
 WARM_UP = 2  # calls before anything is timed
 
 MakeWork = Callable[[], Work]
 
 
-class Figures(TypedDict, total=False):
-    """What was measured, as it stands in the JSON; what comes after a failure is missing."""
+@dataclass(frozen=True)
+class Timing:
+    """Hold the seconds of a call of a work and of its base, by pair, and what follows from them."""
 
-    tokens: int  # of one call
-    first_seconds: float  # of setting up and the first call, which compiles
-    tensor_bytes: int
-    tensor_ratio: float  # to the base
-    seconds: list[float]  # of a call, by pair
+    seconds: list[float]
     base_seconds: list[float]
     tokens_per_second: float  # median
-    ratio_low: float  # quartiles of the ratios of pairs
+    # quartiles of the ratios of pairs
+    ratio_low: float
     ratio: float
     ratio_high: float
-    reason: str  # why there is no more
 
 
-def figures(make_work: MakeWork, make_base: MakeWork, repeats: int) -> Figures:
-    """Return figures of a work, timed in turns with the base; `reason` says why some are missing."""
-    result = Figures()
+@dataclass
+class Figures:
+    """Hold what was measured of a work. After a failure `reason` says why the later figures are None."""
+
+    tokens: int | None = None  # tokens of one call
+    first_seconds: float | None = None  # seconds of setting up and of the first call, which compiles
+    tensor_bytes: int | None = None
+    tensor_ratio: float | None = None  # tensor_bytes over those of the base
+    timing: Timing | None = None
+    reason: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the figures as the JSON has them, without those that were not measured."""
+        values = asdict(self)
+        timing = values.pop("timing") or {}
+        reason = values.pop("reason")
+        measured = {name: value for name, value in (values | timing).items() if value is not None}
+        return measured if reason is None else {**measured, "reason": reason}
+
+
+def measure_figures(make_work: MakeWork, make_base: MakeWork, repeats: int) -> Figures:
+    """Return figures of a work, timed in turns with the base."""
+    figures = Figures()
     try:
         began = perf_counter()
         work = make_work()
         work.run()  # sets up, compiles
         wait_for(work.device)
-        result["tokens"] = work.tokens
-        result["first_seconds"] = perf_counter() - began
+        figures.tokens = work.tokens
+        figures.first_seconds = perf_counter() - began
         base = make_base()
-        tensor_bytes = work.tensor_bytes()
-        result["tensor_bytes"] = tensor_bytes
-        result["tensor_ratio"] = tensor_bytes / base.tensor_bytes()
-        seconds, base_seconds = timed_in_turns(work, base, repeats)
+        figures.tensor_bytes = work.tensor_bytes()
+        figures.tensor_ratio = figures.tensor_bytes / base.tensor_bytes()
+        figures.timing = time_in_turns(work, base, repeats)
     except Exception as error:  # an encoding may refuse the length, and memory may run out
-        result["reason"] = first_line(error)
-        return result
-    ratios = [a / b for a, b in zip(seconds, base_seconds, strict=True)]
-    low, middle, high = _quartiles(ratios)
-    result["seconds"] = seconds
-    result["base_seconds"] = base_seconds
-    result["tokens_per_second"] = work.tokens / statistics.median(seconds)
-    result["ratio_low"] = low
-    result["ratio"] = middle
-    result["ratio_high"] = high
-    return result
+        figures.reason = first_line(error)
+    return figures
 
 
-def timed_in_turns(work: Work, base: Work, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of a call of each, in pairs whose order alternates."""
-    for either in (work, base):
-        either.seconds(WARM_UP)
+def time_in_turns(work: Work, base: Work, repeats: int) -> Timing:
+    """Time calls of each in pairs, whose order alternates."""
+    work.seconds(WARM_UP)
+    base.seconds(WARM_UP)
     calls = max(1, math.ceil(SHORTEST / work.seconds(1)))
     seconds: list[float] = []
     base_seconds: list[float] = []
@@ -77,11 +85,19 @@ def timed_in_turns(work: Work, base: Work, repeats: int) -> tuple[list[float], l
         else:
             seconds.append(work.seconds(calls))
             base_seconds.append(base.seconds(calls))
-    return seconds, base_seconds
+    low, middle, high = _quartiles([a / b for a, b in zip(seconds, base_seconds, strict=True)])
+    return Timing(
+        seconds=seconds,
+        base_seconds=base_seconds,
+        tokens_per_second=work.tokens / statistics.median(seconds),
+        ratio_low=low,
+        ratio=middle,
+        ratio_high=high,
+    )
 
 
 def _quartiles(ratios: list[float]) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile; of one ratio itself three times."""
+    """Return lower quartile, median and upper quartile. A single ratio is all three."""
     if len(ratios) == 1:
         return ratios[0], ratios[0], ratios[0]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

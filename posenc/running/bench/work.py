@@ -1,4 +1,4 @@
-"""What is repeated to be timed: a training step, or a batch of an evaluation, on random tokens."""
+"""Make the works that are timed: a training step, or a batch of an evaluation, on random tokens."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from posenc.training.optimizer import build_optimizer
 
 @dataclass(frozen=True)
 class Work:
-    """Something to repeat."""
+    """Hold a function that can be timed, and its model."""
 
     model: nn.Module
     device: torch.device
     run: Callable[[], object]
-    tokens: int  # that go through the model each time
-    held_bytes: int  # that are there all the time
+    tokens: int  # tokens that go through the model in one call
+    held_bytes: int  # bytes of tensors that exist between calls, too
 
     def seconds(self, calls: int) -> float:
-        """Return the seconds of one call, the mean of several in a row."""
+        """Return the seconds of one call, as the mean of several calls in a row."""
         wait_for(self.device)
         began = perf_counter()
         for _ in range(calls):
@@ -42,10 +42,8 @@ class Work:
         return (perf_counter() - began) / calls
 
     def tensor_bytes(self) -> int:
-        """Return what tensors hold at the peak, without compilation.
-
-        Not the peak of the process: with the allocator's luck it was 57 to 100 MB for the same batch.
-        """
+        """Return the bytes that tensors hold at the peak, without compilation."""
+        # not the peak of the process: by the allocator's luck that was 57 to 100 MB for the same batch
         meter = LiveTensors()
         meter.ignore([*self.model.parameters(), *self.model.buffers()])
         with meter:
@@ -81,13 +79,13 @@ def training_work(case: BenchCase, model: Any, make_loss: Callable[[Any], nn.Mod
         gradients(loss, inputs, targets, pos, precision=plan.precision, grad_clip=optimization.grad_clip)
         update(optimizer, optimization.lr)
 
-    step()  # makes the moments
+    step()  # the first step makes the moments
     values_and_two_moments = 3 * bytes_of(model)
     return Work(model, plan.device, step, inputs.numel(), values_and_two_moments)
 
 
 def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
-    """Return one batch of windows as fixed-target has them: the last `n_targets` targets are scored."""
+    """Return a batch of windows as fixed-target evaluates them: the last `n_targets` targets are scored."""
     tokens = np.random.default_rng(0).integers(case.vocab_size, size=2 * window + 1)
     split = Split(["random"], np.array([0]), np.array([len(tokens)]))
     context = EvalContext(
@@ -102,7 +100,7 @@ def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
     )
     windows = max(1, case.eval_batch_tokens // window)
     if "positions" in model.effective_encoding.hooks:
-        windows *= DRAWS  # a window with drawn positions is a batch of its own
+        windows *= DRAWS  # a batch holds windows of one draw of positions
 
     def tokens_of(number: int) -> np.ndarray:
         start = number % window
