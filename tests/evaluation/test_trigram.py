@@ -15,48 +15,53 @@ from posenc.evaluation import trigram
 
 
 def counted(documents):
-    """What comes after every context of up to two bytes, how often."""
+    """Count what comes after every context of up to two bytes."""
     after = defaultdict(Counter)
     for text in documents:
-        for place, byte in enumerate(text):
-            for size in range(min(place, 2) + 1):
-                after[text[place - size : place]][byte] += 1
+        for i, byte in enumerate(text):
+            for size in range(min(i, 2) + 1):
+                context = text[i - size : i]
+                after[context][byte] += 1
     return after
 
 
 def chance_of(byte, context, after):
-    """By recursion over shorter contexts."""
-    lower = chance_of(byte, context[1:], after) if context else 1 / 256
+    """Return the probability of a byte after a context, by recursion over shorter contexts."""
+    lower_order = chance_of(byte, context[1:], after) if context else 1 / 256
     counts = after[context]
-    return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts)) if counts else lower
+    if not counts:
+        return lower_order
+    return (counts[byte] + len(counts) * lower_order) / (counts.total() + len(counts))
 
 
 def bytes_before(store, document, tokens):
-    """Bytes of a test document before a number of tokens."""
+    """Return the number of bytes in the first tokens of a test document."""
     start = int(store.splits["test"].starts[document])
     return int(store.bytes_between(np.array([start]), np.array([start + tokens]))[0])
 
 
 def by_hand(by_bytes, store, plan):
-    """Nats and bytes of the targets by document."""
+    """Return nats and bytes of the targets by document."""
     train = by_bytes.splits["train"]
     after = counted(by_bytes.document("train", i).tobytes() for i in range(len(train.ids)))
-    nats, sizes = Counter(), Counter()
+    nats = Counter()
+    sizes = Counter()
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         begin = bytes_before(store, document, end - plan.block)
         stop = bytes_before(store, document, end)
         text = by_bytes.document("test", document).tobytes()
-        for at in range(begin, stop):
-            nats[document] -= math.log(chance_of(text[at], text[max(0, at - 2) : at], after))
+        for i in range(begin, stop):
+            context = text[max(0, i - 2) : i]
+            nats[document] -= math.log(chance_of(text[i], context, after))
         sizes[document] += stop - begin
     return nats, sizes
 
 
 @pytest.fixture(params=[{"name": "bytes"}, {"name": "bpe", "vocab_size": 300}], ids=["bytes", "bpe"])
-def texts(request, place):
+def texts(request, working_folder):
     """The same texts tokenised by bytes and by a tokenizer."""
     names = {f"{i}.txt": f"naïve 🙂 thing {i}, the thing of things\r\n" * 20 for i in range(30)}
-    folder = write(place / "texts", names)
+    folder = write(working_folder / "texts", names)
     return tiny_model.tokens_of(folder), tiny_model.tokens_of(folder, request.param)
 
 
