@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError, visible
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
+from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
 from posenc.results.frame import cells_table, seeds_table
 from posenc.results.measurements import parse_multiple
@@ -23,13 +24,14 @@ PER = ("cell", "seed")
 TEXT_WIDTH = 100  # columns of a comparison that is printed
 
 
-def load_runs(*paths: str | Path, where: Iterable[str] = ()) -> Runs:
+def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
     """Return the runs below paths, each once, as `posenc compare` finds them; without a path those of runs/.
 
-    `where`: only those that fit conditions such as "encoding=rope,al*". Raises UserError.
+    Several paths may be a list. `where`: only those that fit conditions such as "encoding=rope,al*".
+    Raises UserError.
     """
     conditions = [where] if isinstance(where, str) else where
-    return Runs(read_runs(paths or ("runs",))).where(*conditions)
+    return Runs(read_runs(paths or "runs")).where(*conditions)
 
 
 class Runs(list[Run]):

@@ -75,6 +75,17 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
+def named_path(name: str | Path) -> Path:
+    """Return the path that a user names: `~` is expanded, quotes around the whole name are taken off.
+
+    `'my runs'` arrives with its quotes where a shell that does not know them, or a copied line, passes them
+    on. A file whose name has these quotes is meant as it is.
+    """
+    text = str(name)
+    is_quoted = len(text) > 2 and text[0] in "'\"" and text[0] == text[-1]
+    return expanded(text[1:-1] if is_quoted and not exists(text) else text)
+
+
 # --- Is it there?
 #
 # pathlib's own questions (`exists`, `is_file`, `is_dir`) raise for a name that is too long, and for a folder

@@ -85,13 +85,12 @@ def evaluate(
 
 
 def still_holds(record: Record, cell: EvalCell) -> bool:
-    """Tell whether a stored record is what measuring the cell again would give."""
+    """Tell whether a stored record of a cell is what measuring it again would give."""
     model = cell.context.model
     if isinstance(model, CallableModel) and not model.has_known_weights:
         return False  # a function may have changed since
-    if (record["note"] or "").startswith("oom"):
-        return False  # there may be more memory now
-    return record.get("precision") == cell.context.recorded_precision
+    ran_out_of_memory = (record["note"] or "").startswith("oom")  # there may be more now
+    return not ran_out_of_memory
 
 
 def record_key(cell: EvalCell, checkpoint_step: int) -> RecordKey:
@@ -105,6 +104,7 @@ def record_key(cell: EvalCell, checkpoint_step: int) -> RecordKey:
         split=cell.context.split,
         targets_hash=cell.plan.hash,
         checkpoint_step=checkpoint_step,
+        precision=cell.context.recorded_precision,
     )
 
 
@@ -140,6 +140,5 @@ def measured(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
         seconds=round(time.monotonic() - start, 3),
         unit=cell.protocol.unit_of(cell.plan),
         beyond=context.effective_encoding(cell.window).beyond,
-        precision=context.recorded_precision,
     )
     return make_record(key, record_context, document_sums, note=note, extra=extra)

@@ -20,6 +20,7 @@ from posenc.report.sentences import (
     facts_of,
     full_notes,
     is_recall_only,
+    left_out_notes,
     more_note,
     plus_minus_note,
     ranks_note,
@@ -57,7 +58,8 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     notes = []
     if not is_recall_only(comparison):
         notes += [unit_note(comparison), recovered_note(comparison.rows)]
-    notes += [recall_note(comparison, with_interval=False), *beyond_notes(comparison), more_note(comparison)]
+    notes += [recall_note(comparison, with_interval=False), *beyond_notes(comparison)]
+    notes += [*left_out_notes(comparison.header), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
     return Report(facts_of(comparison), answer(comparison), [table], _said(notes))
 
@@ -123,6 +125,7 @@ def _run_report(comparison: Comparison) -> Report:
         sample_line(comparison),
         recovered_note(comparison.rows),
         also_measured_note(header),
+        *left_out_notes(header),
     ]
     table = _run_table(comparison, row)
     return Report(facts_of(comparison), answer(comparison), [table], _said(notes), has_gap=True)

@@ -23,6 +23,8 @@ from posenc.report.texts import (
 )
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.identity import condition_text
+from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.numbers import printed_change
 from posenc.results.recall import RecallCell
 from posenc.results.records import HEADLINE, RECALL
@@ -90,7 +92,7 @@ def _all_cells(comparison: Comparison) -> list[Cell]:
 def facts_of(comparison: Comparison) -> list[str]:
     """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
-    group = [f"{key} {value}" for key, value in header.group.items() if key not in IN_FACTS]
+    group = [condition_text(key, value) for key, value in header.group.items() if key not in IN_FACTS]
     if len(comparison.rows) == 1:
         rows = [row_label(comparison.rows[0]), *_settings(comparison), _seeds(comparison)]
     else:
@@ -139,8 +141,12 @@ def _settings(comparison: Comparison) -> list[str]:
 def _corpus(header: Header) -> str:
     if not header.corpus:
         return ""
-    is_usual = header.split in (None, "test")
-    return header.corpus if is_usual else f"{header.corpus} ({header.split})"
+    details = []
+    if header.trained_on is not None:
+        details.append(f"trained on {header.trained_on}")
+    if header.split not in (None, "test"):
+        details.append(header.split)
+    return f"{header.corpus} ({', '.join(details)})" if details else header.corpus
 
 
 def _tuned(rows: Sequence[Row]) -> str:
@@ -497,6 +503,22 @@ def also_measured_note(header: Header) -> str:
     return f"also measured: {', '.join(others)} (posenc compare --protocol all)"
 
 
+def left_out_notes(header: Header) -> list[str]:
+    """Return which measurements of the weights that are shown stand in no table.
+
+    Those of earlier checkpoints, and those that chose a learning rate or knobs, are named under --full alone.
+    """
+    return [
+        _left_out_text(reason, header.left_out_by_reason[reason])
+        for reason in (OTHER_TARGETS, OTHER_KNOBS)
+        if reason in header.left_out_by_reason
+    ]
+
+
+def _left_out_text(reason: str, count: int) -> str:
+    return f"not shown: {plural(count, 'record')} {reason}"
+
+
 def full_notes(comparison: Comparison) -> list[str]:
     """Return what the tables of --full do not say: targets, reference, left out records, notes of rows."""
     header = comparison.header
@@ -513,8 +535,8 @@ def full_notes(comparison: Comparison) -> list[str]:
         if row.recall is not None and row.recall.note:
             notes.append(f"recall: {row_label(row)}: {row.recall.note}")
     notes += _differences(header.also_differs)
-    if header.left_out:
-        notes.append(f"not shown: {plural(header.left_out, 'record')} of other targets or checkpoints")
+    for reason, count in header.left_out_by_reason.items():
+        notes.append(_left_out_text(reason, count))
     for row in comparison.rows:
         notes += [f"{row_label(row)}: {note}" for note in row.notes]
     return notes

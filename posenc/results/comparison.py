@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from posenc.core.errors import UserError
@@ -25,10 +26,10 @@ from posenc.results.drafts import (
     find_baseline,
     protocols_of,
 )
-from posenc.results.grouping import RowGroup, group_runs, one_ranking
+from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
 from posenc.results.headroom import long_trained, recovered_of
-from posenc.results.measurements import Measurement, Member, select
+from posenc.results.measurements import Measurement, Member, members_of, pool_beside, pool_of
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
 from posenc.results.records import HEADLINE, RECALL, SCHEMA_VERSION, Metric
@@ -252,22 +253,33 @@ def _recall(draft: Draft, level: float) -> tuple[RecallColumns | None, list[RowR
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:
-    """Return what each row's runs have of another protocol, at the checkpoint whose loss is shown."""
-    runs = {member.run.path: member.run for group in draft.groups for member in group.members}
-    steps = {member.run.path: member.recorded[0].step for member in draft.members}
-    beside = {
-        (member.run.path, member.extension): member for member in select([*runs.values()], protocol, steps)
-    }
-    return [
-        [beside.get((member.run.path, group.extension), Member(member.run)) for member in group.members]
+    """Return what each row's runs have of another protocol, on the text and of the weights that are shown."""
+    first_of_run: dict[Path, Member] = {}
+    for member in draft.members:
+        first_of_run.setdefault(member.run.path, member)
+    unmeasured = {
+        member.run.path: member.run
         for group in draft.groups
-    ]
+        for member in group.members
+        if member.run.path not in first_of_run
+    }
+    pool = pool_beside([*first_of_run.values()], protocol) | pool_of([*unmeasured.values()], protocol)
+    beside = {(member.run.path, member.extension): member for member in members_of(pool)}
+
+    def member_beside(member: Member, extension: str | None) -> Member:
+        nothing = Member(member.run)
+        first = first_of_run.get(member.run.path)
+        if first is not None and member.at and member.circumstances != first.circumstances:
+            return nothing
+        return beside.get((member.run.path, extension), nothing)
+
+    return [[member_beside(member, group.extension) for member in group.members] for group in draft.groups]
 
 
 def _breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
     """Return where the curves of a row as trained break, for the table of another protocol."""
     if draft.protocol == POSITIONS or group.extension is not None:
         return None
-    curves = group_runs(one_ranking([member.run for member in group.members], POSITIONS))
-    as_trained = [row for row in curves if row.extension is None]
-    return curve_summary(as_trained[0].members) if len(as_trained) == 1 else None
+    measured = [member for member in group.members if member.at]
+    curves = members_of(pool_beside(measured, POSITIONS))
+    return curve_summary([member for member in curves if member.extension is None])

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from posenc.core.errors import UserError, visible
+from posenc.core.paths import is_file, is_folder, named_path
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
 
 STUDIES = ("study", "study-recall", "study-room")  # names of stored records, where there is no such folder
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
+AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or several, one in another
 Location = tuple[Path, str | None]  # a run directory or bundle, or a folder with why it cannot be read
 
 
-def load_runs(paths: Iterable[str | Path]) -> list[Run]:
+def load_runs(paths: AnyPaths) -> list[Run]:
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
@@ -25,10 +27,19 @@ def load_runs(paths: Iterable[str | Path]) -> list[Run]:
     files make a Run with a `problem`. Raises UserError for a path that does not exist.
     """
     runs: dict[str, Run] = {}
-    for path, problem in run_places(paths):
+    for path, problem in run_places(paths_in(paths)):
         for run in _load(path, problem):
             runs[str(run.path)] = run
     return [run for _, run in sorted(runs.items())]
+
+
+def paths_in(paths: AnyPaths) -> list[str | Path]:
+    """Return one path, or each of several, as a list. Raises UserError for what is no path."""
+    if isinstance(paths, str | Path):
+        return [paths]
+    if not isinstance(paths, Iterable):
+        raise UserError("paths", paths, "is no path", allowed="a str, a Path, or a list of them")
+    return [path for part in paths for path in paths_in(part)]
 
 
 def _load(path: Path, problem: str | None) -> Iterable[Run]:
@@ -46,33 +57,53 @@ def run_places(paths: Iterable[str | Path]) -> list[Location]:
     """
     locations: dict[str, Location] = {}
     for text in paths:
-        for start in _expanded(text):
+        for start in _starts(text):
             for path, problem in _below(start):
                 locations.setdefault(os.path.realpath(path), (path, problem))
     return sorted(locations.values(), key=lambda location: str(location[0]))
 
 
-def _expanded(text: str | Path) -> list[Path]:
+def _starts(text: str | Path) -> list[Path]:
     """Return the run directory, folder or bundles that a path on the command line means."""
-    path = Path(text)
-    is_file = os.path.isfile(path)  # noqa: PTH113 (is_file raises for names too long)
-    if path.name in MARKS and is_file:
-        return [path.parent]
-    if os.path.isdir(path) or (path.name.endswith(SUFFIX) and is_file):  # noqa: PTH112
-        return [path]
-    if str(text) in STUDIES:
-        package = Path(__file__).resolve().parents[1]
-        installed = package / "records"  # a wheel has the three folders inside the package
-        in_clone = package.parent / "docs" / "records"
-        records = installed if installed.is_dir() else in_clone
-        return [records / text]
+    path = named_path(text)
+    start = _start_at(path)
+    if start is not None:
+        return [start]
+    if str(path) in STUDIES:
+        return [_records_of(str(path))]
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
-    if matches not in ([], [str(path)]):
-        return [path for match in matches for path in _expanded(match)]
+    if matches in ([], [str(path)]):
+        raise _nothing_there(text)
+    starts = []
+    for match in matches:
+        start = _start_at(Path(match))
+        if start is None:
+            raise _nothing_there(match)
+        starts.append(start)
+    return starts
+
+
+def _start_at(path: Path) -> Path | None:
+    """Return the folder or bundle that a path is, or the run directory of a file; None if it is neither."""
+    if path.name in MARKS and is_file(path):
+        return path.parent
+    is_bundle = path.name.endswith(SUFFIX) and is_file(path)
+    return path if is_bundle or is_folder(path) else None
+
+
+def _records_of(study: str) -> Path:
+    """Return the folder of stored records: inside the installed package, or below docs/ of a clone."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "records"  # a wheel has the three folders inside the package
+    in_clone = package.parent / "docs" / "records"
+    return (installed if installed.is_dir() else in_clone) / study
+
+
+def _nothing_there(text: str | Path) -> UserError:
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(text):
         hint = f"to choose among runs, each with its own option: --where {visible(text)}"
-    raise UserError("DIRS", visible(text), "no such run directory", hint=hint)
+    return UserError("DIRS", visible(text), "no such run directory", hint=hint)
 
 
 def _below(start: Path) -> Iterator[Location]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
 from posenc.results.cells import Column, columns_of
 from posenc.results.grouping import RowGroup, group_runs, one_ranking, split_runs
-from posenc.results.identity import mixed_values
-from posenc.results.measurements import Member
+from posenc.results.identity import Conditions, conditions_of, telling_texts
+from posenc.results.measurements import Circumstances, Member
 from posenc.results.recall import LEVEL
 from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run
 
 ALL = "all"  # a request's protocol: a table for each one measured
+MOST_DAMAGED = 3  # runs that are named where all are damaged
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ def _check(runs: Sequence[Run], request: CompareRequest) -> None:
         raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
     if not runs:
         raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
+    damaged = [run for run in runs if run.problem is not None]
+    if len(damaged) == len(runs):
+        lines = [visible(f"{run.name}: {run.problem}") for run in damaged[:MOST_DAMAGED]]
+        if len(damaged) > MOST_DAMAGED:
+            lines.append(f"and {len(damaged) - MOST_DAMAGED} more: posenc runs lists them")
+        raise UserError("DIRS", None, "no run there can be read", hint="\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Draft:
     values: dict[str, str]  # what tells it from the other tables
     mixed: dict[str, list[str]]  # what its rows differ in and should not
     groups: tuple[RowGroup, ...]
+    left_out: Mapping[Path, Counter[str]]  # how many records no table shows, by run and reason
     columns: tuple[Column, ...] = ()
 
     @property
@@ -96,7 +105,7 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
             metric = _metric(request, protocol, ranking.members)
             if ranking.members or not measured or request.protocol != ALL:
                 groups = tuple(group_runs(ranking))
-                drafts.append(Draft(protocol, metric, ranking.values, {}, groups))
+                drafts.append(Draft(protocol, metric, ranking.values, {}, groups, ranking.left_out))
     return drafts
 
 
@@ -141,25 +150,35 @@ def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
 
 def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
     """Return the table without the values that all tables share, and with what its own rows differ in."""
-    mixed = mixed_values(draft.members)
-    by_run: dict[Path, dict[str, str]] = {}
-    for member, values in zip(draft.members, mixed, strict=True):
-        by_run[member.run.path] = values
+    conditions = conditions_of(draft.members)
+    mixed = telling_texts(conditions)
+    by_member: dict[tuple[Path, Circumstances], _Telling] = {}
+    for member, of_member, texts in zip(draft.members, conditions, mixed, strict=True):
+        by_member[member.run.path, member.circumstances] = _Telling(of_member, texts)
     keys = mixed[0] if mixed else {}
     return replace(
         draft,
         values={key: value for key, value in draft.values.items() if key not in shared},
         mixed={key: sorted({values[key] for values in mixed}) for key in keys},
-        groups=tuple(replace(group, mixed=_mixed_of(group, by_run)) for group in draft.groups),
+        groups=tuple(_with_conditions(group, by_member) for group in draft.groups),
     )
 
 
-def _mixed_of(group: RowGroup, by_run: Mapping[Path, dict[str, str]]) -> dict[str, str]:
-    """Return the values of a row: those of its first run that has some."""
+@dataclass(frozen=True)
+class _Telling:
+    """The conditions of a member, and those of them in which its table differs."""
+
+    conditions: Conditions
+    mixed: dict[str, str]
+
+
+def _with_conditions(group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _Telling]) -> RowGroup:
+    """Return the row with the conditions of its first run with numbers."""
     for member in group.members:
-        if member.run.path in by_run:
-            return by_run[member.run.path]
-    return {}
+        if member.at:
+            telling = by_member[member.run.path, member.circumstances]
+            return replace(group, conditions=telling.conditions, mixed=telling.mixed)
+    return replace(group, conditions=None, mixed={})
 
 
 def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,9 @@ from typing import Any
 
 from posenc.results.identity import (
     OPTIONS,
+    UNKNOWN_SIZE,
+    Conditions,
+    condition_text,
     differing,
     kind_of,
     knob_words,
@@ -21,9 +24,10 @@ from posenc.results.identity import (
     row_name,
     settings_of,
     sizes_of,
+    telling_sizes,
     tuned_rate,
 )
-from posenc.results.measurements import Member, select
+from posenc.results.measurements import Member, Pool, left_out_of, members_of, pool_of, rest_of
 from posenc.results.runs import Run
 
 CODE = "code"  # the key in a row's settings that tells runs of other code apart
@@ -38,70 +42,148 @@ class Ranking:
 
     values: dict[str, str]  # what tells it from the other rankings
     runs: tuple[Run, ...]
-    members: tuple[Member, ...]  # of its runs with numbers
+    members: tuple[Member, ...] = ()  # of its runs with numbers
+    left_out: Mapping[Path, Counter[str]] = field(default_factory=dict)  # records in no ranking, by reason
 
 
 def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
     """Return all runs as one ranking, although they may differ in what they were trained and measured on."""
-    return Ranking({}, tuple(runs), tuple(select(runs, protocol)))
+    members: list[Member] = []
+    pool = pool_of(runs, protocol)
+    while pool:
+        chosen = members_of(pool)
+        members += chosen
+        pool = rest_of(pool, chosen)
+    (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], protocol)
+    return ranking
 
 
 def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings that the runs make, most runs first.
+    """Return the rankings that the runs make: of what represents each run, then of the rest; most runs first.
 
-    Runs without numbers join the first ranking with runs of their settings, else of their size, else the
-    last.
+    A run that was measured on several texts, in several precisions, or on other targets at other lengths
+    stands in a ranking for each. Runs without numbers join the first ranking with runs of their settings,
+    else of their size; those of a size that no ranking has get one of their own.
     """
-    rankings = sorted(_alike(runs, protocol), key=_most_runs_first)
+    rankings = _measured_rankings(runs, protocol)
     if not rankings:
-        return [Ranking({}, tuple(runs), ())]
-    if len(rankings) == 1:
-        return [Ranking({}, tuple(runs), rankings[0].members)]
+        return [Ranking({}, tuple(runs))]
     measured = {run.path for ranking in rankings for run in ranking.runs}
-    unmeasured = [run for run in runs if run.path not in measured]
-    if not unmeasured:
-        return rankings
-    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
-    joined: dict[int, list[Run]] = defaultdict(list)
-    for run in unmeasured:
-        joined[_ranking_of(run, kinds)].append(run)
-    return [replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)]
+    return _with_unmeasured_runs(rankings, [run for run in runs if run.path not in measured])
+
+
+def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
+    """Return the rankings of the runs with numbers."""
+    rounds: list[list[list[Member]]] = []
+    pool = pool_of(runs, protocol)
+    while pool:
+        alike = _alike(pool)
+        rounds.append(alike)
+        pool = rest_of(pool, [member for members in alike for member in members])
+    everything = [members for alike in rounds for members in alike]
+    values = iter(_telling_values([_representative(members) for members in everything]))
+    rankings: list[Ranking] = []
+    for alike in rounds:
+        of_round = [Ranking(next(values), _runs_of(members), tuple(members)) for members in alike]
+        rankings += sorted(of_round, key=_most_runs_first)
+    return _with_left_out(rankings, protocol)
+
+
+def _alike(pool: Pool) -> list[list[Member]]:
+    """Return the members that can be ranked together, each with the circumstances that most of them share."""
+    members = members_of(pool)
+    by_values: dict[tuple[tuple[str, str], ...], list[Member]] = defaultdict(list)
+    for member, values in zip(members, mixed_values(members), strict=True):
+        by_values[tuple(values.items())].append(member)
+    if len(by_values) < 2:
+        return list(by_values.values())
+    # Within a ranking other keys may differ: the targets, where the corpora did.
+    rankings: list[list[Member]] = []
+    for alike in by_values.values():
+        rankings += _alike({run.path: pool[run.path] for run in _runs_of(alike)})
+    return rankings
+
+
+def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
+    return tuple({member.run.path: member.run for member in members}.values())
+
+
+def _representative(members: Sequence[Member]) -> Member:
+    """Return the member that was measured at the longest window, which is named where targets differ."""
+    return max(members, key=lambda member: max(one.multiple for one in member.recorded))
+
+
+def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
+    """Return for each of members that cannot be ranked together what tells it from the others."""
+    values = mixed_values(members)
+    by_values: dict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
+    for index, values_of_member in enumerate(values):
+        by_values[tuple(values_of_member.items())].append(index)
+    if len(by_values) < 2:
+        return values
+    for indices in by_values.values():
+        inside = _telling_values([members[index] for index in indices])
+        for index, more_values in zip(indices, inside, strict=True):
+            values[index] = values[index] | more_values
+    return values
+
+
+def _with_left_out(rankings: Sequence[Ranking], protocol: str) -> list[Ranking]:
+    """Return the rankings with how many records no ranking shows; a run's are counted in its first one."""
+    by_run: dict[Path, list[Member]] = defaultdict(list)
+    for ranking in rankings:
+        for member in ranking.members:
+            by_run[member.run.path].append(member)
+    left_out = {path: left_out_of(members[0].run, protocol, members) for path, members in by_run.items()}
+    with_left_out = []
+    for ranking in rankings:
+        of_runs = {run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out}
+        with_left_out.append(replace(ranking, left_out=of_runs))
+    return with_left_out
 
 
 def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
     return -len(ranking.runs), sorted(ranking.values.items())
 
 
-def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int:
-    """Return the index of the ranking that a run without numbers joins."""
+# --- runs without numbers
+
+
+def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> list[Ranking]:
+    """Return the rankings with runs that have no numbers."""
+    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
+    joined: dict[int, list[Run]] = defaultdict(list)
+    by_size: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        index = _ranking_of(run, kinds)
+        if index is None:
+            _, size = kind_of(run)
+            by_size[size].append(run)
+        else:
+            joined[index].append(run)
+    with_unmeasured = [
+        replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)
+    ]
+    first = rankings[0].runs[0]
+    of_other_sizes = [Ranking(telling_sizes(alike[0], first), tuple(alike)) for alike in by_size.values()]
+    return [*with_unmeasured, *of_other_sizes]
+
+
+def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:
+    """Return the index of the ranking that a run without numbers joins; None where its size fits none.
+
+    A damaged run, of which no size is known, joins the first.
+    """
     kind = kind_of(run)
     _, size = kind
-    for index, kinds_there in enumerate(kinds):
-        if kind in kinds_there:
+    for index, kinds_of_ranking in enumerate(kinds):
+        if kind in kinds_of_ranking:
             return index
-    for index, kinds_there in enumerate(kinds):
-        if any(size == size_there for _, size_there in kinds_there):
+    for index, kinds_of_ranking in enumerate(kinds):
+        sizes = {size_of_ranked for _, size_of_ranked in kinds_of_ranking}
+        if {size, UNKNOWN_SIZE} & sizes:
             return index
-    return len(kinds) - 1
-
-
-def _alike(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings of the runs with numbers."""
-    members = select(runs, protocol)
-    by_values: dict[tuple[tuple[str, str], ...], dict[Path, Run]] = defaultdict(dict)
-    for member, values in zip(members, mixed_values(members), strict=True):
-        by_values[tuple(values.items())][member.run.path] = member.run
-    if len(by_values) < 2:
-        return [
-            Ranking(dict(values), tuple(alike.values()), tuple(members))
-            for values, alike in by_values.items()
-        ]
-    # Within a ranking other keys may differ: the targets, where the corpora did.
-    return [
-        replace(inside, values=dict(values) | inside.values)
-        for values, alike in by_values.items()
-        for inside in _alike([*alike.values()], protocol)
-    ]
+    return 0 if size == UNKNOWN_SIZE else None
 
 
 # --- runs that are seeds of one row
@@ -118,6 +200,7 @@ class RowGroup:
     members: tuple[Member, ...] = ()
     notes: tuple[str, ...] = ()
     label: str = ""
+    conditions: Conditions | None = None  # None without numbers
 
     @property
     def extend(self) -> str | None:
@@ -171,7 +254,7 @@ def full_label(label: str, mixed: Mapping[str, str]) -> str:
     """Return `rope [context length 64]`; the label alone where nothing is mixed."""
     if not mixed:
         return label
-    values = ", ".join(f"{key} {value}" for key, value in mixed.items())
+    values = ", ".join(condition_text(key, value) for key, value in mixed.items())
     return f"{label} [{values}]"
 
 

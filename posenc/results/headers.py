@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from posenc.results.records import METRICS, REFERENCE_PROTOCOL, UNIT, Metric
 from posenc.results.runs import Run
 from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.verdicts import COLLAPSED, SAME
+from posenc.settings.tree import RunSettings
 
 Range = tuple[int, int]  # fewest, most
 NAMED = ("encoding.", "attention.", "positions.", CODE)  # settings that are in the rows' labels and notes
@@ -65,7 +67,7 @@ class Header:
     also_differs: dict[str, list[str]]  # settings in which rows of several encodings differ
     reference: Reference | None  # the trigram
     margins: Margins  # of the words
-    left_out: int  # records of other targets, checkpoints or tuned knobs
+    left_out: int  # records of other targets, checkpoints or tuned knobs, that no table has
     baseline: str | None  # label of the row that is subtracted
     # Not in JSON: the precisions of the trainings, and the one of all measurements, if not the trainings'.
     precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)
@@ -73,6 +75,8 @@ class Header:
     # Not in JSON: other protocols of its runs, and one bit per byte in nats per token (median over records).
     also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)
     nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)
+    left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)
+    trained_on: str | None = field(metadata=NOT_IN_JSON)  # the corpus, where another one was scored
 
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
@@ -84,7 +88,10 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = single(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
-    left_out = {member.run.path: member.left_out for member in members}
+    lengths = [_train_length(run) for run in runs]  # of runs without numbers, too: their rows stand there
+    left_out: Counter[str] = Counter()
+    for path in {member.run.path for member in members}:
+        left_out += draft.left_out.get(path, Counter())
     return Header(
         protocol=draft.protocol,
         group=draft.values,
@@ -95,10 +102,10 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         split=single(measurement.target_set.split for measurement in first),
         stride=single(measurement.target_set.stride for measurement in first),
         tokenizer=single(_fact(member.run, "tokenizer") for member in members),
-        context_length=single(_fact(member.run, "context_length") for member in members),
+        context_length=single(length for length in lengths if length is not None),
         model=single(member.run.model for member in members),
         parameters=_range([count for count in parameters if count is not None]),
-        tokens=single(tokens_trained(member) for member in members),
+        tokens=single(tokens_trained(member) for member in members) if members else _planned_tokens(runs),
         seeds=tuple(sorted({seed for group in draft.groups for seed in group.seeds})),
         documents=_range([measurement.documents for measurement in scored]),
         targets=_range([measurement.targets for measurement in scored]),
@@ -106,10 +113,12 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         also_differs=_also_differs(draft),
         reference=_reference(members, draft.metric),
         margins=Margins(METRICS["bpb"], SAME, COLLAPSED, CONFIDENCE),
-        left_out=sum(left_out.values()),
+        left_out=left_out.total(),
+        left_out_by_reason=dict(sorted(left_out.items())),
         baseline=baseline,
+        trained_on=single(_text_trained_on(member) for member in members),
         precisions=_precisions(runs),
-        evaluated_in=_evaluated_in(runs, draft.protocol),
+        evaluated_in=single(measurement.precision for measurement in recorded),
         also_measured=tuple(name for name in protocols_of(runs) if name != draft.protocol),
         nats_per_bpb=_nats_per_bpb(runs),
     )
@@ -121,6 +130,34 @@ def _range(values: Sequence[int]) -> Range | None:
 
 def _fact(run: Run, key: str) -> Any:
     return None if run.facts is None else run.facts.get(key)
+
+
+def _train_length(run: Run) -> int | None:
+    """Return T, where it is known."""
+    if run.facts is not None:
+        return run.facts.get("context_length")
+    return None if run.settings is None else run.settings.context_length
+
+
+def _text_trained_on(member: Member) -> str | None:
+    """Return the corpus that a run was trained on, where it is not the one that was scored.
+
+    Two corpora of one name (`files`) are told apart by their fingerprints.
+    """
+    corpus = _fact(member.run, "corpus")
+    scored = member.recorded[0]
+    if not corpus or corpus["fingerprint"] == scored.target_set.fingerprint:
+        return None
+    name: str = corpus["name"]
+    return name if name != scored.corpus else f"{name} {corpus['fingerprint'][:12]}"
+
+
+def _planned_tokens(runs: Sequence[Run]) -> int | None:
+    """Return the tokens that all of the runs are to be trained on."""
+    tokens: int | None = single(
+        run.settings.train.tokens for run in runs if isinstance(run.settings, RunSettings)
+    )
+    return tokens
 
 
 def _also_differs(draft: Draft) -> dict[str, list[str]]:
@@ -148,14 +185,6 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
 def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
     precisions = {run.facts.get("precision") for run in runs if run.facts is not None}
     return tuple(sorted(str(precision) for precision in precisions if precision))
-
-
-def _evaluated_in(runs: Sequence[Run], protocol: str) -> str | None:
-    """Return the precision that all measurements share; None where it is the training's, or they differ."""
-    precisions = {
-        record.get("precision") for run in runs for record in run.records if record["protocol"] == protocol
-    }
-    return precisions.pop() if len(precisions) == 1 else None
 
 
 def _nats_per_bpb(runs: Sequence[Run]) -> float | None:

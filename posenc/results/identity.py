@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from posenc.core.paths import choice_file
-from posenc.results.measurements import Member
+from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flatten
 from posenc.results.records import Extend
 from posenc.results.runs import Run, StoredSettings, encoding_name
@@ -24,8 +25,17 @@ OPTIONS = {
     "attention.scale": ("scale", "none"),
     "positions.name": ("positions", "contiguous"),
 }
+UNKNOWN_SIZE = "{}"  # the size of a run whose settings cannot be read, as kind_of gives it
+TARGET_SET = "target set"
 # Where these differ the targets differ anyway, and the cause is named instead.
 CAUSES_OF_TARGETS = {"evaluated on", "split", "stride", "tokenizer", "context length"}
+# What the keys of sizes are called among the conditions; a size that is not here goes by its dotted key.
+CONDITION_OF_SIZE = {
+    "context_length": "context length",
+    "train.tokens": "tokens trained",
+    "data.name": "corpus",
+    "tokenizer.name": "tokenizer",
+}
 
 
 # --- one run
@@ -142,42 +152,79 @@ def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(keys)
 
 
-def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
-    """Return for each member the keys that differ anywhere among them, with its own value as text."""
-    precisions = _precisions(members)
+def telling_sizes(run: Run, other: Run) -> dict[str, str]:
+    """Return the sizes of a run, by the names of conditions, in which the other run differs."""
+    sizes = sizes_of(run) or {}
+    other_sizes = sizes_of(other) or {}
+    keys = differing([sizes, other_sizes])
+    return {CONDITION_OF_SIZE.get(key, key): sizes[key] for key in keys if key in sizes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a member was trained and measured on and in: rows that differ in it are not ranked together."""
+
+    corpus: str  # that it was trained on, with the beginning of its fingerprint
+    planted: str
+    tokenizer: str
+    context_length: int | str  # T, tokens; UNKNOWN without facts, as elsewhere here
+    tokens_trained: int | str
+    evaluated_on: str
+    split: str
+    stride: int | None
+    evaluated_in: str  # precision
+    model: str
+    target_set: str
+
+    def texts(self) -> dict[str, str]:
+        """Return each by its name, which has spaces where tables and JSON show it."""
+        return {field.name.replace("_", " "): as_text(getattr(self, field.name)) for field in fields(self)}
+
+
+def condition_text(key: str, value: str) -> str:
+    """Return `context length 64`; of a set of targets `2000 targets to 8x`, which says what it is of."""
+    return value if key == TARGET_SET else f"{key} {value}"
+
+
+def conditions_of(members: Sequence[Member]) -> list[Conditions]:
+    """Return the conditions of each member, its model and targets in words that tell them apart."""
     models = _model_texts(members)
     targets = _target_texts(members)
-    values = [
-        {
-            **_conditions(member, precisions[member.run.path]),
-            "model": models[index],
-            "target set": targets[index],
-        }
-        for index, member in enumerate(members)
-    ]
+    return [_conditions(member, models[index], targets[index]) for index, member in enumerate(members)]
+
+
+def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
+    """Return for each member the keys that differ anywhere among them, with its own value as text."""
+    return telling_texts(conditions_of(members))
+
+
+def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
+    """Return for each of the conditions the keys that differ anywhere among them, with its value as text."""
+    values = [conditions_of_member.texts() for conditions_of_member in conditions]
     keys = differing(values)
     if CAUSES_OF_TARGETS & {*keys}:
-        keys = [key for key in keys if key != "target set"]
+        keys = [key for key in keys if key != TARGET_SET]
     return [{key: row[key] for key in keys} for row in values]
 
 
-def _conditions(member: Member, precision: str) -> dict[str, str]:
-    """Return what a member was trained and measured on."""
+def _conditions(member: Member, model: str, target_set: str) -> Conditions:
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     corpus = facts.get("corpus", {})
     first = member.recorded[0]
     targets = first.target_set
-    return {
-        "corpus": f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
-        "planted": as_text(corpus.get("plant")),
-        "tokenizer": _tokenizer_text(facts.get("tokenizer", UNKNOWN)),
-        "context length": as_text(facts.get("context_length", UNKNOWN)),
-        "tokens trained": as_text(tokens_trained(member)),
-        "evaluated on": f"{first.corpus} {targets.fingerprint[:12]}",
-        "split": targets.split,
-        "stride": as_text(targets.stride),
-        "evaluated in": precision,
-    }
+    return Conditions(
+        corpus=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        planted=as_text(corpus.get("plant")),
+        tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
+        context_length=facts.get("context_length", UNKNOWN),
+        tokens_trained=tokens_trained(member),
+        evaluated_on=f"{first.corpus} {targets.fingerprint[:12]}",
+        split=targets.split,
+        stride=targets.stride,
+        evaluated_in=first.precision or "its training's",
+        model=model,
+        target_set=target_set,
+    )
 
 
 def _tokenizer_text(tokenizer: object) -> str:
@@ -189,36 +236,35 @@ def _tokenizer_text(tokenizer: object) -> str:
     return " ".join(parts)
 
 
-def _precisions(members: Sequence[Member]) -> dict[Path, str]:
-    """Return by run what its measurements, as trained and extended, were computed in."""
-    precisions: dict[Path, set[str]] = defaultdict(set)
-    for member in members:
-        for measurement in member.recorded:
-            precisions[member.run.path].add(measurement.precision or "its training's")
-    return {path: "/".join(sorted(names)) for path, names in precisions.items()}
-
-
 def _model_texts(members: Sequence[Member]) -> list[str]:
-    """Return for each member its model's name where the names differ, else the sizes that differ."""
+    """Return for each member its model's name, or the sizes that differ where the names are the same."""
     models = [flatten(member.run.model or {}) for member in members]
     keys = differing(models)
-    if "name" in keys:
+    if not keys or "name" in keys:
         return [model.get("name", UNKNOWN) for model in models]
     return [" ".join(f"{key}={model.get(key)}" for key in keys) for model in models]
 
 
 def _target_texts(members: Sequence[Member]) -> list[str]:
-    """Return for each member the hash of its targets and the longest window, which decides the targets."""
-    longest: dict[str, float] = defaultdict(float)
+    """Return for each member how many targets it has, to which length; their hash where that is the same."""
+    measured: dict[str, list[Measurement]] = defaultdict(list)
     for member in members:
-        for measurement in member.recorded:
-            targets = member.recorded[0].target_set.targets_hash
-            longest[targets] = max(longest[targets], measurement.multiple)
-    texts = []
+        measured[member.recorded[0].target_set.targets_hash] += member.recorded
+    texts = {targets_hash: _extent_text(of_targets) for targets_hash, of_targets in measured.items()}
+    counts = Counter(texts.values())
+    texts_of_members = []
     for member in members:
-        targets = member.recorded[0].target_set.targets_hash
-        texts.append(f"{targets[:8]}, to {longest[targets]:g}x")
-    return texts
+        targets_hash = member.recorded[0].target_set.targets_hash
+        text = texts[targets_hash]
+        texts_of_members.append(text if counts[text] == 1 else f"{text} ({targets_hash[:8]})")
+    return texts_of_members
+
+
+def _extent_text(measured: Sequence[Measurement]) -> str:
+    """Return `2000 targets to 8x`: the longest window decides which tokens can be targets."""
+    most_targets = max(measurement.targets for measurement in measured)
+    longest = max(measurement.multiple for measurement in measured)
+    return f"{most_targets} targets to {longest:g}x"
 
 
 def tokens_trained(member: Member) -> int | str:

@@ -1,14 +1,15 @@
 """The measurements that are compared: records flattened, chosen, and put together by run and extension.
 
-Of each run one protocol, one checkpoint and one set of targets are compared.
+Of each run one protocol and one checkpoint are compared. What was measured on other text, on other targets or
+in another precision is never in one row with the rest.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +34,24 @@ class TargetSet:
     def order(self) -> tuple[str, str, int, str]:
         """A key to sort by."""
         return self.fingerprint, self.split, self.stride or 0, self.targets_hash
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a number was measured on and in. The change and the mean of a row are of one of these alone."""
+
+    target_set: TargetSet
+    precision: str | None  # None: that of the training
+
+    @property
+    def text(self) -> tuple[str, str]:
+        """The corpus and the split of it."""
+        return self.target_set.fingerprint, self.target_set.split
+
+    @property
+    def order(self) -> tuple[str, tuple[str, str, int, str]]:
+        """A key to sort by."""
+        return self.precision or "", self.target_set.order
 
 
 def target_set_of(record: Record) -> TargetSet:
@@ -68,6 +87,11 @@ class Measurement:
     curve: Curve | None = None
     recall: Recall | None = None
 
+    @property
+    def circumstances(self) -> Circumstances:
+        """What it was measured on and in."""
+        return Circumstances(self.target_set, self.precision)
+
     def value(self, metric: Metric) -> float | None:
         """Return the number; None with a note, or without bytes for bpb. An overflowing ppl is infinite."""
         if self.note is not None or self.nats is None:
@@ -89,7 +113,12 @@ class Member:
     recorded: tuple[Measurement, ...] = ()  # as stored, a curve whole; empty for a run without numbers
     at: Mapping[float, Measurement] = field(default_factory=dict)  # by multiple of T; the bins of a curve
     base: Measurement | None = None  # of the run as trained, in windows of T
-    left_out: int = 0  # records of this run and protocol of another checkpoint or set of targets
+    records: int = 0  # that it has its numbers from
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What its numbers were measured on and in. It must have some."""
+        return self.recorded[0].circumstances
 
 
 def measurement_of(run: Run, record: Record) -> Measurement:
@@ -161,72 +190,185 @@ def pairs_of(measurement: Measurement | None, other: Measurement | None) -> list
 
 # --- choosing
 
+Pool = dict[Path, list[Measurement]]  # what may be compared, by run; of each run one checkpoint
+# Why records are in no table.
+OTHER_TARGETS = "of other targets"
+OTHER_KNOBS = "with other knobs"
+EARLIER = "of earlier checkpoints"
+FOR_TUNING = "measured to choose a learning rate or knobs"
 
-def select(runs: Sequence[Run], protocol: str, steps: Mapping[Path, int] | None = None) -> list[Member]:
-    """Return the members of a comparison: the runs with records of `protocol` that have not diverged.
 
-    The checkpoint is the newest one that was measured so, or the step that `steps` has for the run's path.
-    Where a run was measured on several sets of targets, one is taken: of the test split, then the set that
-    most runs share, then the run's own corpus, the most and the longest windows, the most targets.
+def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
+    """Return the measurements by `protocol` of the runs that have not diverged.
+
+    The checkpoint is the newest one that was measured on the text.
     """
-    by_run: dict[Path, list[Measurement]] = {}
-    counts: dict[Path, int] = {}
+    pool: Pool = {}
     for run in runs:
         if run.facts is None or run.state == "diverged":
             continue
         measured = measurements_of(run, protocol)
+        newest: dict[tuple[str, str], int] = defaultdict(int)
+        for measurement in measured:
+            text = measurement.circumstances.text
+            newest[text] = max(newest[text], measurement.step)
+        chosen = [one for one in measured if one.step == newest[one.circumstances.text]]
+        if chosen:
+            pool[run.path] = chosen
+    return pool
+
+
+def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
+    """Return what the runs of members have of another protocol: same text, precision and checkpoint."""
+    pool: Pool = {}
+    for member in members:
+        first = member.recorded[0]
+        measured = [
+            one
+            for one in measurements_of(member.run, protocol)
+            if one.step == first.step
+            and one.precision == first.precision
+            and one.circumstances.text == first.circumstances.text
+        ]
         if measured:
-            newest = max(measurement.step for measurement in measured)
-            step = (steps or {}).get(run.path, newest)
-            by_run[run.path] = [measurement for measurement in measured if measurement.step == step]
-            counts[run.path] = len(measured)
-    preferred = _preferred_targets([one for measured in by_run.values() for one in measured])
+            pool[member.run.path] = measured
+    return pool
+
+
+def select(runs: Sequence[Run], protocol: str) -> list[Member]:
+    """Return the members of a comparison: of each run what represents it best. See `members_of`."""
+    return members_of(pool_of(runs, protocol))
+
+
+def members_of(pool: Pool) -> list[Member]:
+    """Return a member for each extension of a run, in the circumstances that represent the run best.
+
+    Where a run was measured in several, one is taken: of the test split, then what most runs share, then the
+    run's own corpus, the training's precision, the most and the longest windows, the most targets.
+    """
+    preferred = _preferred([measurement for measured in pool.values() for measurement in measured])
     members: list[Member] = []
-    for path, measured in by_run.items():
-        if measured:
-            targets = min((one.target_set for one in measured), key=lambda one: preferred[one])
-            same_targets = [one for one in measured if one.target_set == targets]
-            members += _members(same_targets, counts[path])
+    for measured in pool.values():
+        best = min((measurement.circumstances for measurement in measured), key=preferred.__getitem__)
+        members += _members([measurement for measurement in measured if measurement.circumstances == best])
     return _by_bins(members)
 
 
-def _members(measured: Sequence[Measurement], count: int) -> list[Member]:
-    """Return a member for each extension of a run's measurements; `count` records are there in all."""
+def rest_of(pool: Pool, members: Sequence[Member]) -> Pool:
+    """Return what these members neither show nor repeat: it needs a table of its own.
+
+    Other targets of the same text repeat what is shown, unless a window or an extension is among them that is
+    not. What was measured on validation documents to choose an extension's knobs is left out.
+    """
+    by_run: dict[Path, list[Member]] = defaultdict(list)
+    for member in members:
+        by_run[member.run.path].append(member)
+    rest: Pool = {}
+    for path, measured in pool.items():
+        open_measurements: list[Measurement] = []
+        for circumstances, group in _by_circumstances(measured).items():
+            if not _is_for_tuning(group) and not _is_shown(circumstances, group, by_run[path]):
+                open_measurements += group
+        if open_measurements:
+            rest[path] = open_measurements
+    return rest
+
+
+def _is_for_tuning(measured: Sequence[Measurement]) -> bool:
+    """Return whether these were measured to choose a learning rate, or the knobs of an extension.
+
+    Rates are chosen by the loss at T, knobs by extended losses. A user who asks for validation documents has
+    other windows of the run as trained, too.
+    """
+    return all(
+        one.target_set.split != "test" and (one.extension is not None or one.multiple == 1)
+        for one in measured
+    )
+
+
+def _is_shown(
+    circumstances: Circumstances, measured: Sequence[Measurement], members: Sequence[Member]
+) -> bool:
+    """Return whether members have these numbers, or the same of other targets."""
+    cells: set[tuple[str | None, float]] = set()
+    for member in members:
+        if member.circumstances == circumstances:
+            return True
+        if _repeats(member.circumstances, circumstances):
+            cells |= {(member.extension, one.multiple) for one in (*member.recorded, *member.at.values())}
+    return all((one.extension, one.multiple) in cells for one in measured)
+
+
+def _repeats(first: Circumstances, second: Circumstances) -> bool:
+    """Return whether nothing but the targets differs."""
+    same_text = first.text == second.text
+    same_stride = first.target_set.stride == second.target_set.stride
+    return same_text and same_stride and first.precision == second.precision
+
+
+def left_out_of(run: Run, protocol: str, members: Sequence[Member]) -> Counter[str]:
+    """Return how many records of a run none of its members shows, by the reason."""
+    measured = pool_of([run], protocol).get(run.path, [])
+    shown: Counter[Circumstances] = Counter()
+    for member in members:
+        shown[member.circumstances] += member.records
+    left_out: Counter[str] = Counter()
+    left_out[EARLIER] = len(measurements_of(run, protocol)) - len(measured)
+    for circumstances, group in _by_circumstances(measured).items():
+        if circumstances in shown:
+            left_out[OTHER_KNOBS] += len(group) - shown[circumstances]
+        else:
+            left_out[FOR_TUNING if _is_for_tuning(group) else OTHER_TARGETS] += len(group)
+    return +left_out
+
+
+def _by_circumstances(measured: Iterable[Measurement]) -> dict[Circumstances, list[Measurement]]:
+    groups: dict[Circumstances, list[Measurement]] = defaultdict(list)
+    for measurement in measured:
+        groups[measurement.circumstances].append(measurement)
+    return groups
+
+
+def _members(measured: Sequence[Measurement]) -> list[Member]:
+    """Return a member for each extension of a run's measurements in the same circumstances."""
     by_extension: dict[str | None, dict[float, Measurement]] = {}
     for measurement in _of_one_tuning(measured):
         cells = by_extension.setdefault(measurement.extension, {})
         cells.setdefault(measurement.multiple, measurement)
     run = measured[0].run
     base = by_extension.get(None, {}).get(1.0)
-    left_out = count - sum(len(cells) for cells in by_extension.values())
     return [
-        Member(run, extension, tuple(cells.values()), cells, base, left_out)
+        Member(run, extension, tuple(cells.values()), cells, base, len(cells))
         for extension, cells in by_extension.items()
     ]
 
 
-def _preferred_targets(measured: Sequence[Measurement]) -> dict[TargetSet, tuple[object, ...]]:
-    """Return a sort key for each set of targets; the preferred one sorts first."""
-    by_targets: dict[TargetSet, list[Measurement]] = defaultdict(list)
-    for measurement in measured:
-        by_targets[measurement.target_set].append(measurement)
-    return {targets: _preference(targets, group) for targets, group in by_targets.items()}
+def _preferred(measured: Sequence[Measurement]) -> dict[Circumstances, tuple[object, ...]]:
+    """Return a sort key for each of the circumstances; the preferred ones sort first."""
+    return {
+        circumstances: _preference(circumstances, group)
+        for circumstances, group in _by_circumstances(measured).items()
+    }
 
 
-def _preference(targets: TargetSet, measured: Sequence[Measurement]) -> tuple[object, ...]:
+def _preference(circumstances: Circumstances, measured: Sequence[Measurement]) -> tuple[object, ...]:
+    target_set = circumstances.target_set
     windows = {measurement.window for measurement in measured}
     trained_on = {measurement.run.path: _trained_fingerprint(measurement.run) for measurement in measured}
-    is_foreign = targets.fingerprint not in trained_on.values()
-    is_for_tuning = targets.split != "test"  # extensions are tuned on validation documents and measured there
+    is_foreign = target_set.fingerprint not in trained_on.values()
+    is_for_tuning = (
+        target_set.split != "test"
+    )  # extensions are tuned on validation documents and measured there
     most_targets = max(measurement.targets for measurement in measured)
     return (
         is_for_tuning,
         -len(trained_on),
         is_foreign,
+        circumstances.precision is not None,
         -len(windows),
         -max(windows),
         -most_targets,
-        targets.order,
+        circumstances.order,
     )
 
 

@@ -264,6 +264,7 @@ class RecordKey:
     split: str
     targets_hash: str
     checkpoint_step: int
+    precision: str | None = None  # of the measurement, where it is not the training's
 
     @classmethod
     def of(cls, record: Record) -> RecordKey:
@@ -277,6 +278,7 @@ class RecordKey:
             split=record["split"],
             targets_hash=record["targets_hash"],
             checkpoint_step=record["checkpoint_step"],
+            precision=record.get("precision"),
         )
 
 
@@ -289,7 +291,6 @@ class RecordContext:
     seconds: float  # that the measurement took
     unit: str = UNIT
     beyond: str | None = None  # policy past T
-    precision: str | None = None  # of the measurement, where it is not the training's
 
 
 @dataclass(frozen=True)
@@ -341,8 +342,8 @@ def make_record(
         "seconds": context.seconds,
         **(extra or {}),
     }
-    if context.precision is not None:
-        record["precision"] = context.precision
+    if key.precision is not None:
+        record["precision"] = key.precision
     return cast("Record", record)
 
 
@@ -400,6 +401,8 @@ def record_path(run_dir: Path, key: RecordKey) -> Path:
         key.targets_hash,
         key.checkpoint_step,
     ]
+    if key.precision is not None:  # records in the training's precision keep their names
+        identity.append(key.precision)
     text = json.dumps(identity, sort_keys=True, allow_nan=False)
     parts = [safe_name(key.protocol), f"W{key.window}"]
     if key.stride is not None:
@@ -480,4 +483,5 @@ def _order(record: Record) -> tuple[Any, ...]:
         record["fingerprint"],
         record["split"],
         record["targets_hash"],
+        record.get("precision") or "",
     )

@@ -18,6 +18,7 @@ from posenc.results.cells import (
 )
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
+from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
 from posenc.results.numbers import printed_change
 from posenc.results.plain import NOT_IN_JSON
@@ -51,6 +52,7 @@ class Row:
     # Not in JSON: how its learning rate was chosen, and where the curves of the only row of a table break.
     tuned: str | None = field(metadata=NOT_IN_JSON)
     breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)
+    conditions: Conditions | None = field(metadata=NOT_IN_JSON)  # null without numbers
 
     @property
     def full_label(self) -> str:
@@ -94,6 +96,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], beside: Beside) -> Row:
         settings=group.settings,
         tuned=group.tuned,
         breaks=beside.breaks,
+        conditions=group.conditions,
     )
 
 

@@ -118,7 +118,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
 
 
 def _with_crop_line(records: list[Record], stored: list[Record]) -> list[Record]:
-    """Return records with an extension behind the stored ones of the same targets as trained."""
+    """Return records with an extension behind the stored ones as trained, of the same targets."""
     extended = [record for record in records if record["extend"] is not None]
     if not extended:
         return records
@@ -128,4 +128,4 @@ def _with_crop_line(records: list[Record], stored: list[Record]) -> list[Record]
 
 
 def _targets(record: Record) -> tuple[object, ...]:
-    return record["protocol"], record["checkpoint_step"], target_set_of(record)
+    return record["protocol"], record["checkpoint_step"], target_set_of(record), record.get("precision")

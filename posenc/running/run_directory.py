@@ -60,10 +60,17 @@ def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
 # --- config.yaml
 
 
+class PlainDumper(yaml.SafeDumper):
+    """Write a value as often as it comes. YAML's aliases are refused where a config.yaml is read."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 @by_the_first
 def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> None:
     """Write config.yaml: resolved plain data."""
-    text = yaml.safe_dump(settings.plain(), sort_keys=False, allow_unicode=True)
+    text = yaml.dump(settings.plain(), Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
     write_text_atomic(directory / "config.yaml", text)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.core.errors import UserError
-from posenc.core.paths import exists, expanded, is_file, why_impossible, why_missing
+from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import load_run
 from posenc.running.checks import check_model
@@ -99,7 +99,7 @@ def load_model(
 
 def directory_of(run: str) -> Path:
     """Return the run directory that a user names by its path, or by name or hash for one below runs/."""
-    directory = expanded(run)
+    directory = named_path(run)
     if RUN_NAME.fullmatch(run) and not exists(directory):
         directory = _below_runs(run) or directory
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings

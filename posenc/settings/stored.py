@@ -13,6 +13,12 @@ from posenc.settings.tree import SCHEMA_VERSION, RunSettings, SubjectSettings
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OLD_READER = "the posenc that wrote it (0.1.0 before schema 2)"
 
+# What a file of ours stays far below: 8 levels, some 150 values, a path as the longest text. A text of digits
+# and colons is a number of base 60 in YAML, and one of 1 MB takes minutes to compute.
+DEEPEST = 50  # levels of lists and mappings
+MOST_VALUES = 20_000
+LONGEST_TEXT = 20_000  # characters
+
 
 class StoredSettingsError(ValueError):
     """A config.yaml that is damaged, foreign, or of another schema."""
@@ -26,12 +32,38 @@ def read_settings(text: bytes | str) -> RunSettings | SubjectSettings:
 def plain_yaml(text: bytes | str) -> object:
     """Return what YAML holds: text, numbers, lists and mappings. Raises StoredSettingsError."""
     try:
+        _refuse_costly(text)
         data = yaml.load(text, Loader=LOADER)
+        is_plain = json.loads(json.dumps(data, default=str)) == data  # YAML also has dates, sets and bytes
+    except StoredSettingsError:
+        raise
     except Exception as error:  # its constructors raise IndexError on `!!int ''`, KeyError on `!!bool maybe`
         raise StoredSettingsError("config.yaml: cannot be read as YAML") from error
-    if json.loads(json.dumps(data, default=str)) != data:  # YAML also has dates, sets and bytes
+    if not is_plain:
         raise StoredSettingsError("config.yaml: holds more than text, numbers, lists and mappings")
     return data
+
+
+def _refuse_costly(text: bytes | str) -> None:
+    """Refuse YAML that would take long or much memory to read, by its events alone.
+
+    Aliases let 500 bytes stand for 10^9 values. Deep nesting overflows the stack of the loader, which is
+    recursive; its events are not. Raises StoredSettingsError, and yaml.YAMLError.
+    """
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
+        if isinstance(event, yaml.AliasEvent):
+            raise StoredSettingsError("config.yaml: holds aliases, which posenc never writes")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_TEXT:
+            raise StoredSettingsError(f"config.yaml: a value of more than {LONGEST_TEXT} characters")
+        if depth > DEEPEST:
+            raise StoredSettingsError(f"config.yaml: nested deeper than {DEEPEST} levels")
+        if count > MOST_VALUES:
+            raise StoredSettingsError(f"config.yaml: more than {MOST_VALUES} values")
 
 
 def checked_settings(data: object) -> RunSettings | SubjectSettings:

@@ -41,6 +41,8 @@ def measurement_key(record: Record) -> str:
         record["checkpoint_step"],
         record["nats"],
     ]
+    if "precision" in record:
+        values.append(record["precision"])
     extension = json.dumps(record["extend"], sort_keys=True, default=str)
     return "|".join([*map(str, values), extension])
 
@@ -71,7 +73,7 @@ def _with_most_frequent(records: list[Record], value_of: Callable[[Record], obje
 
 
 def curve_name(record: Record, config: Mapping[str, Any]) -> str:
-    """Return `fixed-target+yarn beta_fast=4 on stdlib`: the text is named where it is not the run's."""
+    """Return `fixed-target+yarn beta_fast=4 on stdlib`: text and precision are named if not the run's."""
     name = record["protocol"]
     details = []
     extension = record["extend"]
@@ -82,6 +84,8 @@ def curve_name(record: Record, config: Mapping[str, Any]) -> str:
         details.append(f"on {record['corpus']}")
     if record["split"] != config["eval"]["split"]:
         details.append(record["split"])
+    if "precision" in record:
+        details.append(f"in {record['precision']}")
     return " ".join([name, *details])
 
 

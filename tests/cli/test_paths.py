@@ -99,6 +99,19 @@ def runs(run_copy, working_folder):
     return folder
 
 
+@pytest.mark.parametrize("written", ["~/several", "'several'"])
+@pytest.mark.parametrize("command", [("compare",), ("runs",), ("export", "--out", "all.runs.jsonl.gz")])
+@pytest.mark.usefixtures("runs", "home")
+def test_directories_may_be_quoted_or_below_home(posenc, command, written):
+    result = posenc(*command, written, "--where", "name=a*")
+    assert result.code == 0, result.err
+
+
+def test_a_run_whose_weights_are_exported_may_be_quoted(runs, posenc):
+    result = posenc("export", f"run='{runs / PLUS}'", "--hf", "checkpoint")
+    assert result.code == 0, result.err
+
+
 def runs_of(*words):
     """Return the run of each job of an evaluation."""
     return [settings.run for settings in settings_of("-m", *words, command="eval")]

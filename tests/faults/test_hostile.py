@@ -16,6 +16,7 @@ from posenc.core.errors import RunError, UserError
 
 faults = pytest.mark.faults
 SECRET = "m4deUp5ecret"
+PROMPT = {"show": (), "eval": (), "sample": ("prompt=the tale",)}
 CALL = {"_target_": "os.system", "_args_": ["touch executed"]}
 
 
@@ -122,7 +123,7 @@ def test_a_file_beyond_the_size_cap_is_not_read(run_copy, posenc, name, action):
     with (run_copy / name).open("wb") as file:
         file.truncate(10**12)  # bytes that are only declared
     result = posenc(action)
-    assert result.code == 0, result.err
+    assert result.code == {"runs": 0, "compare": 2}[action], result.err
     assert "Traceback" not in result.err
 
 
@@ -132,6 +133,49 @@ def test_the_comparison_says_which_file_is_too_large(run_copy, posenc, name):
     with (run_copy / name).open("wb") as file:
         file.truncate(10**12)
     assert "too large" in posenc("compare").err
+
+
+ALIAS_BOMB = "\n".join(["a0: &a0 [x,x,x,x]", *(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]" for i in range(1, 12))])
+
+
+@pytest.fixture
+def with_bomb(run_copy):
+    """A finished run, and beside it one whose config.yaml is an alias bomb."""
+    damaged = run_copy.parent / "rope-damaged-00000000"
+    shutil.copytree(run_copy, damaged)
+    (damaged / "config.yaml").write_text(ALIAS_BOMB)
+    return run_copy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare",),
+        ("runs",),
+        pytest.param(("eval", "-m", "run=runs", *SHORT), marks=faults),
+    ],
+    ids=" ".join,
+)
+def test_a_hostile_config_is_named_and_the_other_runs_are_shown(with_bomb, posenc, words):
+    result = posenc(*words)
+    assert result.code == 0, result.err
+    assert "rope-damaged-00000000" in result.out + result.err
+    assert "rope" in result.out.replace("rope-damaged", "")
+
+
+@pytest.mark.parametrize("command", ["show", "eval", "sample"])
+def test_a_hostile_config_is_refused_by_what_reads_one_run(with_bomb, posenc, command):
+    result = posenc(command, f"run={with_bomb.parent}/rope-damaged-00000000", *PROMPT[command])
+    assert result.code == 2
+    assert "config.yaml: holds aliases" in result.err
+
+
+def test_nothing_but_damaged_runs_is_no_comparison(run_copy, posenc):
+    (run_copy / "config.yaml").write_text("[")
+    result = posenc("compare")
+    assert (result.code, result.out) == (2, "")
+    assert "no run there can be read" in result.err
+    assert run_copy.name in result.err
 
 
 @faults

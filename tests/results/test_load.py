@@ -62,6 +62,32 @@ def test_a_path_without_runs_is_refused(tmp_path, path, named):
         load_runs([tmp_path / path])
 
 
+@pytest.mark.parametrize("written", ["~/runs", "'runs'", '"~/runs"', "'~/ru*'"])
+def test_a_path_is_what_its_writer_means(tmp_path, monkeypatch, written):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs")
+    assert len(load_runs([written])) == 1
+
+
+def test_quotes_that_are_in_a_name_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "'runs'")
+    write_run(tmp_path / "runs", "alibi")
+    assert [run.encoding for run in load_runs(["'runs'"])] == ["rope"]
+
+
+def test_runs_are_read_from_one_path_as_from_a_list(tmp_path):
+    write_run(tmp_path)
+    for paths in (tmp_path, str(tmp_path), [tmp_path], [[str(tmp_path)]]):
+        assert len(load_runs(paths)) == 1
+
+
+def test_what_is_no_path_is_refused():
+    with pytest.raises(UserError, match="is no path"):
+        load_runs([3])
+
+
 @pytest.mark.parametrize(("name", "more_than"), [("study", 80), ("study-recall", 60), ("study-room", 15)])
 def test_the_reference_studies_are_there_from_anywhere(tmp_path, monkeypatch, name, more_than):
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,6 @@
 import pytest
 from fake_runs import DOCUMENTS, T, compared, record, rows_of, write_run
 
-from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 
@@ -50,8 +49,8 @@ SEPARATING = [
     ),
     pytest.param(
         "target set",
-        "aaaaaaaa, to 8x",
-        "b, to 1x",
+        "400 targets to 8x",
+        "400 targets to 1x",
         {"records": [record(64, 1.0, targets_hash="b")]},
         id="targets",
     ),
@@ -120,13 +119,14 @@ def three_groups(tmp_path_factory):
 def test_the_table_of_most_runs_is_first(three_groups):
     groups = [table.header.group for table in compare_runs(three_groups)]
     assert groups[0] == {"context length": "128"}
-    assert groups[1] == {"context length": "64", "target set": "aaaaaaaa, to 8x"}
-    assert groups[2]["target set"] == "b, to 16x"
+    assert groups[1] == {"context length": "64", "target set": "400 targets to 8x"}
+    assert groups[2]["target set"] == "400 targets to 16x"
+    assert groups[3]["model.d_model"] == "9"
 
 
-def test_a_run_without_numbers_is_in_the_table_of_its_settings_or_in_the_last(three_groups):
+def test_a_run_without_numbers_is_in_the_table_of_its_settings_or_in_one_of_its_size(three_groups):
     labels = [list(rows_of(table)) for table in compare_runs(three_groups)]
-    assert labels == [["fire", "rope", "t5"], ["alibi"], ["cope", "nope"]]
+    assert labels == [["fire", "rope", "t5"], ["alibi"], ["nope"], ["cope"]]
 
 
 def test_a_failed_seed_is_in_the_row_of_the_others(three_groups):
@@ -142,8 +142,8 @@ def test_rows_of_one_table_alone_need_no_group(three_groups):
 def test_choices_that_fit_one_of_the_tables_are_no_mistake(three_groups):
     tables = compare_runs(three_groups, CompareRequest(columns=[16], sort="-16x", baseline="rope"))
     multiples = [[column.multiple for column in table.columns] for table in tables]
-    assert [table.header.baseline for table in tables] == ["rope", None, None]
-    assert multiples[1:] == [[0.5, 1, 2, 4, 8], [16]]
+    assert [table.header.baseline for table in tables] == ["rope", None, None, None]
+    assert multiples[1:] == [[0.5, 1, 2, 4, 8], [16], []]
 
 
 def test_all_protocols_are_those_that_runs_have(three_groups):
@@ -194,15 +194,12 @@ def test_sliding_windows_of_other_strides_are_not_ranked(tmp_path):
 # --- Several sets of targets in one run
 @pytest.fixture(scope="module")
 def several_target_sets(tmp_path_factory):
-    """Rope has three sets of targets: one that alibi shares, a longer one, and one of another split."""
+    """Rope has two sets of targets: one that alibi shares, and a longer one."""
     root = tmp_path_factory.mktemp("targets")
     shared = [record(64, 1.0), record(512, 1.1)]
     longer = [record(window, 3.0, targets_hash="b") for window in (64, 512, 1024)]
-    for_tuning = [
-        record(window, 9.0, split="validation", targets_hash="v") for window in (64, 128, 256, 512, 1024)
-    ]
-    write_run(root, "rope", records=shared + longer + for_tuning)
-    write_run(root, "alibi", records=shared + for_tuning)
+    write_run(root, "rope", records=shared + longer)
+    write_run(root, "alibi", records=shared)
     return root
 
 
@@ -212,18 +209,14 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(several_target_sets):
     assert rows_of(comparison)["rope"].cells[0].mean == pytest.approx(1.0)
 
 
-def test_records_of_other_targets_are_left_out_and_counted(several_target_sets):
-    header = compared(several_target_sets).header
-    assert header.left_out == 13
-    assert header.split == "test"
-
-
 def test_of_one_run_the_longest_curve_is_taken(several_target_sets):
     runs = [run for run in load_runs([several_target_sets]) if "rope" in run.name]
     (alone,) = compare_runs(runs)
     assert [column.window for column in alone.columns] == [64, 512, 1024]
+    assert alone.header.left_out_by_reason == {"of other targets": 2}
 
 
-def test_a_length_that_one_run_alone_has_is_named(several_target_sets):
-    with pytest.raises(UserError, match="compare that run alone"):
-        compared(several_target_sets, columns=[16.0])
+def test_a_length_that_one_run_alone_has_is_in_a_table_of_its_own(several_target_sets):
+    tables = compare_runs(load_runs([several_target_sets]), CompareRequest(columns=[16]))
+    assert [list(rows_of(table)) for table in tables] == [["alibi", "rope"], ["rope"]]
+    assert [column.multiple for column in tables[1].columns] == [16]

@@ -14,6 +14,8 @@ from in_process import called_in
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.results.comparison import compare_runs
+from posenc.results.runs import load_run
 from posenc.running.jobs import check_jobs
 
 FIXED = "eval.protocols=[fixed-target]"
@@ -24,12 +26,13 @@ def results_of(run):
     return read_json(run / "results.json")
 
 
-def fixed_target(run, extend):
+def fixed_target(run, extend, precision=None):
     """The records of fixed targets on test documents with an extension (None: as trained), by window."""
     by_window = {}
     for record in results_of(run)["records"]:
         name = (record["extend"] or {}).get("name")
-        if record["protocol"] == "fixed-target" and name == extend and record["split"] == "test":
+        is_measured_so = record["split"] == "test" and record.get("precision") == precision
+        if record["protocol"] == "fixed-target" and name == extend and is_measured_so:
             by_window[record["window"]] = record
     return by_window
 
@@ -144,26 +147,28 @@ def eval_in(posenc, run, precision):
 def test_another_precision_is_measured_anew_and_noted(posenc, run_copy):
     before = fixed_target(run_copy, None)
     assert eval_in(posenc, run_copy, "bf16").code == 0
-    after = fixed_target(run_copy, None)
-    assert after.keys() == before.keys()  # one record a cell
-    assert {record["precision"] for record in after.values()} == {"bf16"}
+    after = fixed_target(run_copy, None, precision="bf16")
+    assert after.keys() == before.keys()
     assert any(after[window]["nats"] != record["nats"] for window, record in before.items())
 
 
-def test_the_precision_of_the_training_is_not_noted(posenc, run_copy):
+def test_another_precision_replaces_no_number(posenc, run_copy):
     before = fixed_target(run_copy, None)
     assert eval_in(posenc, run_copy, "bf16").code == 0
-    assert eval_in(posenc, run_copy, "auto").code == 0
-    after = fixed_target(run_copy, None)
-    assert not any("precision" in record for record in after.values())
-    assert all(after[window]["nats"] == record["nats"] for window, record in before.items())
+    assert fixed_target(run_copy, None) == before
+
+
+def test_another_precision_is_a_table_of_its_own(posenc, run_copy):
+    assert eval_in(posenc, run_copy, "bf16").code == 0
+    tables = compare_runs([load_run(run_copy)])
+    assert [table.header.evaluated_in for table in tables] == [None, "bf16"]
 
 
 def test_another_precision_is_not_measured_twice(posenc, run_copy):
     assert eval_in(posenc, run_copy, "bf16").code == 0
-    first = fixed_target(run_copy, None)
+    first = fixed_target(run_copy, None, precision="bf16")
     assert eval_in(posenc, run_copy, "bf16").code == 0
-    assert fixed_target(run_copy, None) == first
+    assert fixed_target(run_copy, None, precision="bf16") == first
 
 
 def test_a_precision_that_does_not_exist_is_refused(posenc, run_copy):
