@@ -63,8 +63,8 @@ that does not exist is `null`, never NaN; then `note` says why.
 ON_DISK = """## results.json
 
 `{schema_version, run, records}`: `run` is a RunFacts, `records` a list of Record, one for each protocol,
-window, extension, checkpoint and set of targets. `posenc.results.load_runs(["runs"])` reads any number of
-them.
+window, extension, checkpoint, precision and set of targets. `posenc.results.load_runs(["runs"])` reads any
+number of them.
 """
 PRINTED = """## posenc compare --format json
 
