@@ -3,6 +3,9 @@
 import pytest
 from fake_runs import compared, rows_of, write_run
 
+from posenc.results import load_runs
+from posenc.results.comparison import compare_runs
+
 MHA = {"name": "mha", "window": None, "scale": "none"}
 MLA = {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
@@ -94,10 +97,11 @@ def two_sizes(tmp_path):
     return tmp_path
 
 
-def test_a_run_of_another_size_is_another_row(two_sizes):
-    rows = compared(two_sizes).rows
-    assert [row.cells[0].note for row in rows] == [None, "diverged"]
-    assert rows[1].label.startswith("rope [rope-nano")
+def test_a_run_of_another_size_is_in_a_table_of_its_own(two_sizes):
+    tables = compare_runs(load_runs([two_sizes]))
+    assert [list(rows_of(table)) for table in tables] == [["rope"], ["rope"]]
+    assert [table.header.context_length for table in tables] == [64, 256]
+    assert tables[1].header.group["model.d_model"] == "512"
 
 
 def test_a_diverged_run_of_a_rows_own_size_belongs_to_it(two_sizes):
