@@ -1,4 +1,4 @@
-"""Write to the terminal: text, lines on stderr, one task's progress; library calls that Ctrl-C can end."""
+"""Write to the terminal, show the progress of a task, and let Ctrl-C end a library call that blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
@@ -14,8 +15,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TextIO, TypeVar
 
-PROGRESS = "POSENC_PROGRESS"  # environment variable: seconds between two lines; more in the jobs of a sweep
-UNINTERRUPTIBLE_THREAD = "posenc: a library at work"  # the name of a thread that may outlive the command
+# Environment variable: seconds between two lines of progress. A sweep sets more for its jobs.
+PROGRESS = "POSENC_PROGRESS"
+LEFT_BEHIND = "posenc: a library at work"  # name of a thread that may outlive the command
 PIPED_WIDTH = 100  # columns: a pipe has no width
 T = TypeVar("T")
 
@@ -39,7 +41,8 @@ def say(text: str) -> None:
 
 def clock(seconds: float) -> str:
     """Return `2:05` or `1:02:05`."""
-    return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
+    text = str(timedelta(seconds=round(seconds)))  # 0:02:05
+    return text.removeprefix("0:").removeprefix("0")
 
 
 # --- Progress
@@ -47,8 +50,9 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
-    """Show how far a task is: one line that changes in a terminal, else one now and then."""
-    if sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+    """Show how far a task is: in a terminal by one line that changes, elsewhere by a line now and then."""
+    can_redraw = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    if sys.stderr.isatty() and can_redraw:
         line: ProgressLine = _TerminalLine(label, total)
     else:
         line = _LogLines(label, total)
@@ -58,24 +62,25 @@ def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
         line.close()
 
 
-class ProgressLine:
-    """How far a task is, with the time left."""
+class ProgressLine(ABC):
+    """Show how far a task is, with the time left."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label = label
         self.total = total
-        self.begin(0)
+        self._done_before = 0
+        self._began_at = time.monotonic()
 
     def begin(self, done: int) -> None:
-        """Set what was done before; the time left is estimated from what follows."""
+        """Tell what was done before, such as by an earlier process. The clock starts now."""
         self._done_before = done
-        self._began = time.monotonic()
+        self._began_at = time.monotonic()
 
+    @abstractmethod
     def update(self, done: int, text: str) -> None:
-        """Report how much is done, with a plain text."""
-        raise NotImplementedError
+        """Show how much is done, with a plain text."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (not every line has something to close)
         """Leave the terminal as it was."""
 
     def _text(self, done: int, text: str) -> str:
@@ -84,8 +89,9 @@ class ProgressLine:
         new = done - self._done_before
         if new <= 0:
             return line
-        seconds_each = (time.monotonic() - self._began) / new
-        return f"{line}  {clock(seconds_each * (self.total - done))} left"
+        seconds_each = (time.monotonic() - self._began_at) / new
+        seconds_left = seconds_each * (self.total - done)
+        return f"{line}  {clock(seconds_left)} left"
 
 
 class _LogLines(ProgressLine):
@@ -94,12 +100,12 @@ class _LogLines(ProgressLine):
     def __init__(self, label: str, total: int) -> None:
         super().__init__(label, total)
         self._seconds_between = float(os.environ.get(PROGRESS, "5"))
-        self._printed = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def update(self, done: int, text: str) -> None:
         now = time.monotonic()
-        if now - self._printed >= self._seconds_between or done >= self.total:
-            self._printed = now
+        if now - self._printed_at >= self._seconds_between or done >= self.total:
+            self._printed_at = now
             say(self._text(done, text))
 
 
@@ -114,7 +120,7 @@ class _TerminalLine(ProgressLine):
 
         console = Console(stderr=True)
         column = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-        # drawn when there is news: a thread of rich's own could hold a lock when a signal strikes
+        # without rich's own thread, which could hold a lock when a signal strikes
         self._progress = Progress(column, console=console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", total=total)
         with suppress(OSError):
@@ -135,7 +141,10 @@ class _TerminalLine(ProgressLine):
 
 
 def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T:
-    """Return `work()`, run in a thread that a signal need not wait for; TimeoutError after `limit` s."""
+    """Run `work` in a thread and return its result. Ctrl-C ends the command without waiting for the thread.
+
+    Raises TimeoutError after `limit` seconds.
+    """
     result: Future[T] = Future()
 
     def run() -> None:
@@ -144,12 +153,13 @@ def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T
         except BaseException as error:
             result.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name=UNINTERRUPTIBLE_THREAD).start()
-    if not futures_wait([result], timeout=limit).done:
+    threading.Thread(target=run, daemon=True, name=LEFT_BEHIND).start()
+    finished, _ = futures_wait([result], timeout=limit)
+    if not finished:
         raise TimeoutError(f"no answer in {limit:g} s")
     return result.result()
 
 
 def library_at_work() -> bool:
     """Tell whether a thread of `run_interruptible` was left behind."""
-    return any(thread.name == UNINTERRUPTIBLE_THREAD for thread in threading.enumerate())
+    return any(thread.name == LEFT_BEHIND for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""The two kinds of failure a user sees: wrong input (exit 2) and a run that failed (exit 1)."""
+"""Define the two failures that a user sees: wrong input (exit 2), and a run that failed (exit 1)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 
 LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
-LONGEST_LINE = 600  # of any other line; the list of all encodings has 350
-LONGEST_NAME = 60  # of a part of a file name
+LONGEST_LINE = 600  # characters of any other line; the list of all encodings has 350
+END_OF_LINE = 50  # characters that stay at the end of a line that is cut
+LONGEST_NAME = 60  # characters of a part of a file name
 CLOSE_ENOUGH = 0.5  # of difflib's ratio, for a suggestion
 
 
@@ -17,17 +18,24 @@ def visible(text: object) -> str:
     line = str(text)
     if line.isprintable():
         return line
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return "".join(map(_visible_character, line))
+
+
+def _visible_character(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def plural(count: int, noun: str) -> str:
     """Return `1 document`, `2,000 documents`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    suffix = "" if count == 1 else "s"
+    return f"{count:,} {noun}{suffix}"
 
 
 def safe_name(text: str) -> str:
     """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to 60 characters."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME] or "_"
+    allowed = re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
+    name = allowed.lstrip(".-")[:LONGEST_NAME]
+    return name or "_"
 
 
 def first_line(error: BaseException) -> str:
@@ -51,25 +59,31 @@ class UserError(Exception):
     def __init__(
         self, key: str, value: object, problem: str, *, allowed: Iterable[object] | str = (), hint: str = ""
     ) -> None:
+        """Keep what was wrong. `allowed` is a text, or the choices, of which the nearest is suggested."""
+        super().__init__(key, value, problem)
         self.key = key
         self.value = value
         self.problem = problem
         self.hint = hint
-        choices = [] if isinstance(allowed, str) else [str(choice) for choice in allowed]
-        self.allowed = ", ".join(choices) or str(allowed or "")
-        self.nearest = None if value is None else nearest(str(value), choices)
-        super().__init__(self.text())
+        self.nearest: str | None = None
+        if isinstance(allowed, str):
+            self.allowed = allowed
+        else:
+            choices = [str(choice) for choice in allowed]
+            self.allowed = ", ".join(choices)
+            if value is not None:
+                self.nearest = nearest(str(value), choices)
 
     def within(self, where: str) -> UserError:
-        """Return this error with the job of a sweep that it was found in."""
+        """Add where the error was found, such as a job of a sweep, and return the error itself."""
         self.problem = f"{self.problem} ({where})"
         return self
 
     def __str__(self) -> str:
-        return self.text()  # a hint may have been added
+        return self.text()
 
     def text(self) -> str:
-        """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
+        """Return the lines to print: key, value and problem, then what is allowed, and hints."""
         subject = _clipped(self.key, LONGEST_VALUE)
         if self.value is not None:
             subject += f"={_clipped(self.value, LONGEST_VALUE)}"
@@ -98,14 +112,16 @@ class RunError(Exception):
 
 
 def _clipped(text: object, longest: int = LONGEST_LINE) -> str:
-    """Return a visible line; of one that is too long the beginning and the end."""
+    """Return a visible line; if it is too long, its beginning and its end."""
     line = visible(text)
     if len(line) <= longest:
         return line
-    return f"{line[: longest - 60]} ... {line[-50:]}"
+    gap = " ... "
+    return line[: longest - END_OF_LINE - len(gap)] + gap + line[-END_OF_LINE:]
 
 
 def _screen(problem: str, hint: str) -> str:
     """Return `error: problem`, and below it the lines of the hint, indented."""
-    lines = [f"error: {problem}", *(f"  {line}" for line in hint.split("\n") if line)]
-    return "\n".join(_clipped(line) for text in lines for line in text.split("\n"))
+    lines = f"error: {problem}".split("\n")
+    lines += [f"  {line}" for line in hint.split("\n") if line]
+    return "\n".join(map(_clipped, lines))

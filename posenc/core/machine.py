@@ -1,4 +1,4 @@
-"""Measure this machine: memory, compiler, threads, and what other processes leave."""
+"""Measure this machine: its memory, whether it can compile, its cores, and the load of other processes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from posenc.core.paths import cache_dir
 if TYPE_CHECKING:
     import torch
 
-SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
-ONE_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
+SMALL_MODEL = 20_000_000  # weights; below, a second thread gains less than a second job
+ONE_CORE = 0.8  # cores; one busy process is measured as 0.9 to 1.1
 BUSY_STATES = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
 SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
 log = logging.getLogger(__name__)
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
+    """Return the bytes that this process may still take, by the machine and by its control groups (v2)."""
     free = [psutil.virtual_memory().available]
     control_group = PurePosixPath(_read_match(root / "proc/self/cgroup", r"^0::/(.*)$") or "")
     for group in (control_group, *control_group.parents):
@@ -45,7 +45,7 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def _read_match(path: Path, pattern: str) -> str | None:
-    """Return the first group of a pattern in a file; None without a match or a file."""
+    """Return the first group of a pattern in a file; None if there is no match or no file."""
     try:
         match = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
     except OSError:
@@ -63,7 +63,7 @@ def wait_for(device: torch.device) -> None:
 
 @cache
 def compiler_works(device: torch.device) -> bool:
-    """Tell whether torch.compile works for the device here, by one trial. If not, a warning says why."""
+    """Try whether torch.compile works for the device on this machine; warn why, if it does not."""
     import torch
 
     # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
@@ -77,19 +77,19 @@ def compiler_works(device: torch.device) -> bool:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the bytes this process held at most, on the GPU if it runs there."""
+    """Return the most bytes that this process held, on the GPU if it runs there."""
     if device.type == "cuda":
         import torch
 
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "linux":  # there getrusage begins with what the parent held, and psutil has no peak
+    if sys.platform == "linux":  # getrusage would begin with what the parent held, and psutil has no peak
         kilobytes = _read_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
         if kilobytes:
             return int(kilobytes) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
-# --- threads on a CPU: how many a job gets, and what other processes leave
+# --- threads of a CPU, and the load of other processes
 
 
 def usable_cores() -> int:
@@ -100,30 +100,28 @@ def usable_cores() -> int:
 
 
 def threads_for(weights: int, cores: int) -> int:
-    """Return the threads of one of several jobs by its model's size, so that all of them train fastest.
-
-    It does not look at what is free: a job's sums come out in the same order whatever runs beside it.
-    """
+    """Return the threads of one of several jobs by its model's size, so that all of them train fastest."""
+    # not by what is free: the order of a job's sums must not depend on what else runs
     threads = 1 if weights < SMALL_MODEL else 4
     return min(cores, threads)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What other processes use of the cores that this one may run on."""
+    """Hold how much other processes use the cores that this process may run on."""
 
     cores: int
     used_by_others: float  # cores that they keep busy
 
     @property
     def free(self) -> int:
-        """Return how many cores others leave, at least one."""
+        """Return how many cores the others leave, at least one."""
         return max(1, int(self.cores - self.used_by_others + 0.5))
 
     def note(self, threads: int) -> str | None:
-        """Say what speed so many threads will have, if others take a core's worth of what they would use."""
-        # where others leave less than one core, they would use more than they get
+        """Return a warning with the speed to expect of `threads` threads; None if no core is lacking."""
         left = max(self.cores - self.used_by_others, 0.05)
+        # processes that leave less than one core would use more than they get
         demand = threads + self.used_by_others / min(1.0, left)
         if demand - self.cores < ONE_CORE:
             return None
@@ -134,9 +132,9 @@ class Load:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The counters of the machine at one time."""
+    """Hold the counters of the machine at one time."""
 
-    at: float  # seconds of the clock
+    clock: float  # seconds
     seconds_of_others: float  # CPU time of other processes on our cores, since the machine started
     cores: int
 
@@ -154,17 +152,18 @@ class LoadMeter:
         our_numbers = range(len(cores)) if binding is None else binding()
         our_cores = [core for number, core in enumerate(cores) if number in our_numbers]
         busy = sum(getattr(core, state, 0.0) for core in our_cores for state in BUSY_STATES)
-        our_seconds = sum(os.times()[:4])  # with the children that have ended
+        times = os.times()
+        our_seconds = times.user + times.system + times.children_user + times.children_system
         return _Reading(time.monotonic(), busy - our_seconds, len(our_cores))
 
     def load(self, least: float = SHORTEST) -> Load | None:
-        """Return the others' load since it was read last; None before `least` seconds."""
+        """Return the load since the last reading; None if that was less than `least` seconds ago."""
         last = self._last
-        if time.monotonic() - last.at < least:
+        if time.monotonic() - last.clock < least:
             return None
         now = self._read()
         self._last = now
-        used = (now.seconds_of_others - last.seconds_of_others) / (now.at - last.at)
+        used = (now.seconds_of_others - last.seconds_of_others) / (now.clock - last.clock)
         return Load(now.cores, min(max(0.0, used), float(now.cores)))
 
 
@@ -175,7 +174,7 @@ def load_meter() -> LoadMeter:
 
 
 def say_load(threads: int) -> None:
-    """Say in one line what other processes leave for so many threads, if they take a core's worth."""
+    """Print the warning about other processes for `threads` threads, if there is one."""
     load = load_meter().load()
     note = None if load is None else load.note(threads)
     if note:
