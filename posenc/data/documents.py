@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from posenc.core.errors import UserError, visible
+
 SPLITS = ("train", "validation", "test")
 
 
@@ -86,6 +88,19 @@ def fingerprint_of(documents: Iterable[Document]) -> str:
         total.update(name)
         total.update(document.text)
     return total.hexdigest()
+
+
+def utf8_text(text: str, key: str, location: object) -> bytes:
+    """Return a text as UTF-8. Raises UserError for half a surrogate pair, which is no character.
+
+    JSON can write one (`"\\ud83d"`). As `?` it would change the text that a model is measured on.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        sign = visible(text[error.start])
+        problem = f"holds {sign}, half of a character (a lone surrogate)"
+        raise UserError(key, location, problem, hint="take it out, or write both halves") from error
 
 
 def _utf8(name: str) -> bytes:

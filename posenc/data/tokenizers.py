@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_sealed, write_sealed
 from posenc.core.console import run_interruptible, say
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, why_impossible, why_missing
-from posenc.data.documents import Document
+from posenc.data.documents import Document, utf8_text
 from posenc.data.hub import not_loaded, reachable
 from posenc.settings.numbers import check_whole
 from posenc.settings.signature import check_choice
@@ -68,7 +68,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
-        ((ids, _),) = self.encode_all([text.encode("utf-8", "replace")])
+        ((ids, _),) = self.encode_all([utf8_text(text, "text", visible(text)[:40])])
         return [int(token_id) for token_id in ids]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -51,7 +51,7 @@ def test_a_folder_is_read_by_the_suffixes_of_text(folder):
 
 def test_what_is_not_read_is_counted(folder):
     (note,) = read_facts(files(folder)).notes
-    assert note == "not read: 3 empty, 2 .pdf, 2 not UTF-8, 1 .png, 1 without ending"
+    assert note == "not read: 3 empty, 2 .pdf, 1 .png, 1 UTF-16LE, 1 not UTF-8, 1 without ending"
 
 
 def test_a_folder_that_moves_is_the_same_corpus(folder, tmp_path):

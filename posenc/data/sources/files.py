@@ -1,10 +1,9 @@
-"""The user's own text: files, folders and globs of plain text, gzip and JSON lines."""
+"""The user's own text: files, folders and globs of plain text, and of tables with a text in each row."""
 
 from __future__ import annotations
 
 import glob
 import gzip
-import json
 import os
 import re
 import zlib
@@ -13,9 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.core.errors import UserError, nearest, plural, visible
-from posenc.data.documents import Document, Notes
+from posenc.core.paths import is_file, is_folder, why_missing
+from posenc.data.documents import Document, Notes, utf8_text
 from posenc.data.sections import sections
 from posenc.data.sources.base import Source
+from posenc.data.sources.formats import (
+    CONVERSIONS,
+    RECODINGS,
+    conversion_of,
+    encoding_problem,
+    is_table,
+    plain_suffix,
+)
+from posenc.data.sources.tables import rows_of
 
 # a folder is searched for these; other files are named or globbed
 FOLDER_SUFFIXES = (".txt", ".md", ".gz", ".jsonl")
@@ -24,14 +33,14 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource(Source):
-    """One document a file, or a line of a `.jsonl`; ids are paths below what all `paths` share.
+    """One document a file, or a row of a table; ids are paths below what all `paths` share.
 
     So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. A single file
     is cut into documents; with `separator` every file is.
     """
 
     paths: str | list[str]
-    text_field: str  # of a line of a .jsonl
+    text_field: str  # the column of a table
     separator: str | None
 
     def read(self, notes: Notes) -> list[Document]:
@@ -73,8 +82,8 @@ class FilesSource(Source):
     def _documents_by_file(self, texts: Mapping[str, FileText], notes: Notes) -> list[Document]:
         documents: list[Document] = []
         for name, text in texts.items():
-            if text.is_json_lines:
-                documents += _rows(name, text, self.text_field)
+            if is_table(text.file):
+                documents += _row_documents(name, text, self.text_field)
             elif len(texts) == 1:
                 pieces, how = sections(text.content.decode(), markdown=text.is_markdown)
                 notes.remarks.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how}")
@@ -90,8 +99,8 @@ class FilesSource(Source):
             raise UserError("data.separator", separator, "does not occur in the text")
         documents: list[Document] = []
         for name, text in texts.items():
-            if text.is_json_lines:
-                documents += _rows(name, text, self.text_field)
+            if is_table(text.file):
+                documents += _row_documents(name, text, self.text_field)
             elif mark in text.content:
                 documents += _numbered(name, text.content.split(mark))
             else:
@@ -108,18 +117,9 @@ class FileText:
     content: bytes
 
     @property
-    def is_json_lines(self) -> bool:
-        """Tell by the name whether lines are JSON objects."""
-        return self._plain_name.endswith(".jsonl")
-
-    @property
     def is_markdown(self) -> bool:
         """Tell by the name whether a `#` begins a heading."""
-        return self._plain_name.endswith(".md")
-
-    @property
-    def _plain_name(self) -> str:
-        return self.file.name.lower().removesuffix(".gz")
+        return plain_suffix(self.file) == ".md"
 
 
 # --- Finding files
@@ -135,9 +135,10 @@ class _Expanded:
 
 def _expand(path: str, notes: Notes) -> _Expanded:
     absolute = Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 (resolve() follows links)
-    if absolute.is_file():
+    if is_file(absolute):
+        _refuse_other_format(absolute)
         return _Expanded(absolute.parent, [absolute])
-    if absolute.is_dir():
+    if is_folder(absolute):
         return _Expanded(absolute, list(_in_folder(absolute, notes)))
     if glob.has_magic(path):
         return _expand_glob(absolute, notes)
@@ -154,8 +155,20 @@ def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
     files: list[Path] = []
     for hit in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
         path = root / hit
-        files += [path] if path.is_file() else _in_folder(path, notes)
+        if not is_file(path):
+            files += _in_folder(path, notes)
+        elif conversion_of(path) is None:
+            files.append(path)
+        else:
+            notes.left_out[plain_suffix(path)] += 1
     return _Expanded(root, files)
+
+
+def _refuse_other_format(file: Path) -> None:
+    """Raise UserError for a file that holds text among other things, with what makes plain text of it."""
+    conversion = conversion_of(file)
+    if conversion is not None:
+        raise UserError("data.paths", file, f"{plain_suffix(file)} is not read as text", hint=conversion)
 
 
 def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
@@ -171,27 +184,31 @@ def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
                 continue
             file = Path(parent, name)
             suffix = file.suffix.lower()
-            if suffix not in FOLDER_SUFFIXES:
+            # what is packed in a .gz counts by its own ending: a .csv or a .json is named, or globbed
+            is_other = is_table(file) and plain_suffix(file) not in FOLDER_SUFFIXES
+            if suffix not in FOLDER_SUFFIXES or is_other or conversion_of(file) is not None:
                 notes.left_out[visible(suffix) or "without ending"] += 1
-            elif file.is_file():
+            elif is_file(file):
                 yield file
 
 
 def _no_such_path(path: str, absolute: Path) -> UserError:
     siblings = []
-    if absolute.parent.is_dir():
+    if is_folder(absolute.parent) and not os.path.lexists(absolute):
         siblings = [sibling.name for sibling in absolute.parent.iterdir()]
     close = nearest(absolute.name, siblings)
     hint = f"did you mean: {absolute.parent / close}" if close else ""
-    return UserError("data.paths", path, "there is no such file or folder", hint=hint)
+    return UserError("data.paths", path, why_missing(absolute), hint=hint)
 
 
 def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
     hints = notes.lines()
-    if notes.left_out["not UTF-8"]:
-        hints.append("convert what is not UTF-8: iconv -f LATIN1 -t UTF-8 FILE > NEW")
-    suffixes = ", ".join(FOLDER_SUFFIXES)
-    hints.append(f"of folders {suffixes} are read; others by a glob: data.paths='DIR/**/*.rst'")
+    commands = {**RECODINGS, **CONVERSIONS}
+    advice = [f"{kind}: {command}" for kind, command in commands.items() if notes.left_out[kind]]
+    if not advice:
+        suffixes = ", ".join(FOLDER_SUFFIXES)
+        advice = [f"of folders {suffixes} are read; others by a glob: data.paths='DIR/**/*.rst'"]
+    hints += advice
     typed = [re.sub(r"\[(.)\]", r"\1", path) for path in paths]  # as they were before glob.escape
     return UserError("data.paths", ", ".join(typed), "no text was found there", hint="\n".join(hints))
 
@@ -200,24 +217,19 @@ def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
 
 
 def _content(file: Path, notes: Notes) -> bytes | None:
-    """Return a file's text without compression and byte-order mark; None where it is no text."""
+    """Return a file's bytes without compression and byte-order mark; None where it is no text."""
     try:
         with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
             content: bytes = opened.read()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
-    if not _is_utf8(content):
-        notes.left_out["not UTF-8"] += 1
+    if plain_suffix(file) == ".parquet":  # its reader says what is wrong with it
+        return content
+    problem = encoding_problem(content)
+    if problem is not None:
+        notes.left_out[problem] += 1
         return None
     return content.removeprefix(BYTE_ORDER_MARK)
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in content  # UTF-16 may be valid UTF-8, with zeros
 
 
 def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
@@ -226,24 +238,10 @@ def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
     return [Document(f"{name}/{number:08d}", text, None) for number, text in enumerate(texts, start=1)]
 
 
-def _rows(name: str, text: FileText, text_field: str) -> list[Document]:
-    """Return a document a line of JSON, numbered by its line. Raises UserError with file and line."""
+def _row_documents(name: str, table: FileText, text_field: str) -> list[Document]:
+    """Return a document for each row of a table, numbered by its row. Raises UserError with file and row."""
     documents = []
-    for number, line in enumerate(text.content.split(b"\n"), start=1):
-        if line.strip():
-            row_text = _row_text(line, text_field, f"{text.file}:{number}")
-            documents.append(Document(f"{name}:{number:08d}", row_text.encode("utf-8", "replace"), None))
+    for number, text in rows_of(table.file, table.content, text_field):
+        content = utf8_text(text, "data.paths", f"{table.file}:{number}")
+        documents.append(Document(f"{name}:{number:08d}", content, None))
     return documents
-
-
-def _row_text(line: bytes, text_field: str, location: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise UserError("data.paths", location, "this line is not a JSON object")
-    text = row.get(text_field)
-    if not isinstance(text, str):
-        raise UserError("data.text_field", text_field, f"there is no such text at {location}", allowed=row)
-    return text

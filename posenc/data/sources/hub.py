@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from posenc.core.errors import UserError
 from posenc.core.paths import is_folder, looks_local, why_missing
-from posenc.data.documents import SPLITS, Document, Notes, hash_fraction
+from posenc.data.documents import SPLITS, Document, Notes, hash_fraction, utf8_text
 from posenc.data.hub import COMMIT, Column
 from posenc.data.sections import articles
 from posenc.data.sources.base import Source
@@ -64,7 +64,8 @@ class HubSource(_HubSource):
             texts = self._texts(split, ROWS_AT_ONCE[self.rows])
             whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
             for number, text in enumerate(filter(str.strip, whole_texts)):
-                yield Document(f"{split}/{number:08d}", text.encode("utf-8", "replace"), split)
+                document_id = f"{split}/{number:08d}"
+                yield Document(document_id, utf8_text(text, "data.repository", document_id), split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +107,13 @@ class StreamSource(_HubSource):
                 if not value.strip():
                     notes.left_out["empty"] += 1
                     continue
-                text = value.encode("utf-8", "replace")
+                document_id = f"{split}/{row:09d}"
+                text = utf8_text(value, "data.repository", document_id)
                 count += 1
                 size += len(text)
                 if self._is_too_much(count, size):
                     break
-                yield Document(f"{split}/{row:09d}", text, split_by_text(text, self.splits[split]))
+                yield Document(document_id, text, split_by_text(text, self.splits[split]))
 
     def _is_too_much(self, count: int, size: int) -> bool:
         too_many = self.documents is not None and count > self.documents

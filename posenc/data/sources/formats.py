@@ -1,0 +1,82 @@
+"""What a file of the user's is: plain text, a table with a text in each row, or something else."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+# Files that hold text among other things, and how to get at it. Of raw bytes a model would learn the markup.
+CONVERSIONS = {
+    ".json": "lines of JSON are read: rename it to .jsonl; of an array: jq -c '.[]' FILE.json > FILE.jsonl",
+    ".ipynb": "jupyter nbconvert --to markdown FILE.ipynb",
+    ".arrow": "a data set saved by `datasets`: save it by to_parquet or to_json",
+    ".feather": "save it as .parquet",
+    ".xlsx": "save it as .csv, and name the column: data.text_field=...",
+    ".ods": "save it as .csv, and name the column: data.text_field=...",
+    ".pdf": "pdftotext FILE.pdf",
+    ".docx": "pandoc FILE.docx -t plain -o FILE.txt",
+    ".odt": "pandoc FILE.odt -t plain -o FILE.txt",
+    ".epub": "pandoc FILE.epub -t plain -o FILE.txt",
+    ".zip": "unpack it",
+    ".tar": "unpack it",
+    ".tgz": "unpack it",
+    ".bz2": "unpack it, or compress it by gzip",
+    ".xz": "unpack it, or compress it by gzip",
+    ".zst": "unpack it, or compress it by gzip",
+}
+
+NOT_UTF8 = "not UTF-8"
+WITH_NUL = "with a NUL byte"
+# What is no UTF-8 text, and the command whose result is.
+RECODINGS = {
+    "UTF-16": "iconv -f UTF-16 -t UTF-8 FILE > NEW",
+    "UTF-16LE": "iconv -f UTF-16LE -t UTF-8 FILE > NEW",
+    "UTF-16BE": "iconv -f UTF-16BE -t UTF-8 FILE > NEW",
+    "UTF-32": "iconv -f UTF-32 -t UTF-8 FILE > NEW",
+    WITH_NUL: "tr -d '\\000' < FILE > NEW",
+    NOT_UTF8: "iconv -f LATIN1 -t UTF-8 FILE > NEW",
+}
+LOOKED_AT = 4096  # bytes of a file without a mark, for a guess at its encoding
+
+
+def plain_suffix(file: Path) -> str:
+    """Return the ending of a file's name in lower case, without `.gz`: `.jsonl` of `A.JSONL.gz`."""
+    return Path(file.name.lower().removesuffix(".gz")).suffix
+
+
+def is_table(file: Path) -> bool:
+    """Tell by the name whether each row of a file holds a text."""
+    return plain_suffix(file) in TABLES
+
+
+def conversion_of(file: Path) -> str | None:
+    """Return how to make text of a file that is none by its name; None for plain text and for tables."""
+    return CONVERSIONS.get(plain_suffix(file))
+
+
+def encoding_problem(content: bytes) -> str | None:
+    """Return what keeps bytes from being UTF-8 text, a key of RECODINGS; None for text."""
+    # The mark of UTF-32 begins with that of UTF-16.
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    if b"\0" in content:
+        return _utf16_without_mark(content) or WITH_NUL
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    return None
+
+
+def _utf16_without_mark(content: bytes) -> str | None:
+    """Guess whether bytes with zeros are UTF-16: in most scripts one byte of each pair is mostly the same."""
+    first_bytes = content[:LOOKED_AT:2]
+    second_bytes = content[1:LOOKED_AT:2]
+    if second_bytes.count(0) > len(second_bytes) / 2 and not first_bytes.count(0):
+        return "UTF-16LE"
+    if first_bytes.count(0) > len(first_bytes) / 2 and not second_bytes.count(0):
+        return "UTF-16BE"
+    return None

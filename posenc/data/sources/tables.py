@@ -1,0 +1,90 @@
+"""Files with a text in each row: JSON lines, CSV and Parquet. One column is read, `data.text_field`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from posenc.core.errors import UserError, first_line
+from posenc.data.sources.formats import plain_suffix
+
+Rows = Iterator[tuple[int, str]]  # the number of a row, from 1, and its text
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def rows_of(file: Path, content: bytes, text_field: str) -> Rows:
+    """Yield the text of each row of a table. Raises UserError with file and row where there is none.
+
+    `content` is UTF-8, unless the file is Parquet.
+    """
+    suffix = plain_suffix(file)
+    if suffix == ".parquet":
+        return _parquet_rows(file, content, text_field)
+    if suffix in DELIMITERS:
+        return _csv_rows(file, content, text_field)
+    return _json_rows(file, content, text_field)
+
+
+def _json_rows(file: Path, content: bytes, text_field: str) -> Rows:
+    """Yield the text of each line of JSON that is not empty, with the number of the line."""
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            yield number, _json_text(line, text_field, f"{file}:{number}")
+
+
+def _json_text(line: bytes, text_field: str, location: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise UserError("data.paths", location, "this line is not a JSON object")
+    text = row.get(text_field)
+    if not isinstance(text, str):
+        raise UserError("data.text_field", text_field, f"there is no such text at {location}", allowed=row)
+    return text
+
+
+def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
+    """Yield the text of each row below the header; a row that ends before it has an empty one."""
+    # The limit is one of the whole process, 131,072 characters at first: a document may be longer.
+    csv.field_size_limit(max(csv.field_size_limit(), len(content)))
+    lines = io.StringIO(content.decode(), newline="")
+    rows = csv.DictReader(lines, delimiter=DELIMITERS[plain_suffix(file)], strict=True)
+    number = 0
+    try:
+        _check_column(file, text_field, rows.fieldnames or [])
+        for number, row in enumerate(rows, start=1):
+            yield number, row[text_field] or ""
+    except csv.Error as error:
+        raise UserError("data.paths", file, f"row {number + 1} is not CSV ({error})") from error
+
+
+def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
+    """Yield the text of each row; a null is an empty one."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(io.BytesIO(content))
+        _check_column(file, text_field, table.schema_arrow.names)
+        number = 0
+        for batch in table.iter_batches(columns=[text_field]):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                if value is not None and not isinstance(value, str):
+                    problem = f"does not hold text in {file.name}"
+                    raise UserError("data.text_field", text_field, problem)
+                yield number, value or ""
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: a damaged page
+        raise UserError("data.paths", file, f"is not a whole Parquet file ({first_line(error)})") from error
+
+
+def _check_column(file: Path, text_field: str, columns: Sequence[str]) -> None:
+    if text_field not in columns:
+        problem = f"{file.name} has no such column"
+        raise UserError("data.text_field", text_field, problem, allowed=columns)

@@ -1,0 +1,135 @@
+"""Text as people have it: tables with a column of text, other formats by name, and what is no UTF-8."""
+
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from corpora import conf, documents_of, texts_of
+from tiny import write
+
+from posenc.core.errors import UserError
+from posenc.data.documents import Notes
+from posenc.data.sources import read_documents
+
+BODIES = ['the café said "hello", and left', "two\nlines", "🙂" * 50_000]
+
+
+def write_csv(file, delimiter):
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened, delimiter=delimiter)
+        writer.writerow(["id", "body"])
+        writer.writerows(enumerate(BODIES))
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """The same texts in a file of each format."""
+    write_csv(tmp_path / "t.csv", ",")
+    write_csv(tmp_path / "t.tsv", "\t")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
+    columns = {"id": [1, 2, 3], "body": BODIES}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    lines = [json.dumps({"body": body}) for body in BODIES]
+    write(tmp_path, {"t.jsonl": "\n".join(lines), "t.ndjson": "\n".join(lines)})
+    return tmp_path
+
+
+FORMATS = ["t.csv", "t.tsv", "t.csv.gz", "t.parquet", "t.jsonl", "t.ndjson"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_row_of_a_table_is_a_document(tables, name):
+    texts = texts_of(tables / name, text_field="body")
+    assert [text.decode() for text in texts.values()] == BODIES
+    assert next(iter(texts)) == f"{name}:00000001"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_column_that_is_not_there_is_refused_with_the_columns(tables, name):
+    with pytest.raises(UserError, match=r"(?s)data\.text_field=text: .*allowed: .*body"):
+        texts_of(tables / name)
+
+
+def test_a_column_without_text_is_refused(tables):
+    with pytest.raises(UserError, match=r"data\.text_field=id: does not hold text"):
+        texts_of(tables / "t.parquet", text_field="id")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("cut.parquet", b"PAR1 and no more", "is not a whole Parquet file"),
+        ("cut.csv", b'text\n"never closed\n', "row 1 is not CSV"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, name, content, problem):
+    with pytest.raises(UserError, match=problem):
+        texts_of(write(tmp_path, {name: content}) / name)
+
+
+# --- Other formats
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.json", "jq -c"),
+        ("a.JSON.gz", "jq -c"),
+        ("a.ipynb", "jupyter"),
+        ("a.pdf", "pdftotext"),
+        ("a.zip", "unpack"),
+    ],
+)
+def test_a_file_that_is_not_plain_text_is_refused_by_name(tmp_path, name, advice):
+    write(tmp_path, {name: '[{"text": "a"}]'})
+    with pytest.raises(UserError, match=f"(?s){name}.*{advice}"):
+        texts_of(tmp_path / name)
+
+
+def test_a_glob_leaves_such_files_out_and_counts_them(tmp_path):
+    write(tmp_path, {"a.json": "[]", "b.rst": "text"})
+    notes = Notes()
+    documents = read_documents(conf("files", paths=str(tmp_path / "*")), notes)
+    assert [document.text for document in documents] == [b"text"]
+    assert notes.lines()[0] == "not read: 1 .json"
+
+
+def test_a_folder_leaves_packed_markup_out(tmp_path):
+    write(
+        tmp_path, {"a.json.gz": gzip.compress(b"[]"), "b.csv.gz": gzip.compress(b"text\n"), "c.txt": "text"}
+    )
+    assert list(texts_of(tmp_path).values()) == [b"text"]
+
+
+# --- Encodings
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")],
+)
+def test_wide_text_is_named_with_a_command_whose_result_is_read(tmp_path, encoding, kind):
+    text = "Ein Text, der nicht in UTF-8 ist: äöü"
+    write(tmp_path, {"wide.txt": text.encode(encoding)})
+    with pytest.raises(UserError, match=f"1 {kind}\n.*iconv -f {kind} -t UTF-8"):
+        texts_of(tmp_path)
+    # what iconv makes of it: Python's codecs of these names do the same
+    recoded = (tmp_path / "wide.txt").read_bytes().decode(kind).encode()
+    write(tmp_path, {"wide.txt": recoded})
+    assert list(texts_of(tmp_path).values()) == [text.encode()]
+
+
+def test_a_nul_byte_in_utf8_is_named_as_such(tmp_path):
+    write(tmp_path, {"nul.txt": "naïve text\0 and more"})
+    with pytest.raises(UserError, match=r"1 with a NUL byte\n.*tr -d '\\000'") as caught:
+        texts_of(tmp_path)
+    assert "not UTF-8" not in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path):
+    write(tmp_path, {"a.jsonl": '{"text": "whole \\ud83d\\ude00"}\n{"text": "half \\ud83d"}'})
+    with pytest.raises(UserError, match=r"a.jsonl:2: holds \\ud83d"):
+        documents_of(conf("files", paths=str(tmp_path / "a.jsonl")))
