@@ -55,7 +55,7 @@ def count(subject: Subject) -> Verdict:
     declared = encoding.learned_parameters()
     if declared is None:
         raise NotApplicableError("declares no count (learned_parameters)")
-    real = count_parameters(model)["encoding"]
+    real = count_parameters(model).encoding
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, "learned_parameters is not what it has", figure)
     return Verdict("pass", f"{real:,}", f"learned = {encoding.learned or 'as its parts'}")

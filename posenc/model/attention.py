@@ -1,4 +1,4 @@
-"""The `attention` group: multi-head and latent attention, the choice between them, and their options.
+"""Multi-head and latent attention, and the settings that choose between them (the group `attention`).
 
 B batch, T queries, S keys, H heads, D head width.
 """
@@ -24,18 +24,23 @@ from posenc.settings.signature import check_arguments, check_choice
 class Attention(nn.Module):
     """Multi-head attention of one layer; it calls the encoding's hooks and knows no encoding's name."""
 
-    decoupled = False
+    is_decoupled = False  # see LatentAttention
 
     def __init__(self, d_model: int, n_heads: int, layer: int, *, qk_norm: bool = False) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.layer = layer
-        self.derived: dict[str, int] = {}  # parameters that may be left null, resolved
+        self.derived: dict[str, int] = {}  # values of the parameters that may be left null
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.q_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
         self.k_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
+
+    @property
+    def key_value_width(self) -> int:
+        """Return the width of a key and a value of this layer, over all heads."""
+        return self.n_heads * 2 * self.head_dim
 
     @staticmethod
     def encoded_width(head_dim: int, **others: object) -> int:
@@ -43,21 +48,25 @@ class Attention(nn.Module):
         return head_dim
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
-        """Return the last T = `n_targets` tokens' output: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, width = x.shape
         if n_targets == length:
-            q, k, v = self._by_head(self.qkv(x), 3)
+            q, k, v = self._by_head(self.qkv(x), parts=3)  # (B, H, S, D) each
         else:
             w_q, w_kv = self.qkv.weight.split((width, 2 * width))
-            (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), 1)
-            k, v = self._by_head(F.linear(x, w_kv), 2)
+            (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), parts=1)  # (B, H, T, D)
+            k, v = self._by_head(F.linear(x, w_kv), parts=2)  # (B, H, S, D) each
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+            q = self.q_norm(q).to(v.dtype)
+            k = self.k_norm(k).to(v.dtype)
         y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos))  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 
     def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split (B, S, parts * d_model) into `parts` of (B, H, S, D) with one copy, not one a product."""
+        """Split x (B, S, parts * d_model) into `parts` tensors (B, H, S, D).
+
+        One copy here is quicker than one in each product that takes them.
+        """
         x = x.view(*x.shape[:2], parts, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         return x.contiguous().unbind(0)
 
@@ -74,7 +83,7 @@ class LatentAttention(nn.Module):
     Departures: the published ranks (4 D_h and 12 D_h) are cut to d_model, which small models do not reach.
     """
 
-    decoupled = True  # positions act on a separate part of each head
+    is_decoupled = True  # positions act on a separate part of each head
 
     def __init__(
         self,
@@ -93,7 +102,9 @@ class LatentAttention(nn.Module):
         for key, value in (("kv_rank", kv), ("q_rank", query)):
             if not 1 <= value <= d_model:
                 raise ValueError(f"{key}={value}: must be in 1..d_model={d_model}")
-        self.n_heads, self.head_dim, self.layer = n_heads, width, layer
+        self.n_heads = n_heads
+        self.head_dim = width
+        self.layer = layer
         self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
         self.kv_rank = kv
         self.derived = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
@@ -105,20 +116,26 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(kv, 2 * d_model, bias=False)  # kC of every head, then v
         self.out = nn.Linear(d_model, d_model, bias=False)
 
+    @property
+    def key_value_width(self) -> int:
+        """Return the width of a key and a value of this layer, over all heads."""
+        return self.n_heads * (2 * self.head_dim + self.rope_dim)
+
     @staticmethod
     def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
-        """Return the width D_R of what the encoding turns."""
+        """Return the width D_R of the part of each head that the encoding turns."""
         width = head_dim // 2 if rope_dim is None else rope_dim
         if width < 2 or width % 2:
             raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
         return width
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
-        """Return the last T = `n_targets` tokens' output: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, d_model = x.shape
-        heads, width = self.n_heads, self.head_dim
+        heads = self.n_heads
+        width = self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))
+        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))  # (B, S, 2 * d_model)
         k_content, v = kv.view(batch, length, 2, heads, width).transpose(1, 3).unbind(2)  # (B, H, S, D)
         q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
         q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
@@ -129,7 +146,7 @@ class LatentAttention(nn.Module):
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
-        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos), rotated=True)  # (B, H, T, D)
+        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos), is_rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
 

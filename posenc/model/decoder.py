@@ -1,6 +1,6 @@
-"""The decoder: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no bias terms; its initial values.
+"""The decoder and its initial values: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no biases.
 
-B batch, S tokens of the window, T the last of them that are asked for.
+B batch, S tokens of the window, T the last of them whose output is wanted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from posenc.encodings.shared.composed import Composed
 from posenc.model.attention import Attention, LatentAttention
 from posenc.model.norm import rms_norm, rms_norm_for_product
 
+# Make the attention of one block, of (d_model, n_heads, layer).
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
 
@@ -35,12 +36,15 @@ class ModelShape:
 
     @property
     def head_dim(self) -> int:
+        """Return the width of a head."""
         return self.d_model // self.n_heads
 
     @property
-    def weights(self) -> int:
-        """The weights of the blocks, without what an encoding adds."""
-        return self.n_layers * (4 + 2 * self.mlp_ratio) * self.d_model**2
+    def n_block_weights(self) -> int:
+        """Count the weights of the blocks, without those of the encoding."""
+        attention_weights = 4 * self.d_model**2  # the maps to query, key and value, and the output map
+        mlp_weights = 2 * self.mlp_ratio * self.d_model**2
+        return self.n_layers * (attention_weights + mlp_weights)
 
 
 class Mlp(nn.Module):
@@ -52,7 +56,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(hidden, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # A gradient of its own was 0.97 to 1.13 times as fast, with the same bits: not worth it.
+        # A backward pass written out was 0.97 to 1.13 times as fast: not worth its lines.
         return self.down(F.relu(self.up(x)).square())
 
 
@@ -87,9 +91,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
         """Return the last `n_targets` tokens: x (B, S, d_model) -> (B, T, d_model)."""
-        # `prepare` gets this input: its gates and sums need it in float32
+        # The hook `prepare` makes gates and sums of this input and needs it in float32. Without such a hook
+        # only products read it, so it is rounded to their dtype at once.
         norm = rms_norm if "prepare" in encoding.hooks else rms_norm_for_product
-        normed = norm(x, self.attention_norm.weight)
+        normed = norm(x, self.attention_norm.weight)  # (B, S, d_model)
         if self.short_conv is not None:
             normed = self.short_conv(normed)
         attended = self.attention(normed, pos, encoding, n_targets)
@@ -98,7 +103,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids to next-token logits, with an encoding behind its hooks and options that act beside it."""
+    """Map token ids to next-token logits.
+
+    The attention sees one effective encoding: the encoding, with the options of positions and attention
+    added. `replace_effective_encoding` changes it for good, the argument `encoding` of a pass for that pass.
+    """
 
     def __init__(
         self,
@@ -108,27 +117,28 @@ class Decoder(nn.Module):
         options: Sequence[Encoding] = (),
         attention: MakeAttention = Attention,
     ) -> None:
-        """`attention(d_model, n_heads, layer)` makes a block's; ValueError for parameters out of range."""
+        """Build the modules; `initialize` fills them. Raises ValueError for parameters out of range."""
         super().__init__()
         self.shape = shape
         self.vocab_size = vocab_size
         self.encoding = encoding
         self.options = nn.ModuleList(options)
-        # in a tuple, so that its parameters are not registered under a second name
-        self._effective = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
-        # Also the output map. `initialize` fills it: drawn on the meta device, as in every check, torch would
-        # import its compiler (2 s).
+        effective = Composed(encoding.shape, (encoding, *options)) if options else encoding
+        # in a tuple, since a module's attribute would register its parameters under a second name
+        self._effective = (effective,)
+        # The embedding, which is the output map, too. It is left empty: the random values of nn.Embedding
+        # would make torch import its compiler on the meta device (2 s in every check of settings).
         self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
         self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
     def replace_effective_encoding(self, encoding: Encoding) -> None:
-        """Let the attention see this encoding, made of the same parameters, in training and after it."""
+        """Let the attention see this encoding from now on; it must be made of the model's own parameters."""
         self._effective = (encoding,)
 
     @property
     def effective_encoding(self) -> Encoding:
-        """The encoding with its options: what the attention sees."""
+        """Return the encoding with its options, as the attention sees it."""
         return self._effective[0]
 
     def forward(
@@ -138,15 +148,21 @@ class Decoder(nn.Module):
         n_targets: int | None = None,
         encoding: Encoding | None = None,
     ) -> Tensor:
-        """Return the logits of the last `n_targets` tokens (None: all): tokens, pos -> (B, T, V).
+        """Return the logits of the last `n_targets` tokens, of all without it: (B, T, V).
 
-        tokens (B, S) int64; pos (S,) int64 counts up by one unless a `positions` hook chose it; None: the
-        encoding's own. Only the last tokens go through the last block's queries and the output map.
-        `encoding` replaces the trained one (a test-time extension).
+        tokens     (B, S) int64
+        pos        (S,) int64; without them the encoding's own. They count up by one unless the encoding has a
+                   `positions` hook.
+        encoding   acts in this pass instead of the trained one, as a test-time extension does
+
+        Only the last tokens go through the last block's queries and the output map.
         """
         if pos is None:
-            pos = self.positions(tokens.shape[1], generator_for(self.encoding.seed, "forward"), encoding)
-        return F.linear(self.hidden(tokens, pos, n_targets, encoding), self.embedding.weight)  # (B, T, V)
+            # positions may be drawn: the same ones in every pass over so many tokens
+            generator = generator_for(self.encoding.seed, "forward")
+            pos = self.positions(tokens.shape[1], generator, encoding)
+        hidden = self.hidden(tokens, pos, n_targets, encoding)  # (B, T, d_model)
+        return F.linear(hidden, self.embedding.weight)  # (B, T, V)
 
     def hidden(
         self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
@@ -156,13 +172,12 @@ class Decoder(nn.Module):
         n_targets = window if n_targets is None else n_targets
         encoding = self.effective_encoding if encoding is None else encoding
         encoding = encoding.for_one_pass()
-        embeds = "embed" in encoding.hooks
         x = self.embedding(tokens)  # (B, S, d_model)
         for layer, block in enumerate(self.blocks):
-            if embeds:
+            if "embed" in encoding.hooks:
                 x = encoding.embed(x, pos, layer)
-            last = layer == len(self.blocks) - 1
-            x = block(x, pos, encoding, n_targets if last else window)
+            is_last = layer == len(self.blocks) - 1
+            x = block(x, pos, encoding, n_targets if is_last else window)  # (B, S, d_model), T in the last
         return rms_norm_for_product(x, self.norm.weight)
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
@@ -175,9 +190,10 @@ class Decoder(nn.Module):
 def initialize(model: Decoder, seed: int) -> None:
     """Fill every parameter from (seed, parameter name), so that no encoding shifts another's values.
 
-    Token embeddings have standard deviation d^-1/2, which sinusoidal positions suppose and which gives tied
-    logits of unit variance. Linear maps: normal, fan_in^-1/2; the two that write into the residual stream
-    are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding and its options have their own rules.
+    Weights are normal. Token embeddings have the standard deviation d^-1/2: tied logits then have unit
+    variance, and sinusoidal positions are made for it. Linear maps have fan_in^-1/2; the two that write into
+    the residual stream are smaller by (2 n_layers)^-1/2, as in GPT-2. Norms are one. The encoding and its
+    options have their own rules.
     """
     initialize_encoding(model.encoding, "encoding", seed)
     for number, option in enumerate(model.options):
@@ -195,9 +211,9 @@ def _fill(name: str, value: Tensor, shape: ModelShape, generator: torch.Generato
     """Fill a parameter of the decoder itself in place, by its name and its size."""
     if name == "embedding.weight":
         nn.init.normal_(value, std=shape.d_model**-0.5, generator=generator)
-    elif value.ndim == 1:
+    elif value.ndim == 1:  # a norm
         nn.init.ones_(value)
-    elif name.endswith("short_conv.weight"):  # as torch's Conv1d
+    elif name.endswith("short_conv.weight"):  # uniform, as torch's Conv1d
         bound = value.shape[2] ** -0.5
         nn.init.uniform_(value, -bound, bound, generator=generator)
     else:
@@ -207,32 +223,42 @@ def _fill(name: str, value: Tensor, shape: ModelShape, generator: torch.Generato
         nn.init.normal_(value, std=std, generator=generator)
 
 
-def count_parameters(model: Decoder) -> dict[str, int]:
-    """Count the trained parameters: total, token embedding, encoding, options."""
-    return {
-        "total": sum(p.numel() for p in model.parameters()),
-        "embedding": model.embedding.weight.numel(),
-        "encoding": sum(p.numel() for p in model.encoding.parameters()),
-        "options": sum(p.numel() for p in model.options.parameters()),
-    }
+@dataclass(frozen=True)
+class ParameterCounts:
+    """The trained parameters of a model: all of them, and those of its parts."""
+
+    total: int
+    embedding: int  # of the tokens
+    encoding: int
+    options: int
+
+
+def count_parameters(model: Decoder) -> ParameterCounts:
+    """Count the trained parameters."""
+    return ParameterCounts(
+        total=sum(p.numel() for p in model.parameters()),
+        embedding=model.embedding.weight.numel(),
+        encoding=sum(p.numel() for p in model.encoding.parameters()),
+        options=sum(p.numel() for p in model.options.parameters()),
+    )
 
 
 def forward_flops(model: Decoder, length: int) -> int:
-    """Count the FLOPs a token of one forward pass over `length` tokens: what MFU counts as useful.
+    """Count the FLOPs per token of a forward pass over `length` tokens, as MFU counts useful ones.
 
-    Products with weights, and those of the attention with every key of the window as in PaLM (arXiv
-    2204.02311, appendix B), twice what a causal mask needs.
+    They are the products with weights, and those of the attention with every key of the window as in PaLM
+    (arXiv 2204.02311, appendix B), twice what a causal mask needs.
     """
     weights = model.embedding.weight.numel()  # once, as the output map
-    widths = 0  # of a query or key, and of a value, of every head
-    for own in model.blocks.modules():
-        if isinstance(own, nn.Linear):
-            weights += own.weight.numel()
-        if isinstance(own, Attention | LatentAttention):
-            widths += own.n_heads * (2 * own.head_dim + getattr(own, "rope_dim", 0))
-    return 2 * weights + 2 * widths * length
+    key_value_width = 0  # of all layers
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            weights += module.weight.numel()
+        if isinstance(module, Attention | LatentAttention):
+            key_value_width += module.key_value_width
+    return 2 * weights + 2 * key_value_width * length
 
 
 def training_flops(model: Decoder, length: int) -> int:
-    """Count the FLOPs a token of one training step: each product needs two more in the backward pass."""
+    """Count the FLOPs per token of a training step: each product needs two more in the backward pass."""
     return 3 * forward_flops(model, length)

@@ -1,4 +1,4 @@
-"""Attention by PyTorch's FlexAttention: biases by distance and masks on a GPU, without float32 (T, S) scores.
+"""Attention by PyTorch's FlexAttention: biases by distance and masks on a GPU, no (T, S) scores in memory.
 
 B batch, H heads, T queries (the last T of the S keys' tokens), S keys, D and E widths of a head's keys and
 values, R distances. The bias is a table (H, R) float32 that the kernel looks up and adds to float32 scores.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 # Dynamo keeps 8 variants of a function and would then run FlexAttention uncompiled, all scores in memory.
-# A variant is a precision, a pair of head widths, a form of bias and of mask; and in training a (B, T).
-VARIANTS = 128
-LEAST_WIDTH = 16  # of heads: what Triton's products take
-MAX_MASK = 1 << 30  # pairs of a mask, a byte each: 32768 tokens
+# There is one for each precision, pair of head widths and form of bias and mask; in training for each (B, T).
+MOST_VARIANTS = 128
+LEAST_WIDTH = 16  # numbers in a head: Triton's products take no fewer
+MAX_MASK = 1 << 30  # pairs of query and key, a byte each: 32768 tokens
 KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
 SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "visible"})
 
 
-@torch.compiler.disable  # tried once, not traced
+@torch.compiler.disable  # it tries the compiler out, which must not be traced
 def serves(encoding: Encoding, heads: Heads) -> bool:
     """Tell whether FlexAttention can compute this attention."""
     q, k, v = heads
@@ -45,27 +45,29 @@ def attend_flex(heads: Heads, layer: Layer, scale: float) -> Tensor:
     """Return the output (B, H, T, E) of rotated queries and keys; all heads have keys of their own."""
     q, k, v = heads
     encoding, number, pos = layer
-    # the kernel mixes no dtypes, and under autocast v has that of products; nor does it expand heads
-    q, k = q.to(v.dtype), k.to(v.dtype).contiguous()
+    # The kernel takes one dtype (under autocast v has that of products), and keys copied for every head.
+    q = q.to(v.dtype)
+    k = k.to(v.dtype).contiguous()
     score_mod = None
     if "distance_bias" in encoding.hooks:
         score_mod = _bias(layer, q.shape[1], q.shape[2])
-    masking = encoding if "visible" in encoding.hooks else None
-    blocks = block_mask(masking, number, q.shape[2], len(pos), pos.device)
-    # Training keeps its shapes, and static ones make faster kernels. An evaluation's many lengths share one;
-    # but a CPU's dynamic kernels do not compile (torch 2.13: an undeclared variable in its C++).
+    masking_encoding = encoding if "visible" in encoding.hooks else None
+    blocks = block_mask(masking_encoding, number, q.shape[2], len(pos), pos.device)
+    # Training keeps its shapes, and static ones make faster kernels. The many lengths of an evaluation share
+    # a dynamic one; but those of a CPU do not compile (torch 2.13: an undeclared variable in its C++).
     dynamic = None if q.is_cuda and not torch.is_grad_enabled() else False
     out: Tensor = _compiled(dynamic)(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale)
     return out
 
 
 def _bias(layer: Layer, heads: int, queries: int) -> Callable[..., Tensor]:
-    """Look up the bias by the distance of the keys' positions from those of the last `queries`."""
+    """Return a FlexAttention modification that adds the bias by distance to scores of the last `queries`."""
     encoding, number, pos = layer
     length = len(pos)
     span = length - 1
     from_start = torch.arange(length, device=pos.device)
-    if "positions" in encoding.hooks:  # drawn: another span each time, so tables as long as a power of two
+    if "positions" in encoding.hooks:
+        # Drawn positions have another span each time: lengths of the table are rounded to a power of two.
         from_start = pos - pos[0]
         span = int(from_start[-1])
         length = 1 << span.bit_length()
@@ -84,11 +86,13 @@ def _bias(layer: Layer, heads: int, queries: int) -> Callable[..., Tensor]:
 def block_mask(
     encoding: Encoding | None, layer: int, queries: int, keys: int, device: torch.device
 ) -> BlockMask:
-    """Return the blocks of causal pairs that `encoding` (None: any) lets see each other."""
+    """Return the causal pairs that the encoding's `visible` allows, as blocks; without one all of them."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    with torch.inference_mode(False), torch.no_grad():  # a training step may use it next
-        offset = torch.tensor(keys - queries, device=device)  # as a number it would be a variant each
+    # outside of inference mode, since a training step may use the mask next
+    with torch.inference_mode(False), torch.no_grad():
+        # a tensor, since every number would make a variant
+        offset = torch.tensor(keys - queries, device=device)
         make = partial(create_block_mask, B=None, Q_LEN=queries, KV_LEN=keys, device=str(device))
         if encoding is None:
             return make(lambda b, h, i, j: i + offset >= j, H=None)
@@ -104,9 +108,10 @@ def block_mask(
 
 @cache
 def _compiled(dynamic: bool | None) -> Callable[..., Any]:
+    """Return FlexAttention, compiled for dynamic shapes or for static ones."""
     from torch.nn.attention.flex_attention import flex_attention
 
     config: Any = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, VARIANTS)
-    # fullgraph: past the limit an error, not the uncompiled fallback
+    config.recompile_limit = max(config.recompile_limit, MOST_VARIANTS)
+    # with fullgraph it fails past that limit, and does not run uncompiled
     return torch.compile(flex_attention, fullgraph=True, dynamic=dynamic)

@@ -1,4 +1,4 @@
-"""What the attention kernels take: queries, keys and values, and the layer in which they attend.
+"""The arguments of the attention kernels: queries, keys and values, and the layer in which they attend.
 
 B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
 """
@@ -13,7 +13,7 @@ from posenc.encodings.base import Encoding
 
 
 class Heads(NamedTuple):
-    """What attends: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E)."""
+    """Queries, keys and values: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E)."""
 
     q: Tensor
     k: Tensor
@@ -21,7 +21,7 @@ class Heads(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Where it attends: an encoding in one layer, and the positions (S,) of the keys."""
+    """An encoding in the layer of this number, and the positions (S,) of the keys."""
 
     encoding: Encoding
     number: int

@@ -1,10 +1,11 @@
-"""Scaled dot-product attention with an encoding's hooks, and the choice of its kernel: the hooks decide.
+"""Scaled dot-product attention with an encoding's hooks, which decide what kernel computes it.
 
 B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.model.inputs import Heads, Layer
-from posenc.model.softmax_attention import Block, softmax_attention
+from posenc.model.softmax_attention import QueryBlock, softmax_attention
 
 
 @dataclass(frozen=True)
 class Limits:
-    """From how many keys on a kernel is used, and how much one holds at once."""
+    """The numbers of keys from which on the kernels are used, and how much they hold at once."""
 
     # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows
     # linearly. On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes
@@ -32,17 +33,19 @@ class Limits:
     # 32, on two cores). With gradients it takes 1.2 to 2.6 times as long at 512 keys, 0.7 to 0.9 at 2048;
     # from there on also for memory: blocks keep their weights for the backward pass.
     causal_from: int = 2048
-    # In float32 without gradients it may have a bias (`masked`): 0.7 to 0.85. A learned one in training makes
-    # it quadratic.
+    # With a bias (`masked`) it takes 0.7 to 0.85 times as long, in float32 without gradients. A learned bias
+    # in training would make its memory quadratic.
     masked_from: int = 256
-    masked_queries: int = 128  # a block: 64 and 256 are within 10%
-    mask_entries: int = 1 << 22  # 16 MB of float32 at most
+    masked_queries: int = 128  # in a block: 64 and 256 are within 10%
+    mask_entries: int = 1 << 22  # in a block of queries, 16 MB of float32
 
-    flex_from: int = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/checks/gpu.py
+    # From how many keys on a GPU uses FlexAttention: the size of one block of its masks. Not measured yet
+    # (scripts/checks/gpu.py).
+    flex_from: int = 128
 
-    # Numbers of keys that the blocks of a long window may have. oneDNN makes and keeps code for every shape
-    # of a bf16 product: with one of its own for each block a pass of 16384 tokens held 714 MB instead of 129
-    # and took 1.4 times as long (cope, 2 heads, one core).
+    # How many different numbers of keys the blocks of a long window may have. oneDNN makes and keeps code for
+    # every shape of a bf16 product. When each block had a shape of its own, a pass of 16384 tokens held 714
+    # MB instead of 129 and took 1.4 times as long (cope, 2 heads, one core).
     block_sizes: int = 32
 
 
@@ -66,8 +69,11 @@ def changed_limits(**changes: int) -> Iterator[None]:
         _limits = before
 
 
-class Masked:
-    """Bias and mask by blocks of queries; by distance at contiguous positions they are views of one row."""
+class BiasAndMask:
+    """The bias and the mask of a layer, by blocks of queries.
+
+    A bias by distance at contiguous positions is computed once, as a strip of which every block is a view.
+    """
 
     def __init__(self, layer: Layer, queries: int) -> None:
         self.encoding, self.layer, self.pos = layer
@@ -80,11 +86,13 @@ class Masked:
         # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
         self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
         is_contiguous = "positions" not in hooks or not self.has_bias
-        self.strip = self._strip() if is_contiguous and "bias" not in hooks else None
-        # whether the bias may have gradients
-        self.learned = self.has_bias and (self.strip is None or self.strip.requires_grad)
+        self.strip: Tensor | None = None
+        self.may_have_gradient = self.has_bias
+        if is_contiguous and "bias" not in hooks:
+            self.strip = self._make_strip()
+            self.may_have_gradient = self.has_bias and self.strip.requires_grad
 
-    def _strip(self) -> Tensor:
+    def _make_strip(self) -> Tensor:
         """Return (H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
         device = self.pos.device
         if self.has_bias:
@@ -96,7 +104,10 @@ class Masked:
         return torch.cat((table, future), dim=-1)
 
     def bias(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the bias of a block of queries, (H or 1, T block, S) float32, with `self.future`."""
+        """Return the bias of a block of queries and the first `keys` keys: (H or 1, T block, keys) float32.
+
+        The strip has `self.future` where a key comes after the query; the hook `bias` may have any number.
+        """
         if self.strip is None:
             return self.encoding.bias(self.query_pos[start:stop], self.pos[:keys], self.layer)
         # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
@@ -106,7 +117,7 @@ class Masked:
         return rows.flip(1)
 
     def allowed(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the causal and visible pairs of a block of queries: ([H,] T block, S) bool."""
+        """Return the causal and visible pairs of a block of queries: ([H,] T block, keys) bool."""
         offset = self.keys - self.queries
         query_index = torch.arange(offset + start, offset + stop, device=self.pos.device)[:, None]
         key_index = torch.arange(keys, device=self.pos.device)
@@ -114,31 +125,32 @@ class Masked:
         if not self.has_visible:
             return causal
         visible = self.encoding.visible(self.query_pos[start:stop], self.pos[:keys], self.layer)
-        return causal & (visible | (query_index == key_index))  # no row without a key: its softmax is nan
+        # every query sees its own key, since the softmax of a row without any is nan
+        return causal & (visible | (query_index == key_index))
 
-    def additive(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""
+    def masked_bias(self, start: int, stop: int, keys: int) -> Tensor:
+        """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, keys) float32."""
         bias = self.bias(start, stop, keys)
         if self.strip is not None and not self.has_visible:
-            return bias  # the strip holds the causal mask
+            return bias  # its future is the causal mask
         return bias.masked_fill(~self.allowed(start, stop, keys), float("-inf"))
 
 
-def attend(heads: Heads, x: Tensor, layer: Layer, *, rotated: bool = False) -> Tensor:
+def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -> Tensor:
     """Return the output of every head, (B, H, T, E); x (B, S, d_model) is the layer's normed input.
 
-    `rotated`: q and k have been through the encoding's `rotate` already.
+    With `is_rotated`, q and k have been through the encoding's `rotate` already.
     """
     q, k, v = heads
     encoding, number, pos = layer
     hooks = encoding.hooks
-    # `pos` itself where all tokens are queries: `rotate` recognises it and shares the angles
+    # If all tokens are queries, both get the same tensor: `rotate` recognises it and computes angles once.
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     state = encoding.prepare(x, q, k, number) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
-    if "rotate" in hooks and not rotated:
+    if "rotate" in hooks and not is_rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, number)
-    kernel = choose(Heads(q, k, v), encoding)
+    kernel = choose_kernel(Heads(q, k, v), encoding)
     if kernel == "blocks":
         return _blockwise(Heads(q, k, v), layer, state, scale)
     heads = Heads(q, k.expand(-1, q.shape[1], -1, -1), v)
@@ -146,15 +158,17 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, rotated: bool = False) -> T
         return _causal(heads, scale)
     if kernel == "masked":
         return _masked(heads, layer, scale)
-    from posenc.model.flex import attend_flex  # lazy: it costs a second of imports
+    from posenc.model.flex import attend_flex  # here, since it takes a second to import
 
     return attend_flex(heads, layer, scale)
 
 
-def choose(heads: Heads, encoding: Encoding) -> str:
+def choose_kernel(heads: Heads, encoding: Encoding) -> str:
     """Name the kernel for these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
     q, k, v = heads
-    hooks, queries, keys = encoding.hooks, q.shape[2], k.shape[2]
+    hooks = encoding.hooks
+    queries = q.shape[2]
+    keys = k.shape[2]
     if not hooks.isdisjoint({"scores", "weights", "values"}):
         return "blocks"
     is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible"})
@@ -164,7 +178,7 @@ def choose(heads: Heads, encoding: Encoding) -> str:
         from posenc.model.flex import serves
 
         return "flex" if keys >= _limits.flex_from and serves(encoding, heads) else "blocks"
-    if q.shape[-1] != v.shape[-1]:  # what a CPU's fused kernel has no code for
+    if q.shape[-1] != v.shape[-1]:  # a CPU's fused kernel has no code for two widths
         return "blocks"
     if not is_biased and queries == keys >= _limits.causal_from:
         return "causal"
@@ -174,8 +188,10 @@ def choose(heads: Heads, encoding: Encoding) -> str:
 
 
 def _causal(heads: Heads, scale: float) -> Tensor:
+    """Run the fused kernel with a causal mask alone."""
     q, k, v = heads
-    queries, keys = q.shape[2], k.shape[2]
+    queries = q.shape[2]
+    keys = k.shape[2]
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
@@ -183,21 +199,23 @@ def _causal(heads: Heads, scale: float) -> Tensor:
 
 
 def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
-    """Run the fused kernel with bias and mask in one float32 tensor a block of queries."""
+    """Run the fused kernel in blocks of queries, with bias and mask as one float32 tensor."""
     q, k, v = heads
-    queries, keys = q.shape[2], k.shape[2]
-    masked = Masked(layer, queries)
+    queries = q.shape[2]
+    keys = k.shape[2]
+    bias_and_mask = BiasAndMask(layer, queries)
     outputs: list[Tensor] = []
-    size = max(1, min(_limits.masked_queries, _limits.mask_entries // (q.shape[1] * keys)))
+    queries_of_entries = _limits.mask_entries // (q.shape[1] * keys)
+    size = max(1, min(_limits.masked_queries, queries_of_entries))
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
-        seen = keys - queries + stop
+        seen = keys - queries + stop  # keys up to the block's last query
         outputs.append(
             F.scaled_dot_product_attention(
-                part(q, start, stop),
-                part(k, 0, seen),
-                part(v, 0, seen),
-                attn_mask=masked.additive(start, stop, seen)[None],  # (1, H or 1, T block, S)
+                slice_tokens(q, start, stop),
+                slice_tokens(k, 0, seen),
+                slice_tokens(v, 0, seen),
+                attn_mask=bias_and_mask.masked_bias(start, stop, seen)[None],  # (1, H or 1, T block, keys)
                 scale=scale,
             )
         )
@@ -208,50 +226,54 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
     """Apply every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     q, k, v = heads
     encoding, number, pos = layer
-    keys, queries = k.shape[2], q.shape[2]
-    masked = Masked(layer, queries)
+    keys = k.shape[2]
+    queries = q.shape[2]
+    bias_and_mask = BiasAndMask(layer, queries)
     if encoding.hooks.isdisjoint({"scores", "weights", "values"}):
         # a mask alone is exact in any dtype; a bias is not
-        dtype = torch.promote_types(v.dtype, torch.float32) if masked.has_bias else v.dtype
+        dtype = torch.promote_types(v.dtype, torch.float32) if bias_and_mask.has_bias else v.dtype
+
+        def bias_of(block: QueryBlock) -> Tensor:
+            return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
+
         blocks = _blocks(q, keys, dtype)
-        return softmax_attention(
-            q, k, v, blocks, lambda block: masked.additive(*block).to(dtype), scale, masked.learned
-        )
+        return softmax_attention(q, k, v, blocks, bias_of, scale, bias_and_mask.may_have_gradient)
     outputs: list[Tensor] = []
     for start, stop, padded in _blocks(q, keys, torch.float32):
-        seen = keys - queries + stop  # keys up to the block's last query
-        q_block = part(q, start, stop)
+        seen = keys - queries + stop  # keys up to the block's last query; hooks get these, products `padded`
+        q_block = slice_tokens(q, start, stop)
         q_pos = pos[keys - queries + start : seen]
         k_pos = pos[:seen]
-        product = q_block @ part(k, 0, padded).transpose(-1, -2)
-        s = product[..., :seen].float() * scale  # (B, H, T block, S)
-        s = s + masked.bias(start, stop, seen)
-        s = encoding.scores(s, q_block, part(k, 0, seen), q_pos, k_pos, state, number)
-        p = encoding.weights(s, masked.allowed(start, stop, seen), number).to(v.dtype)
+        product = q_block @ slice_tokens(k, 0, padded).transpose(-1, -2)
+        s = product[..., :seen].float() * scale  # (B, H, T block, seen)
+        s = s + bias_and_mask.bias(start, stop, seen)
+        s = encoding.scores(s, q_block, slice_tokens(k, 0, seen), q_pos, k_pos, state, number)
+        p = encoding.weights(s, bias_and_mask.allowed(start, stop, seen), number).to(v.dtype)
         if "values" in encoding.hooks:
-            outputs.append(encoding.values(p, part(v, 0, seen), q_pos, k_pos, number))
+            outputs.append(encoding.values(p, slice_tokens(v, 0, seen), q_pos, k_pos, number))
         else:
             p = p if padded == seen else F.pad(p, (0, padded - seen))
-            outputs.append(p @ part(v, 0, padded))
+            outputs.append(p @ slice_tokens(v, 0, padded))
     return _joined(outputs)
 
 
-def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[Block]:
+def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     """Cut queries q (B, H, T, D) with scores in `dtype` into blocks of few sizes, the last one first.
 
-    That one sees the most keys, so the memory it frees serves all others. From the first block on, every one
-    would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
+    The last block sees the most keys, so all others fit into the memory that it frees. From the first block
+    on, every one would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    largest = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores
-    largest *= max(1, 4 // dtype.itemsize)
-    size = max(1, min(queries, largest // (batch * heads * keys)))
-    step = size * -(-queries // (size * _limits.block_sizes))  # of the numbers of keys
-    blocks: list[Block] = []
+    max_scores = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores  # of float32
+    max_scores *= max(1, 4 // dtype.itemsize)
+    size = max(1, min(queries, max_scores // (batch * heads * keys)))
+    # Numbers of keys are rounded up to a multiple of whole blocks, so that at most `block_sizes` differ.
+    step = size * math.ceil(queries / (size * _limits.block_sizes))
+    blocks: list[QueryBlock] = []
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
-        rounded_up = min(queries, -(-stop // step) * step)
-        blocks.append(Block(start, stop, keys - queries + rounded_up))
+        rounded_stop = min(queries, math.ceil(stop / step) * step)
+        blocks.append(QueryBlock(start, stop, keys - queries + rounded_stop))
     return blocks
 
 
@@ -260,6 +282,6 @@ def _joined(outputs: Sequence[Tensor]) -> Tensor:
     return outputs[0] if len(outputs) == 1 else torch.cat(list(reversed(outputs)), dim=2)
 
 
-def part(x: Tensor, start: int, stop: int) -> Tensor:
-    """Slice x (B, H, T, D) along T; x itself where that is all of it: the gradient of a slice is a copy."""
+def slice_tokens(x: Tensor, start: int, stop: int) -> Tensor:
+    """Slice x (B, H, T, D) along T; return x itself for all of it: the gradient of a slice is a copy."""
     return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]

@@ -3,8 +3,8 @@
 N targets, V vocabulary. Under torch.compile the plain formula runs.
 
 At V = 260 a step of nano takes 0.93 to 1.07 times as long with the plain formula
-(scripts/bench/backward_passes.py). The blocks are for large vocabularies, below; and the plain formula rounds
-differently, so that the numbers of every run would change.
+(scripts/bench/backward_passes.py). The blocks are for large vocabularies (MAX_LOGITS). They stay for small
+ones, too: the plain formula rounds differently, so that the numbers of every run would change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Largest number of float32 logits at once. Of 2048 targets, d_model 128 and V = 4096 in bf16, two cores:
-# 27 ms a forward and backward pass in blocks, 88 ms in one piece (which also keeps 100 MB).
+# Largest number of float32 logits at once. A forward and backward pass of 2048 targets (d_model 128, V =
+# 4096, bf16, two cores) takes 27 ms in blocks and 88 ms in one piece, which also keeps 100 MB.
 MAX_LOGITS = 1 << 22
 MAX_LOGITS_GPU = 1 << 27
 
@@ -26,9 +26,10 @@ MAX_LOGITS_GPU = 1 << 27
 def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the mean loss in nats per token: hidden (N, d), output map (V, d), targets (N,) -> float32.
 
-    Logits are made in blocks of rows and used up in turn, never copied to float32 as a whole. Products in the
-    dtype that both have (cast them before), softmax and sums in float32. PyTorch 2.13's own blockwise
-    `linear_cross_entropy` sums in bf16: its mean loss was 0.014 nats off at V = 260 and 0.25 at V = 32000.
+    Logits are made in blocks of rows and used up in turn, never copied to float32 as a whole. Both arguments
+    have the dtype of the product; softmax and sums are float32. PyTorch 2.13's own blockwise
+    `linear_cross_entropy` sums in bf16: its mean loss was wrong by 0.014 nats at V = 260, by 0.25 at V =
+    32000.
     """
     if torch.compiler.is_compiling():
         return F.cross_entropy(F.linear(hidden, weight).float(), targets)
@@ -37,7 +38,10 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of loss times `weights` (N,), and the losses (N,), which have no gradient; as above."""
+    """Return the mean of each loss times its weight (N,), and the losses (N,), which have no gradient.
+
+    Otherwise as `next_token_loss`.
+    """
     if torch.compiler.is_compiling():
         losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
         return (losses * weights).mean(), losses.detach()
@@ -57,13 +61,15 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Yield the rows of hidden (N, d) whose logits are made at once."""
-    largest = MAX_LOGITS_GPU if hidden.is_cuda else MAX_LOGITS
-    rows = max(1, largest // len(weight))
+    max_logits = MAX_LOGITS_GPU if hidden.is_cuda else MAX_LOGITS
+    rows = max(1, max_logits // len(weight))
     for start in range(0, len(hidden), rows):
         yield slice(start, start + rows)
 
 
 class _NextTokenLoss(torch.autograd.Function):
+    """Compute the loss and, already in the forward pass, its gradients: the logits are not kept."""
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor | None
@@ -74,14 +80,16 @@ class _NextTokenLoss(torch.autograd.Function):
         d_weight: Tensor | None = None
         for rows in _blocks(hidden, weight):
             hidden_block = hidden[rows]  # (n, d)
-            target = targets[rows, None]  # (n, 1)
+            targets_block = targets[rows, None]  # (n, 1)
             logits = (hidden_block @ weight.t()).float()  # (n, V)
             p = torch.softmax(logits, dim=-1)
-            # log of the sum of exp: the largest logit has the weight 1 / sum exp(logit - largest)
-            log_sum = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()  # (n, 1)
-            losses = log_sum - logits.gather(1, target)  # (n, 1)
+            # the log of the sum of exp: the largest logit has the probability 1 / sum exp(logit - largest)
+            largest_logit = logits.amax(-1, keepdim=True)  # (n, 1)
+            log_sum = largest_logit - p.amax(-1, keepdim=True).log()  # (n, 1)
+            losses = log_sum - logits.gather(1, targets_block)  # (n, 1)
             all_losses.append(losses[:, 0])
-            p.scatter_add_(1, target, p.new_full(target.shape, -1.0))
+            # from here on p is the gradient of the logits: p - 1 at the target
+            p.scatter_add_(1, targets_block, p.new_full(targets_block.shape, -1.0))
             if weights is not None:
                 losses = losses * weights[rows, None]
                 p = p.mul_(weights[rows, None])
@@ -89,7 +97,7 @@ class _NextTokenLoss(torch.autograd.Function):
             d_logits = p.div_(len(hidden)).to(hidden.dtype)
             torch.mm(d_logits, weight, out=d_hidden[rows])
             d_weight_block = d_logits.t() @ hidden_block  # (V, d)
-            # float32 sums where there is more than one block
+            # blocks are summed in float32
             d_weight = d_weight_block if d_weight is None else d_weight.float().add_(d_weight_block)
         ctx.save_for_backward(d_hidden, d_weight)
         by_target = torch.cat(all_losses)

@@ -1,8 +1,8 @@
-"""RMSNorm with its backward pass written out: a CPU waits for element-wise work.
+"""RMSNorm with its backward pass written out, since a CPU waits for element-wise work.
 
-A training step at the nano shape is matrix products (28 ms of bf16 work on two cores) and passes over tensors
-that fit a cache. PyTorch's own gradient makes two to three times as many passes. Under torch.compile the
-plain formula runs, since the compiler fuses it better.
+A training step of nano consists of matrix products (28 ms of bf16 work on two cores) and of passes over
+tensors that fit a cache. PyTorch's own gradient makes two to three times as many passes. Under torch.compile
+the plain formula runs, since the compiler fuses it better.
 
 A step of nano takes 1.02 to 1.09 times as long with the plain formula (scripts/bench/backward_passes.py).
 That alone would not be worth the code, but the plain formula rounds differently: the numbers of every run
@@ -22,26 +22,30 @@ NORM_EPS = torch.finfo(torch.float32).eps  # in float64 too: nn.RMSNorm's defaul
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Divide x (..., d) by its root mean square and multiply by weight (d,), as nn.RMSNorm; in x's dtype."""
+    """Divide x (..., d) by its root mean square and multiply by weight (d,), as nn.RMSNorm, in x's dtype."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)  # one kernel there
+        return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)  # a GPU has one kernel for it
     return _RmsNorm.apply(x, weight, x.dtype)
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Norm a product's input and round it to the autocast's dtype, once.
+    """Normalize the input of a product and round it to the dtype of autocast, once.
 
-    The product would round it itself, but the loss's products have `out=`, which autocast leaves alone.
+    Autocast would round it, too, but not for the products of the loss, which are made with `out=`.
     """
     device = x.device.type
-    x = x.to(weight.dtype)  # mixed dtypes (a bf16 latent) are slow and warn
+    x = x.to(weight.dtype)  # PyTorch is slow with mixed dtypes (a bf16 latent) and warns of them
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
     dtype = torch.get_autocast_dtype(device)
-    return _RmsNorm.apply(x, weight, dtype) if device == "cpu" else rms_norm(x, weight).to(dtype)
+    if device == "cpu":
+        return _RmsNorm.apply(x, weight, dtype)
+    return rms_norm(x, weight).to(dtype)
 
 
 class _RmsNorm(torch.autograd.Function):
+    """Compute x / sqrt(mean(x^2) + eps) * weight in few passes over x, and its gradients likewise."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass
@@ -54,10 +58,11 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, inverse = ctx.saved_tensors
         width = x.shape[-1]
-        # (..., d), a copy that is changed in place below
+        # (..., d), a copy in any case, since it is changed in place below
         d_y = grad.to(x.dtype) if grad.dtype != x.dtype else grad.clone()
         product = d_y * x  # (..., d)
         d_weight = inverse.reshape(1, -1).mm(product.reshape(-1, width)).view(width)
-        along = (product @ weight)[..., None] * (inverse * inverse * inverse).div_(width)  # (..., 1)
-        d_x = d_y.mul_(weight).mul_(inverse).addcmul_(x, along, value=-1.0)  # (..., d)
+        # the part of the gradient along x, which the norm takes out
+        along_x = (product @ weight)[..., None] * (inverse * inverse * inverse).div_(width)  # (..., 1)
+        d_x = d_y.mul_(weight).mul_(inverse).addcmul_(x, along_x, value=-1.0)  # (..., d)
         return d_x, d_weight, None

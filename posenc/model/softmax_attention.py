@@ -1,7 +1,7 @@
 """Softmax attention in blocks of queries, with its backward pass written out.
 
-A step of nano takes 0.98 to 1.10 times as long with the plain formula at T = 64 and 1.04 to 1.42 times at
-T = 512, most with a fixed bias in bf16 (scripts/bench/backward_passes.py).
+With the plain formula a step of nano takes up to 1.10 times as long at T = 64, and up to 1.42 times at T =
+512. The largest difference is that of a fixed bias in bf16 (scripts/bench/backward_passes.py).
 
 B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Queries from `start` to `stop`, and the number of keys, from the first on, that they meet."""
 
     start: int
@@ -24,116 +24,139 @@ class Block(NamedTuple):
     keys: int
 
 
-Additive = Callable[[Block], Tensor]  # bias, and -inf where a key may not be seen: (H or 1, T block, keys)
+# Return the bias of a block, and -inf where a key may not be seen: (H or 1, T block, keys).
+BiasOfBlock = Callable[[QueryBlock], Tensor]
+
+FIRST_BIAS = 6  # before learned biases, `apply` gets q, k, v, blocks, bias_of and scale
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], additive: Additive, scale: float, learned: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: Sequence[QueryBlock],
+    bias_of: BiasOfBlock,
+    scale: float,
+    bias_has_gradient: bool,
 ) -> Tensor:
     """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
 
-    Its backward pass is written out: autograd makes zeros as large as k and v for the slices of each block,
-    and adds these up, a third of the measured time with four blocks of 512 keys.
+    Every query is in one block, and the first block meets all keys that any block meets. Scores have the
+    dtype of the bias: float32, or that of v for a mask without a bias, which any dtype holds exactly. The
+    softmax is kept for the backward pass in the dtype of v alone.
 
-    `blocks` cover every query once; the first meets all keys that any of them meets. Scores have the dtype of
-    `additive`: float32 for a bias; a mask alone may have v's, in which it is exact. `learned` says
-    that `additive` has gradients. The backward pass keeps the softmax in v's dtype alone.
+    The backward pass is written out, since autograd makes zeros as large as k and v for the slices of each
+    block and adds them up: a third of the measured time with four blocks of 512 keys.
     """
     q = q.to(v.dtype)
     k = k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if torch.compiler.is_compiling():
-        return _plain(q, k, v, blocks, additive, scale)
-    with_gradients = [additive(block) for block in blocks] if learned and torch.is_grad_enabled() else []
-    return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *with_gradients)
+        return _plain(q, k, v, blocks, bias_of, scale)
+    learned_biases: list[Tensor] = []
+    if bias_has_gradient and torch.is_grad_enabled():
+        # autograd sees only those tensors that are arguments of `apply`
+        learned_biases = [bias_of(block) for block in blocks]
+    return _SoftmaxAttention.apply(q, k, v, blocks, bias_of, scale, *learned_biases)
 
 
 def _plain(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], additive: Additive, scale: float
+    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], bias_of: BiasOfBlock, scale: float
 ) -> Tensor:
     """Attend by the formula, for a compiler, which differentiates it itself."""
     outputs: list[Tensor] = []
     for block in sorted(blocks):
-        bias = additive(block)
+        bias = bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
         p = torch.softmax(product.to(bias.dtype) * scale + bias, dim=-1).to(v.dtype)
         outputs.append(p @ v[:, :, : block.keys])
     return torch.cat(outputs, dim=2)
 
 
-def _softmax(q: Tensor, k: Tensor, additive: Tensor, scale: float, batch: int) -> Tensor:
+def _softmax(q: Tensor, k: Tensor, bias: Tensor, scale: float, batch: int) -> Tensor:
     """Return the weights of q (B * H, T, D), k (B * H, S, D): (B * H, T, S) in their dtype."""
-    k = k.transpose(1, 2)
-    if additive.dtype == q.dtype:  # one product with everything in it, rounded once
-        for_each = additive if len(additive) == 1 else additive.repeat(batch, 1, 1)
-        s = torch.baddbmm(for_each, q, k, alpha=scale)  # (B * H, T, S)
-        return torch.softmax(s, dim=-1).to(q.dtype)  # a GPU's autocast makes it float32
-    s = torch.bmm(q, k).to(additive.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
-    s = torch.add(additive, s, alpha=scale, out=s)
+    k_transposed = k.transpose(1, 2)  # (B * H, D, S)
+    if bias.dtype == q.dtype:
+        # product, scale and bias in one call, so that they are rounded once
+        bias_of_heads = bias if len(bias) == 1 else bias.repeat(batch, 1, 1)  # (B * H or 1, T, S)
+        s = torch.baddbmm(bias_of_heads, q, k_transposed, alpha=scale)  # (B * H, T, S)
+        return torch.softmax(s, dim=-1).to(q.dtype)  # autocast on a GPU makes the softmax float32
+    s = torch.bmm(q, k_transposed).to(bias.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
+    s = torch.add(bias, s, alpha=scale, out=s)  # bias + scale * s, in place
     return torch.softmax(s, dim=-1).to(q.dtype).flatten(0, 1)
 
 
 class _SoftmaxAttention(torch.autograd.Function):
+    """Attend block by block; the backward pass reads the weights that the forward pass kept."""
+
     @staticmethod
     def forward(
         ctx: Any,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        blocks: Sequence[Block],
-        additive: Additive,
+        blocks: Sequence[QueryBlock],
+        bias_of: BiasOfBlock,
         scale: float,
-        *with_gradients: Tensor,
+        *learned_biases: Tensor,
     ) -> Tensor:
         batch = q.shape[0]
-        q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        weights: list[Tensor] = []  # of the softmax, (B * H, T block, keys), where a backward pass follows
-        bias_of = additive
-        if with_gradients:
-            bias_of = dict(zip(blocks, with_gradients, strict=True)).__getitem__
+        q = q.flatten(0, 1)  # (B * H, T, D)
+        k = k.flatten(0, 1)  # (B * H, S, D)
+        v = v.flatten(0, 1)  # (B * H, S, E)
+        needs_backward = any(ctx.needs_input_grad)
+        weights: list[Tensor] = []  # of each block, (B * H, T block, keys)
         y = v.new_empty(*q.shape[:2], v.shape[-1])  # (B * H, T, E)
-        for block in blocks:
+        for number, block in enumerate(blocks):
             start, stop, keys = block
-            p = _softmax(q[:, start:stop], k[:, :keys], bias_of(block), scale, batch)
+            bias = learned_biases[number] if learned_biases else bias_of(block)
+            p = _softmax(q[:, start:stop], k[:, :keys], bias, scale, batch)
             y[:, start:stop] = torch.bmm(p, v[:, :keys])
-            if any(ctx.needs_input_grad):
+            if needs_backward:
                 weights.append(p)
         ctx.save_for_backward(q, k, v, *weights)
         ctx.blocks = blocks
         ctx.scale = scale
-        ctx.bias_heads = [len(bias) for bias in with_gradients]
+        ctx.bias_heads = [len(bias) for bias in learned_biases]
         return y.unflatten(0, (batch, -1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *weights = ctx.saved_tensors
-        batch, scale = grad.shape[0], ctx.scale
+        batch = grad.shape[0]
         grad = grad.flatten(0, 1)  # (B * H, T, E)
-        d_q, d_k, d_v = torch.empty_like(q), torch.empty(0), torch.empty(0)
-        unused = q.new_empty(())  # beta=0: not read
-        d_additives: list[Tensor | None] = []
-        for i, ((start, stop, keys), p) in enumerate(zip(ctx.blocks, weights, strict=True)):
-            grad_block, q_block = grad[:, start:stop], q[:, start:stop]
+        bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS:]  # of each block; empty if no bias is learned
+        d_biases: list[Tensor | None] = [None] * len(bias_needs_gradient)
+        d_q = torch.empty_like(q)
+        for number, (start, stop, keys) in enumerate(ctx.blocks):
+            p = weights[number]  # (B * H, T block, keys)
+            grad_block = grad[:, start:stop]
             d_p = torch.bmm(grad_block, v[:, :keys].transpose(1, 2))  # (B * H, T block, keys)
-            if ctx.bias_heads and ctx.needs_input_grad[6 + i]:
+            if bias_needs_gradient and bias_needs_gradient[number]:
                 # in float32, since it is summed over the batch
                 wide = torch.promote_types(p.dtype, torch.float32)
                 d_s = torch._softmax_backward_data(d_p.to(wide), p.to(wide), -1, wide)
-                d_additives.append(_summed_over_batch(d_s, batch, ctx.bias_heads[i]))
+                d_biases[number] = _summed_over_batch(d_s, batch, ctx.bias_heads[number])
                 d_s = d_s.to(p.dtype)
             else:
                 d_s = torch._softmax_backward_data(d_p, p, -1, p.dtype)
-                d_additives.append(None)
-            d_q[:, start:stop] = torch.baddbmm(unused, d_s, k[:, :keys], beta=0, alpha=scale)
-            d_k_block = torch.baddbmm(unused, d_s.transpose(1, 2), q_block, beta=0, alpha=scale)
-            d_v_block = torch.bmm(p.transpose(1, 2), grad_block)
-            if i == 0:  # it meets all keys
-                d_k, d_v = d_k_block, d_v_block
+            d_q[:, start:stop] = _scaled_product(d_s, k[:, :keys], ctx.scale)
+            d_k_block = _scaled_product(d_s.transpose(1, 2), q[:, start:stop], ctx.scale)  # (B * H, keys, D)
+            d_v_block = torch.bmm(p.transpose(1, 2), grad_block)  # (B * H, keys, E)
+            if number == 0:  # the first block meets all keys, so these have the size of k and v
+                d_k = d_k_block
+                d_v = d_v_block
             else:
                 d_k[:, :keys] += d_k_block
                 d_v[:, :keys] += d_v_block
         d_heads = [gradient.unflatten(0, (batch, -1)) for gradient in (d_q, d_k, d_v)]
-        return (*d_heads, None, None, None, *d_additives[: len(ctx.bias_heads)])
+        return (*d_heads, None, None, None, *d_biases)  # blocks, bias_of and scale have no gradient
+
+
+def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Return scale * a @ b, rounded once."""
+    not_read = a.new_empty(())  # the summand of baddbmm, times beta = 0
+    return torch.baddbmm(not_read, a, b, beta=0, alpha=scale)
 
 
 def _summed_over_batch(d_s: Tensor, batch: int, heads: int) -> Tensor:

@@ -88,7 +88,7 @@ def estimate(job: Job) -> Estimate:
     settings, shape = job.run_settings, job.shape
     store = store_of_lengths(job.facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
-    parameters = count_parameters(model)["total"]
+    parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
     rates = measure_rates(job.device, training.precision, shape.d_model, min(batch_tokens, 4096))

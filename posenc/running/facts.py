@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def run_facts(
         attention={**settings.attention.plain(), **attention.derived},
         positions={**settings.positions.plain(), **_derived_by_options(model)},
         model=settings.model.plain(),
-        parameters=count_parameters(model),
+        parameters=asdict(count_parameters(model)),
         corpus=_corpus(settings, str(history["fingerprint"])),
         tokenizer=settings.tokenizer.plain(),
         context_length=settings.context_length,

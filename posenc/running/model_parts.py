@@ -64,7 +64,7 @@ def check_step(settings: RunSettings) -> StepPlan:
     settings = check_parts(settings)
     shape = check_model(settings.model)
     outline = build_outline(settings, shape)  # values out of range show when it is built
-    parameters = count_parameters(outline)["total"]
+    parameters = count_parameters(outline).total
     if parameters > LARGEST_MODEL:
         problem = f"its model would have {parameters:.1e} parameters"
         raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
@@ -159,7 +159,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
             distance_limit=distance_limit,
         )
         encoding = build_of_shape(sizes, settings.encoding.plain(), settings.plugins)
-        if attention.decoupled and not encoding.decouples:
+        if attention.is_decoupled and not encoding.decouples:
             raise _not_decoupled(settings)
         options = build_options(sizes, encoding, positions=positions, attention=chosen.plain())
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))

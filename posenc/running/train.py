@@ -192,7 +192,7 @@ def _progress_text(logged: LoggedStep) -> str:
 
 def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
     settings = job.run_settings
-    parameters = count_parameters(model)["total"]
+    parameters = count_parameters(model).total
     batch_tokens = training.batch_windows * settings.context_length
     processes = f"{current().size} processes, " if current().size > 1 else ""
     name = encoding_name(settings.encoding.plain())

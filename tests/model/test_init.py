@@ -6,7 +6,7 @@ from tiny_model import encoding_of
 
 from posenc.core.seeds import generator_for, seed_for
 from posenc.encodings.base import Encoding, Shape
-from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
+from posenc.model.decoder import Decoder, ModelShape, ParameterCounts, count_parameters, initialize
 
 SHAPE = ModelShape("test", d_model=64, n_layers=3, n_heads=4, mlp_ratio=4)
 
@@ -39,7 +39,7 @@ def test_norms_start_at_one_and_parameters_are_counted():
     norms = [value for name, value in found.items() if "norm" in name]
     assert len(norms) == 2 * SHAPE.n_layers + 1 and all((value == 1).all() for value in norms)
     total = 300 * 64 + 3 * (64 * 192 + 64 * 64 + 2 * 64 * 256 + 2 * 64) + 64 + 4 * 32
-    counts = {"total": total, "embedding": 300 * 64, "encoding": 4 * 32, "options": 0}
+    counts = ParameterCounts(total=total, embedding=300 * 64, encoding=4 * 32, options=0)
     assert count_parameters(Decoder(SHAPE, 300, encoding("t5"))) == counts
 
 

@@ -56,7 +56,7 @@ def qkv(queries, keys, dtype=torch.float32):
 
 def attended(kernel, e, q, k, v, pos, layer=0):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "choose", lambda *_: kernel)
+        patch.setattr(kernels, "choose_kernel", lambda *_: kernel)
         x = torch.zeros(BATCH, len(pos), HEADS * WIDTH)
         return kernels.attend(Heads(q, k, v), x, Layer(e, layer, pos))
 

@@ -78,7 +78,9 @@ def test_blocks_of_queries_equal_one_block(which, wanted):
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    watched = mock.patch.object(kernels.Masked, "bias", autospec=True, side_effect=kernels.Masked.bias)
+    watched = mock.patch.object(
+        kernels.BiasAndMask, "bias", autospec=True, side_effect=kernels.BiasAndMask.bias
+    )
     with kernels.changed_limits(max_scores=2 * 2 * WINDOW * 4), watched as bias:
         blocks = model(ids, POS, wanted)
     assert [call.args[1] for call in bias.call_args_list][:3] == [8, 4, 0]

@@ -4,13 +4,13 @@ import pytest
 import torch
 from backward import check_same, drawn, gradients
 
-from posenc.model.softmax_attention import Block, softmax_attention
+from posenc.model.softmax_attention import QueryBlock, softmax_attention
 
 SCALE = 0.3
 BATCH, HEADS, QUERIES, KEYS = 3, 2, 5, 7
-AT_ONCE = [Block(0, 5, 7)]
+AT_ONCE = [QueryBlock(0, 5, 7)]
 # queries 2 and 3 meet a key more than they may see, as kernels do to keep sizes few
-IN_BLOCKS = [Block(4, 5, 7), Block(2, 4, 7), Block(1, 2, 4), Block(0, 1, 3)]
+IN_BLOCKS = [QueryBlock(4, 5, 7), QueryBlock(2, 4, 7), QueryBlock(1, 2, 4), QueryBlock(0, 1, 3)]
 
 
 def qkv(dtype, key_heads=HEADS):

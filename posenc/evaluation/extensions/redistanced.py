@@ -107,7 +107,7 @@ class Redistancing(Extension):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_decoupled = any(getattr(module, "decoupled", False) for module in self.model.modules())
+        is_decoupled = any(getattr(module, "is_decoupled", False) for module in self.model.modules())
         for part in self.parts:
             unfit = part.hooks - BY_DISTANCE - NO_DISTANCE
             if part.uses_positions and (unfit or not part.relative):

@@ -158,7 +158,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
             "positions": settings.positions.plain(),
         },
         n_targets=case.n_targets,
-        parameters=count_parameters(model),
+        parameters=asdict(count_parameters(model)),
     )
 
 

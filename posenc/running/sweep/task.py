@@ -120,7 +120,7 @@ def make_tasks(
     for name, entry in zip(names, checked, strict=True):
         composed = entry.composed
         job = entry.job
-        weights = job.shape.weights
+        weights = job.shape.n_block_weights
         tasks.append(
             SweepTask(
                 name=name,
