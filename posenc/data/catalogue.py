@@ -25,8 +25,8 @@ class ListedCorpus:
     description: str
     licence: str
     size: str
-    network: bool  # it comes over the network
-    cached: bool  # it has been read before
+    network: bool  # whether it comes over the network
+    cached: bool  # whether it has been read before
 
 
 def list_corpora() -> list[ListedCorpus]:

@@ -13,9 +13,10 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, plural, visible
 from posenc.core.paths import cache_dir
 from posenc.data import sources
+from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of
 from posenc.data.token_cache import TokenStore, entry_of, open_entry, write_entry
-from posenc.data.tokenizers import build_tokenizer, cache_lock, check_tokenizer
+from posenc.data.tokenizers import build_tokenizer, check_tokenizer
 from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
@@ -27,17 +28,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Figures:
-    """What is counted in the documents of a corpus. Those of a pinned corpus are cached."""
+    """The counts of a corpus. Those of a pinned corpus are cached."""
 
     fingerprint: str  # over all documents and their splits
-    train_fingerprint: str  # over the training split: what a tokenizer is trained on
+    train_fingerprint: str  # over the training split, on which a tokenizer is trained
     sizes: dict[str, list[int]] = field(repr=False)  # bytes of each document in the order of ids, by split
     copies: dict[str, int]  # how many documents of each held-out split have the text of a training document
-    notes: list[str]  # what was not read, and how documents were made, a line each
+    notes: list[str]  # a line each: what was not read, how documents were made
 
 
 class CorpusText:
-    """The documents of a corpus. Once read they are kept until they are released: nothing is read twice."""
+    """The documents of a corpus. They are read once and kept until they are released."""
 
     def __init__(self, data: DataSettings, fingerprint: str, documents: list[Document] | None = None) -> None:
         self._data = data
@@ -122,7 +123,7 @@ def read_facts(data: DataSettings) -> CorpusFacts:
     documents, figures = _read_figures(data)
     facts = CorpusFacts(data.name, figures, pinned, CorpusText(data, figures.fingerprint, documents))
     prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
-    with cache_lock(_figures_file(pinned).with_suffix(".lock"), 0):
+    with cache_lock(_figures_file(pinned).with_suffix(".lock")):
         write_sealed(_figures_file(pinned), asdict(figures))
     return facts
 
@@ -182,7 +183,7 @@ def _cached_documents(fingerprint: str) -> list[Document] | None:
 
 
 def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts | None = None) -> TokenStore:
-    """Return the corpus as tokens, from the cache or put there now, and let go of its documents.
+    """Return the corpus as tokens, from the cache or after writing them there, and release its documents.
 
     Raises RunError if the cache cannot be written or read.
     """
@@ -217,11 +218,11 @@ def inspect(
     needed_tokens: int,
     context_length: int | None,
 ) -> CorpusFacts:
-    """Check what needs no tokens, and return the facts.
+    """Check whether the corpus is enough, as far as bytes can tell, and return its facts.
 
-    With `context_length` the corpus is trained on: every split must hold documents, without it only `splits`,
-    which are measured on windows of `needed_tokens`. A document has at most as many tokens as bytes, so what
-    is refused here cannot work. Raises UserError.
+    `splits` are measured on windows of `needed_tokens`. With a `context_length` the corpus is trained on, and
+    every split must hold documents; without it only those splits must. A document has at most as many tokens
+    as bytes, so a corpus that is refused here cannot work. Raises UserError.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
@@ -253,7 +254,7 @@ def _refuse_copies(facts: CorpusFacts, splits: Sequence[str]) -> None:
 def check_lengths(
     text: CorpusFacts | TokenStore, *, splits: Sequence[str], needed_tokens: int, context_length: int | None
 ) -> None:
-    """Check that documents are long enough: roughly, in bytes, or exactly, in tokens. Raises UserError."""
+    """Check that documents are long enough: roughly in bytes, exactly in tokens. Raises UserError."""
     unit = "tokens" if isinstance(text, TokenStore) else "bytes"
     if context_length is not None:
         # a window of n inputs has n targets, the last one token further on

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,8 +63,11 @@ def groups_of(ids: Sequence[str]) -> list[int] | None:
     paths = [document_id.split("/") for document_id in ids]
     folders = [path[:-1] for path in paths]
     shared_depth = _shared_depth(folders)
-    numbers: dict[tuple[str, ...], int] = {}
-    groups = [numbers.setdefault(tuple(path[: shared_depth + 1]), len(numbers)) for path in paths]
+    numbers: dict[tuple[str, ...], int] = {}  # of the groups, by their folder
+    groups: list[int] = []
+    for path in paths:
+        folder = tuple(path[: shared_depth + 1])
+        groups.append(numbers.setdefault(folder, len(numbers)))
     return groups if len(numbers) < len(ids) else None
 
 
@@ -73,9 +75,13 @@ def _shared_depth(folders: Sequence[list[str]]) -> int:
     """Return how many leading names all folders share."""
     if not folders:
         return 0
-    # what the first and the last in order share, all between them share
-    ends = zip(min(folders), max(folders), strict=False)
-    return len(list(itertools.takewhile(lambda names: names[0] == names[1], ends)))
+    # In alphabetical order, all folders share the names that the first and the last one share.
+    depth = 0
+    for name_of_first, name_of_last in zip(min(folders), max(folders), strict=False):
+        if name_of_first != name_of_last:
+            break
+        depth += 1
+    return depth
 
 
 def fingerprint_of(documents: Iterable[Document]) -> str:
@@ -104,5 +110,6 @@ def utf8_text(text: str, key: str, location: object) -> bytes:
 
 
 def _utf8(name: str) -> bytes:
+    """Encode the id of a document."""
     # file names that are not valid text reach Python as lone surrogates
     return name.encode("utf-8", "surrogatepass")

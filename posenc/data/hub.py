@@ -23,7 +23,7 @@ WAYS_OUT = (
     "posenc data prepare on a machine with network, and copy its POSENC_CACHE here; "
     "data=files data.paths=FOLDER; data=sympy"
 )
-# what an error of `datasets` says, and the setting that is wrong
+# words in an error of `datasets` -> the setting that is wrong
 WRONG_SETTING = {"BuilderConfig": "config", "Bad split": "splits", "doesn't exist on the Hub": "repository"}
 
 
@@ -50,12 +50,13 @@ def reachable() -> bool:
 
 
 def go_offline() -> None:
-    """Have `reachable` say no from now on, and the hub's libraries not try."""
+    """Make `reachable` say no from now on, and keep the hub's libraries from trying."""
     os.environ[OFFLINE] = "1"
 
 
 @functools.cache
 def _connects(address: str) -> bool:
+    """Tell whether a connection opens, to the address or to the proxy that serves it."""
     url = urlsplit(address)
 
     def connect() -> None:
@@ -75,7 +76,10 @@ def _connects(address: str) -> bool:
 
 
 def not_loaded(what: str, error: Exception | None = None, ways_out: str = WAYS_OUT) -> RunError:
-    """Make the error for what the hub did not give, or (no error) is not cached while it is out of reach."""
+    """Make the error for a text or tokenizer that the hub did not give.
+
+    Without an `error` the hub is out of reach, and the cache does not have it.
+    """
     if error is None:
         host = endpoint().rpartition("@")[2].removeprefix("https://")  # an address may hold a password
         problem = f"{what} is not cached here and the hub ({host}) is out of reach"
@@ -107,7 +111,7 @@ class Column:
                 yield from self._texts_in(batch)
         except (UserError, RunError):
             raise
-        except Exception as error:  # of five packages, also on the way: a connection that breaks off
+        except Exception as error:  # five packages raise errors of their own, also in the middle of a stream
             raise self._explained(error) from error
 
     def _texts_in(self, batch: dict[str, list[Any]]) -> Iterator[str]:
@@ -134,7 +138,7 @@ def load(column: Column) -> Any:
         raise not_loaded(column.repository)
     import datasets
 
-    # of a read: the hub's library below tries for 25 s itself, and 20 times that looks like a hang
+    # The library below `datasets` already tries each read for 25 s; 20 times that would look like a hang.
     datasets.config.STREAMING_READ_MAX_RETRIES = 1
     name = str(expanded(column.repository).resolve()) if is_local else column.repository
     revision = None if is_local else column.revision

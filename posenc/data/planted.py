@@ -21,16 +21,18 @@ from posenc.data.windows import Batch, WindowSampler
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import PlantSettings
 
-# kinds of targets: text, a token of a pair, a value that can be known
-TEXT, PLANTED, KNOWN = 0, 1, 2
+# kinds of targets
+TEXT = 0
+PLANTED = 1  # a token of a pair
+KNOWN = 2  # a value that can be known, since its pair stands before in the window
 
 
 @dataclass(frozen=True)
 class Plant:
     """The settings `data.plant`, with the tokens of one tokenizer."""
 
-    share: float  # of the windows of a batch
-    pairs: int  # in such a window, each twice
+    share: float  # share of the windows of a batch that have pairs
+    pairs: int  # pairs in such a window, each twice
     cue: int  # tokens before a value
     alphabet: int  # tokens for cues, and as many for values
     weight: float  # of a value that can be known, in the loss
@@ -63,7 +65,7 @@ def vocabulary(plant: PlantSettings | None, store: TokenStore) -> int:
 
 
 def plant_of(settings: PlantSettings, store: TokenStore) -> Plant:
-    """Return the settings with the tokens for cues and values."""
+    """Return the plant of the settings, with the tokens for cues and values."""
     alphabet = settings.alphabet
     if store.tokenizer["name"] == "bytes":
         rarest_first = np.argsort(store.train_counts(), kind="stable")
@@ -109,12 +111,12 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
         raw, np.cumsum(draws_per_row)[:-1], axis=1
     )
 
-    # where: two slots for each pair, all of them moved by one offset
+    # where the pairs stand: two slots for each, all of them moved by one offset
     offset = (offset_draws % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
     chosen_slots = np.sort(permutations(slot_draws)[:, : 2 * plant.pairs])
     start = chosen_slots * pair_length + offset  # (N, 2 pairs)
 
-    # which: every pair comes twice
+    # which pair stands in each slot: every pair comes twice
     pair = permutations(order_draws) // 2  # (N, 2 pairs)
     same_pair = pair[:, :, None] == pair[:, None, :]  # (N, 2 pairs, 2 pairs)
     is_second = np.tril(same_pair, -1).any(-1)  # (N, 2 pairs)

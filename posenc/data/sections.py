@@ -18,14 +18,16 @@ LEAST_CHUNK = 4096  # characters
 
 def articles(lines: Iterable[str]) -> list[str]:
     """Join WikiText's rows to articles; lines before the first title make an article of their own."""
-    rows = [
-        line.removesuffix("\n") + "\n" for line in lines
-    ]  # blank rows come with or without their line end
+    # blank rows come with or without their line end
+    rows = [line.removesuffix("\n") + "\n" for line in lines]
     return _joined(rows, _titles(rows))
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
-    """Cut the text of one file, and say how: at the highest headings that are enough, else in chunks."""
+    """Cut the text of one file; return the sections and a note on how it was cut.
+
+    It is cut at the highest level of headings that gives enough sections, else in chunks.
+    """
     rows = ROW.findall(text)
     titles = _titles(rows)
     if len(titles) >= LEAST_SECTIONS:

@@ -52,7 +52,7 @@ class TokenStore:
     """A tokenised corpus. `tokens` and `token_bytes` are read-only and mapped from files."""
 
     tokens: npt.NDArray[Any]  # uint8, uint16 or uint32, as the vocabulary needs
-    token_bytes: npt.NDArray[Any] | None  # bytes of text of each token, uint16 or uint32; None: one each
+    token_bytes: npt.NDArray[Any] | None  # bytes of text of each token; None if every token is one byte
     fingerprint: str
     vocab_size: int
     tokenizer: dict[str, Any]
@@ -86,7 +86,7 @@ class TokenStore:
 
 
 def entry_of(fingerprint: str, tokenizer_identity: Mapping[str, Any]) -> Path:
-    """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
+    """Return the folder of a text's tokens, from its fingerprint and its tokenizer's identity."""
     key = {"fingerprint": fingerprint, "tokenizer": tokenizer_identity, "layout": LAYOUT}
     return cache_dir() / "tokens" / digest_of(key)
 
@@ -132,25 +132,25 @@ def write_entry(
 def _write_tokens(
     folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], documents: Sequence[Document]
 ) -> None:
-    """Write the files of an entry but for its manifest."""
+    """Write the files of an entry except for its manifest."""
     rows = []
     encoded = tokenizer.encode_all([document.text for document in documents])
     with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
-        for document, (ids, sizes) in zip(documents, encoded, strict=True):
-            tokens.write(ids.astype(dtype).tobytes())
-            if sizes is not None:
-                token_bytes.write(sizes.astype(np.uint32).tobytes())
-            rows.append((document.id, document.split, len(ids)))
+        for document, text in zip(documents, encoded, strict=True):
+            tokens.write(text.ids.astype(dtype).tobytes())
+            if text.byte_counts is not None:
+                token_bytes.write(text.byte_counts.astype(np.uint32).tobytes())
+            rows.append((document.id, document.split, len(text.ids)))
     (folder / DOCUMENTS).write_bytes(canonical(rows))
     if tokenizer.name == "bytes":
-        (folder / TOKEN_BYTES).unlink()  # one each
+        (folder / TOKEN_BYTES).unlink()  # every token is one byte
 
 
 # --- Reading
 
 
 def open_entry(entry: Path) -> TokenStore | None:
-    """Return the store in a folder, or None when it is absent or a single bit of it has changed."""
+    """Return the store in a folder; None if it is absent, or if a single bit of it has changed."""
     manifest = read_sealed(entry / MANIFEST)
     if manifest is None:
         return None

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, a byte-level BPE trained on the corpus, or any of the `tokenizers` library.
+"""Tokenizers: bytes, a byte-level BPE trained on the corpus, or any tokenizer of the `tokenizers` library.
 
 Each says how many bytes of text every token stands for, so that all report bits per byte. No special tokens
 are ever added.
@@ -6,36 +6,42 @@ are ever added.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_sealed, write_sealed
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, why_impossible, why_missing
+from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import Document, utf8_text
 from posenc.data.hub import not_loaded, reachable
 from posenc.settings.numbers import check_whole
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import TokenizerSettings
 
-# documents at once in the library's threads: it takes 100 to 300 times the memory of the text
+# Documents that the library encodes at once in its threads. It takes 100 to 300 times the memory of their
+# text.
 DOCUMENTS_AT_ONCE = 8
 LEAST_BPE = 256  # tokens: one for each byte
 LARGEST_BPE = 2**20
-HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(?<!\.json)")
-
-Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]  # ids, and bytes of each; None: one each
+HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(?<!\.json)")  # NAME or OWNER/NAME, but no FILE.json
 
 
-class TrainingText(Protocol):
+class EncodedText(NamedTuple):
+    """The tokens of a text: their ids, and the bytes of text that each stands for."""
+
+    ids: npt.NDArray[Any]
+    byte_counts: npt.NDArray[Any] | None  # None if every token is one byte
+
+
+class TrainingCorpus(Protocol):
     """A corpus that a tokenizer is trained on."""
 
     @property
@@ -68,21 +74,22 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
-        ((ids, _),) = self.encode_all([utf8_text(text, "text", visible(text)[:40])])
-        return [int(token_id) for token_id in ids]
+        encoded = next(self.encode_all([utf8_text(text, "text", visible(text)[:40])]))
+        return [int(token_id) for token_id in encoded.ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; bytes that are no UTF-8 become the replacement sign."""
-        text_ids = [token_id for token_id in ids if token_id < self.vocab_size]  # no tokens of planted pairs
+        # ids past the vocabulary are those of planted pairs (posenc/data/planted.py), which have no text
+        text_ids = [token_id for token_id in ids if token_id < self.vocab_size]
         if self.definition is None:
             return bytes(text_ids).decode("utf-8", "replace")
         return str(self._library.decode(text_ids, skip_special_tokens=False))
 
-    def encode_all(self, texts: Sequence[bytes]) -> Iterator[Encoded]:
-        """Yield for each text its ids, and the bytes that each stands for; they sum to all bytes."""
+    def encode_all(self, texts: Sequence[bytes]) -> Iterator[EncodedText]:
+        """Yield the tokens of each text; their byte counts sum to the length of the text."""
         if self.definition is None:
             for text in texts:
-                yield np.frombuffer(text, dtype=np.uint8), None
+                yield EncodedText(np.frombuffer(text, dtype=np.uint8), None)
             return
         for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
             batch = texts[start : start + DOCUMENTS_AT_ONCE]
@@ -90,26 +97,30 @@ class Tokenizer:
             encodings = self._library.encode_batch(decoded, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
-                yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)
+                yield EncodedText(np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends))
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return the bytes of UTF-8 of each token, from the character where each ends; they sum to all."""
+    """Return how many bytes of UTF-8 each token stands for; they sum to all bytes of the text.
+
+    `ends` has the number of the character behind each token.
+    """
     if not len(ends):
         return np.zeros(0, dtype=np.uint32)
-    is_first_byte = (np.frombuffer(text, dtype=np.uint8) & 0xC0) != 0x80  # of a character
-    byte_of_character = np.append(np.flatnonzero(is_first_byte), len(text))  # the end of the text last
+    # in UTF-8 every byte of a character but the first one is 10xxxxxx
+    starts_character = (np.frombuffer(text, dtype=np.uint8) & 0b1100_0000) != 0b1000_0000
+    start_of_character = np.append(np.flatnonzero(starts_character), len(text))  # and the end of the text
     # spans may overlap: a byte counts for the first token that reaches it
-    reached = np.maximum.accumulate(byte_of_character[ends])
-    reached[-1] = len(text)
-    return np.diff(reached, prepend=0).astype(np.uint32)
+    end_bytes = np.maximum.accumulate(start_of_character[ends])
+    end_bytes[-1] = len(text)
+    return np.diff(end_bytes, prepend=0).astype(np.uint32)
 
 
 # --- From settings
 
 
 def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
-    """Return the parameters of a tokenizer, checked; trains and loads nothing. Raises UserError."""
+    """Return the parameters of a tokenizer, checked, without training or loading it. Raises UserError."""
     parameters = check_choice("tokenizer", settings, BUILDERS, "there is no such tokenizer")
     if settings.name == "bpe":
         check_whole("tokenizer.vocab_size", parameters["vocab_size"], least=LEAST_BPE, most=LARGEST_BPE)
@@ -122,10 +133,13 @@ def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
     return parameters
 
 
-def build_tokenizer(settings: TokenizerSettings, text: TrainingText | None) -> Tokenizer:
-    """Build a tokenizer, trained on `text` where it has to be, then cached. Raises UserError, RunError."""
+def build_tokenizer(settings: TokenizerSettings, corpus: TrainingCorpus | None) -> Tokenizer:
+    """Build a tokenizer; if it has to be trained, train it on the corpus and cache it.
+
+    Raises UserError and RunError.
+    """
     parameters = check_tokenizer(settings)
-    return BUILDERS[settings.name](text, **parameters)
+    return BUILDERS[settings.name](corpus, **parameters)
 
 
 def stored_tokenizer(file: Path) -> TokenizerSettings:
@@ -141,19 +155,20 @@ def absolute_tokenizer(settings: TokenizerSettings) -> TokenizerSettings:
     return settings.with_changes(path=str(expanded(str(path)).resolve()))
 
 
-def _bytes(text: TrainingText | None) -> Tokenizer:
+def _bytes(corpus: TrainingCorpus | None) -> Tokenizer:
     return Tokenizer("bytes")
 
 
-def _bpe(text: TrainingText, *, vocab_size: int) -> Tokenizer:
-    key = {"name": "bpe", "vocab_size": vocab_size, "trained_on": text.train_fingerprint}
-    path = cache_dir() / "tokenizers" / f"{digest_of(key)}.json"
+def _bpe(corpus: TrainingCorpus, *, vocab_size: int) -> Tokenizer:
+    identity = {"name": "bpe", "vocab_size": vocab_size, "trained_on": corpus.train_fingerprint}
+    path = cache_dir() / "tokenizers" / f"{digest_of(identity)}.json"
     cached = read_sealed(path)
     if cached is None:
-        with cache_lock(path.with_suffix(".lock"), 0):
+        with cache_lock(path.with_suffix(".lock")):
             say(f"training the tokenizer of {vocab_size:,} tokens")
-            texts = (document.text.decode() for document in text.read() if document.split == "train")
-            cached = {"definition": run_interruptible(lambda: _train_bpe(texts, vocab_size))}
+            texts = (document.text.decode() for document in corpus.read() if document.split == "train")
+            definition = run_interruptible(lambda: _train_bpe(texts, vocab_size))
+            cached = {"definition": definition}
             write_sealed(path, cached)
     return Tokenizer("bpe", cached["definition"])
 
@@ -172,7 +187,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     return str(library.to_str())
 
 
-def _hf(text: TrainingText | None, *, path: str, revision: str) -> Tokenizer:
+def _hf(corpus: TrainingCorpus | None, *, path: str, revision: str) -> Tokenizer:
     file = _definition_file(path)
     if not is_file(file):
         file = _download(path, revision)
@@ -184,7 +199,7 @@ def _hf(text: TrainingText | None, *, path: str, revision: str) -> Tokenizer:
 
 
 def _definition_file(path: str) -> Path:
-    """Return the `tokenizer.json` that a path names, if it is one."""
+    """Return the `tokenizer.json` in a local folder, else the path itself, which may be a name on the hub."""
     local = expanded(path)
     return local / "tokenizer.json" if is_folder(local) else local
 
@@ -195,24 +210,12 @@ def _download(name: str, revision: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(
-            hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not is_online)
-        )
-    except Exception as error:  # of five packages; all final here
+        file = hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not is_online)
+    except Exception as error:  # five packages raise errors of their own, and none is worth a retry
         ways_out = "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe"
-        raise not_loaded(f"the tokenizer {name}", error if is_online else None, ways_out) from error
+        cause = error if is_online else None  # offline the error only says that the cache does not have it
+        raise not_loaded(f"the tokenizer {name}", cause, ways_out) from error
+    return Path(file)
 
 
 BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}
-
-
-@contextlib.contextmanager
-def cache_lock(path: Path, needed: int) -> Iterator[None]:
-    """Hold a lock of the cache; an OSError becomes a RunError that says path, bytes `needed` and free."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path):
-            yield
-    except OSError as error:
-        hint = "POSENC_CACHE=FOLDER puts the cache elsewhere"
-        raise cannot_write(path.parent, error, needed=needed, hint=hint) from error

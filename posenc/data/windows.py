@@ -23,12 +23,12 @@ class Batch:
 
     inputs: Ints
     targets: Ints  # the inputs, one token on
-    weights: Floats | None = None  # of the targets in the loss
-    kinds: Ints | None = None  # of the targets: planted.TEXT, PLANTED or KNOWN
+    weights: Floats | None = None  # how much each target counts in the loss
+    kinds: Ints | None = None  # what each target is: planted.TEXT, PLANTED or KNOWN
 
     @property
-    def windows(self) -> int:
-        """Return B. It is larger than the run's number while windows are still short."""
+    def n_windows(self) -> int:
+        """Return B. While the windows of a schedule are short, there are more of them than later."""
         return len(self.inputs)
 
 
@@ -41,24 +41,27 @@ class WindowSampler:
         self._tokens = store.tokens
         self._document_starts = split.starts[fits]
         windows_per_document = split.lengths[fits] - context_length
-        # all windows are numbered, one document after the other
+        # All windows are numbered, one document after the other. If the documents have 3 and 2 windows, the
+        # first numbers are 0 and 3, the end numbers 3 and 5.
         self._end_numbers = np.cumsum(windows_per_document)
         self._first_numbers = self._end_numbers - windows_per_document
         self._offsets = np.arange(context_length + 1, dtype=np.int64)
-        self._seed = seed % 2**64
+        self._seed = seed % 2**64  # the generator takes 64 bits without a sign
 
     def batch(self, step: int, size: int) -> Batch:
         """Return the batch of a step: `size` windows of `context_length` tokens."""
-        window = self._windows(step, size)
-        return Batch(inputs=window[:, :-1], targets=window[:, 1:])
+        windows = self._windows(step, size)  # (size, T + 1)
+        return Batch(inputs=windows[:, :-1], targets=windows[:, 1:])
 
     def _windows(self, step: int, size: int) -> Ints:
         """Return the windows of a step with their last target, (size, T + 1)."""
-        draws = raw_draws(size, self._seed, step)
-        number = (draws % np.uint64(self._end_numbers[-1])).astype(np.int64)
-        document = np.searchsorted(self._end_numbers, number, side="right")
-        start = self._document_starts[document] + number - self._first_numbers[document]
-        windows: Ints = self._tokens[start[:, None] + self._offsets].astype(np.int64)
+        draws = raw_draws(size, self._seed, step)  # (size,)
+        count = np.uint64(self._end_numbers[-1])
+        numbers = (draws % count).astype(np.int64)  # (size,)
+        documents = np.searchsorted(self._end_numbers, numbers, side="right")
+        offsets_in_documents = numbers - self._first_numbers[documents]
+        starts = self._document_starts[documents] + offsets_in_documents
+        windows: Ints = self._tokens[starts[:, None] + self._offsets].astype(np.int64)  # (size, T + 1)
         return windows
 
 
@@ -75,12 +78,12 @@ class ScheduledSampler:
     """Draw windows that grow in the course of a run; all batches have as many tokens."""
 
     def __init__(self, context_length: int, stages: Sequence[WindowStage]) -> None:
-        """Take the length of the last stage, by which batch sizes are counted, and the stages in order."""
+        """Take the stages in order; `context_length` is that of the last one."""
         self._context_length = context_length
         self._stages = stages
 
     def batch(self, step: int, size: int) -> Batch:
-        """Return the batch of a step: `size` windows of `context_length` cut into those of its stage."""
+        """Return as many tokens as `size` windows of the last stage hold, in windows of the step's stage."""
         stage = next(stage for stage in self._stages if step < stage.end)
         tokens = size * self._context_length
         return stage.sampler.batch(step, tokens // stage.context_length)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,25 +43,36 @@ def check_at_least(minimum: float, **parameters: float) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """What an encoding knows of its model."""
+    """The sizes that an encoding knows of its model."""
 
     d_model: int
     n_heads: int
     head_dim: int
     n_layers: int
     train_length: int  # the context length T that the model is trained at
-    position_limit: int | None = None  # training positions are below it (`positions=`); None: below T
-    distance_limit: int | None = None  # so are their distances, if they are drawn with gaps; None: below T
+    # Training positions and distances are below T. Those that `positions=` draws are below these limits.
+    position_limit: int | None = None
+    distance_limit: int | None = None  # given if positions are drawn with gaps
 
     @property
     def positions(self) -> int:
-        """Number of positions in training: T, or the limit that they are drawn below."""
+        """Return the number of positions in training: T, or the limit that they are drawn below."""
         return self.train_length if self.position_limit is None else self.position_limit
 
     @property
     def distances(self) -> int:
-        """Number of distances in training, including 0."""
+        """Return the number of distances in training, including 0."""
         return self.train_length if self.distance_limit is None else self.distance_limit
+
+
+class StepCost(NamedTuple):
+    """How many times as long as with nope a training step takes, at two context lengths.
+
+    Measured on a CPU: nano, bf16, 2048 tokens, one thread, the median of 7 to 15 pairs in turns.
+    """
+
+    at_64: float = 1.0
+    at_512: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,8 @@ class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
     The attention picks its kernel by `hooks`, never by a name. Parameters are keyword-only arguments of
-    `__init__` with types, their defaults in `conf/encoding/<name>.yaml`; ValueError for one out of range.
+    `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. `__init__` raises ValueError for
+    a parameter out of range.
 
     Trained parameters keep the values that `__init__` gives them. What it draws there (an `nn.Linear`,
     `torch.randn`) is drawn again from the run's seed and the parameter's name, see `initial_values.py`. What
@@ -88,7 +100,7 @@ class Encoding(nn.Module):
     formula: ClassVar[str] = "not given"
     acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
     past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
-    learned: ClassVar[str | None] = None  # number of trained parameters as a formula, for the catalogue
+    learned: ClassVar[str | None] = None  # the formula of `learned_parameters`, as text for the catalogue
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
     zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero if `__init__` leaves them empty
@@ -101,10 +113,8 @@ class Encoding(nn.Module):
     relative: bool = False  # scores do not change when all positions shift alike
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
-    # CPU seconds of a training step over nope's at T = 64 and at 512, where either is above 1.1: nano, bf16,
-    # 2048 tokens, one thread, the median of 7 to 15 pairs in turns. The dry run multiplies by it.
-    cost: tuple[float, float] = (1.0, 1.0)
-    decouples: bool = False  # may serve the rotary part alone of an attention that has one
+    cost: StepCost = StepCost()  # measured where it is above 1.1; the dry run multiplies by it
+    decouples: bool = False  # it may act on the rotary part alone of an attention that has one
 
     construction: Construction
 
@@ -125,7 +135,7 @@ class Encoding(nn.Module):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        """Names of the hooks that this encoding overrides. Wrappers and sums return those of their parts."""
+        """Return the names of the hooks that this encoding overrides; of a sum, those of its parts."""
         return frozenset(hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Encoding, hook))
 
     def warnings(self) -> list[str]:
@@ -144,8 +154,8 @@ class Encoding(nn.Module):
 
         `parameter` holds what `__init__` gave it, and nan where that was `torch.empty`. The generator depends
         on the seed and the name alone. By default an empty parameter gets normal values of deviation
-        d_model^-1/2, or zeros if it is in `zero_init`. Of an encoding inside this one its own `initialize` is
-        called.
+        d_model^-1/2, or zeros if it is in `zero_init`. For parameters of an encoding inside this one the
+        `initialize` of that encoding is called.
         """
         is_empty = parameter.isnan()
         if not is_empty.any():
@@ -156,10 +166,10 @@ class Encoding(nn.Module):
         parameter.copy_(torch.where(is_empty, filling, parameter))
 
     def for_one_pass(self) -> "Encoding":
-        """Return what answers the hooks during one forward pass: by default the encoding itself.
+        """Return the encoding whose hooks are called in one forward pass: by default this one.
 
-        An encoding that carries something from layer to layer returns a copy of itself with an empty place
-        for it, so that no pass can see what another one left.
+        An encoding that carries numbers from layer to layer returns a copy of itself without any, so that no
+        pass can see those of another one.
         """
         return self
 
@@ -192,21 +202,25 @@ class Encoding(nn.Module):
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return the keys a query sees, on top of the causal mask: ([H,] T, S) bool.
 
-        A query always sees its own key. The first dimension is there where heads differ.
+        A query always sees its own key. Without the first dimension all heads see the same keys.
         """
         return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        """Compute state once a layer, before the blocks of queries: x (B, S, d_model), q and k unrotated."""
+        """Return what `scores` needs of a whole window, computed once in each layer.
+
+        x (B, S, d_model) is the layer's normed input; q and k are not rotated yet.
+        """
         return None
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        """Change scaled and biased float32 scores (B, H, T, S) of a block of queries. `state` is prepare's.
+        """Return changed scores of a block of queries: s (B, H, T, S) float32, scaled and biased.
 
-        q and k are the rotated ones that gave s; the keys are the first S of the window, the queries the
-        last T of those S (so key index == query index means the token itself).
+        q and k are the rotated ones of which s is the product, `state` is what `prepare` returned. The keys
+        are the first S of the window, the queries the last T of those S: query T - 1 and key S - 1 are one
+        token.
         """
         return s
 

@@ -1,19 +1,19 @@
 """CABLE: context-aware biases for length extrapolation.
 
-Formula: score_ij - g_i * sum over l = j+1..i of f_l, f_l = relu(w_h . x_l), g_i = softplus(v_h . x_i), x the
-layer's normed input; w, v for each layer and head. ALiBi is f = 1, g = m_h.
-  weighted  false: g = 1, the paper's CABLE_NW
-Sums of slopes in float64, their differences in float32.
+Formula: score_ij - g_i * sum over l = j+1..i of f_l
+  f_l = relu(w_h . x_l), g_i = softplus(v_h . x_i); x is the layer's normed input
+  w (`slope`) and v (`gain`) are learned for each layer and head; ALiBi is f = 1, g = m_h
+  weighted  if false, g = 1: the paper's CABLE_NW
 Paper: Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067 (version 3 has the weights g).
 Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v are initialised like the model's
-other linear maps; its kernel -log(b^2 + 1) for shallow models is left out.
+other linear maps; the paper's kernel -log(b^2 + 1) for shallow models is left out.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, StepCost
 from posenc.encodings.shared.gates import CumulativeGates
 
 
@@ -23,7 +23,7 @@ class Cable(CumulativeGates):
     formula = "score_ij - softplus(v_h . x_i) * sum over l=j+1..i of relu(w_h . x_l)"
     past_training = "defined everywhere; far keys are penalised by the tokens between them"
     learned = "L*H*d*(2 if weighted else 1)"
-    cost = (1.26, 1.73)
+    cost = StepCost(at_64=1.26, at_512=1.73)
 
     def __init__(self, shape: Shape, *, weighted: bool) -> None:
         super().__init__(shape)
@@ -31,8 +31,8 @@ class Cable(CumulativeGates):
         self.gain = nn.Parameter(torch.empty_like(self.slope)) if weighted else None  # (L, H, d)
 
     def learned_parameters(self) -> int:
-        maps = 1 if self.gain is None else 2
-        return maps * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
+        vectors = 1 if self.gain is None else 2
+        return vectors * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
         return F.relu(F.linear(x, self.slope[layer]))  # (B, S, H)

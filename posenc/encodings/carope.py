@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape, float64
+from posenc.encodings.base import Shape, StepCost, float64
 from posenc.encodings.shared.phases import PhaseSums
 from posenc.encodings.shared.rotary import check_pairs
 
@@ -22,7 +22,7 @@ class CARoPE(PhaseSums):
     formula = "pair k of q, k rotated by the sum over s <= t of (1 / (1 + softplus(w_h . x_s)))^k"
     past_training = "defined everywhere; slow pairs reach angles that training never showed"
     learned = "L*H*d"
-    cost = (1.68, 2.26)
+    cost = StepCost(at_64=1.68, at_512=2.26)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

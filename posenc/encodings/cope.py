@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
 
 PUBLISHED_P_MAX = 64
@@ -33,7 +33,7 @@ class CoPE(Encoding):
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
-    cost = (1.53, 2.73)
+    cost = StepCost(at_64=1.53, at_512=2.73)
 
     def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
         super().__init__(shape)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.alibi import ALiBi
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.kerple_log import KerpleLog
 from posenc.encodings.shared.head_network import head_network
 
@@ -32,7 +32,7 @@ class DAPE(Encoding):
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
     inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
-    cost = (1.83, 4.57)
+    cost = StepCost(at_64=1.83, at_512=4.57)
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least, float64
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least, float64
 
 
 class DynamicBias(Encoding):
@@ -25,7 +25,7 @@ class DynamicBias(Encoding):
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
     inert: Mapping[str, str] = {"b3": "added to all scores of a query, which the softmax takes away"}
-    cost = (1.09, 1.16)
+    cost = StepCost(at_64=1.09, at_512=1.16)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least
-from posenc.encodings.shared.bounded import above, raw_above
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
+from posenc.encodings.shared.bounded import inverse_soft_floor, soft_floor
 from posenc.encodings.shared.relu_network import relu_network
 
 HIDDEN = 32
@@ -32,7 +32,7 @@ class FIRE(Encoding):
     past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
     inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
-    cost = (1.11, 1.43)
+    cost = StepCost(at_64=1.11, at_512=1.43)
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
         super().__init__(shape)
@@ -47,8 +47,8 @@ class FIRE(Encoding):
         self.w2 = nn.Parameter(torch.empty(self.sets, shape.n_heads, HIDDEN))
         self.b2 = nn.Parameter(torch.empty(self.sets, shape.n_heads))
         # Both before their reparametrisation.
-        self.c = nn.Parameter(raw_above(torch.full((self.sets,), START_C), FLOOR))
-        self.factor = nn.Parameter(raw_above(torch.ones(self.sets), FLOOR))
+        self.c = nn.Parameter(inverse_soft_floor(torch.full((self.sets,), START_C), FLOOR))
+        self.factor = nn.Parameter(inverse_soft_floor(torch.ones(self.sets), FLOOR))
 
     def learned_parameters(self) -> int:
         first_layer = 2 * HIDDEN
@@ -64,8 +64,8 @@ class FIRE(Encoding):
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         i = layer % self.sets
-        c = above(self.c[i], FLOOR)
-        threshold = self.start * above(self.factor[i], FLOOR)
+        c = soft_floor(self.c[i], FLOOR)
+        threshold = self.start * soft_floor(self.factor[i], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
         length = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
         share = torch.log1p(c * r) / torch.log1p(c * length)  # (T, S) in [0, 1], 0 for the future

@@ -47,7 +47,7 @@ class FoPE(Encoding):
         return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
-        """Return those that stay, in radians a token, highest first: (n,) float64."""
+        """Return the frequencies with a period within T, in radians a token, highest first: (n,) float64."""
         return sinusoid_frequencies(self.shape.head_dim, self.base, device)[: self.pairs]
 
     def series(self, layer: int, like: Tensor) -> Tensor:

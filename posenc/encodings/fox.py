@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, StepCost
 from posenc.encodings.shared.gates import CumulativeGates
 
 
@@ -23,7 +23,7 @@ class FoX(CumulativeGates):
     past_training = "defined everywhere; the far past fades as fast as the gates forget"
     learned = "L*H*(d + 1)"
     zero_init = ("offset",)
-    cost = (1.2, 1.73)
+    cost = StepCost(at_64=1.2, at_512=1.73)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.alibi import slopes
-from posenc.encodings.base import Encoding, Shape, check_at_least, float64
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least, float64
 from posenc.encodings.fox import FoX
 from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
 from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
@@ -49,7 +49,7 @@ class GRAPE(Encoding):
         "base": "used where rotation=true",
         "path_width": "used where additive=path",
     }
-    cost = (1.24, 1.66)
+    cost = StepCost(at_64=1.24, at_512=1.66)
 
     slope: Tensor
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 
 
 class HeadScale(Encoding):
@@ -24,7 +24,7 @@ class HeadScale(Encoding):
     learned = "L*H"
     relative = True
     uses_positions = False
-    cost = (1.12, 1.48)
+    cost = StepCost(at_64=1.12, at_512=1.48)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -1,8 +1,8 @@
 """HoPE: only the fast pairs are rotated; the others carry no position.
 
-Formula: RoPE, theta_k = base^(-2k/D), for pairs whose period fits into the training length: 2 pi turns /
-theta_k <= T; every other pair is left as it is.
-  turns  how many periods must fit into T (context_length, also if positions are drawn)
+Formula: RoPE, theta_k = base^(-2k/D), for the pairs whose period 2 pi / theta_k fits into the training length
+T: turns * period <= T. Every other pair is left as it is.
+  turns  how many periods must fit into T, which is `context_length` also where positions are drawn
 Departure: the paper finds the "activated" pairs, with periods near the training length, in trained models,
 and keeps the faster ones; here the border is one period within T unless `turns` is set.
 """
@@ -25,16 +25,19 @@ class HoPE(Rotary):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, turns: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
-        if not turns > 0:
+        if not turns > 0:  # also refuses nan
             raise ValueError(f"turns={turns}: must be above 0")
         self.turns = turns
-        if not (self.frequencies(torch.device("cpu")) > 0).any():
+        # on the CPU, since the model may be built on the meta device, which has no values
+        is_rotated = self.frequencies(torch.device("cpu")) > 0
+        if not is_rotated.any():
             raise ValueError(f"turns={turns}: no pair turns as often within T={shape.train_length}")
 
     def learned_parameters(self) -> int:
         return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
-        """Return RoPE's, those whose period is too long for T zero: (D/2,) float64."""
+        """Return RoPE's frequencies, with zero for pairs whose period does not fit into T: (D/2,) float64."""
         theta = super().frequencies(device)  # (D/2,)
-        return theta.where(2 * math.pi * self.turns / theta <= self.shape.train_length, 0.0)
+        period = 2 * math.pi / theta  # tokens
+        return theta.where(self.turns * period <= self.shape.train_length, 0.0)

@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from posenc.encodings.shared.bounded import above
+from posenc.encodings.base import StepCost
+from posenc.encodings.shared.bounded import soft_floor
 from posenc.encodings.shared.kerple import KERPLE_FLOOR, Kerple
 
 
@@ -19,9 +20,9 @@ class KerpleLog(Kerple):
     formula = "score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned"
     past_training = "defined everywhere; the penalty grows with the logarithm of the distance"
     starts_below: ClassVar = {"a": 2.0, "b": 1.0}
-    cost = (1.06, 1.17)
+    cost = StepCost(at_64=1.06, at_512=1.17)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        a = above(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
-        b = above(self.b, KERPLE_FLOOR)[:, None]
+        a = soft_floor(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
+        b = soft_floor(self.b, KERPLE_FLOOR)[:, None]
         return -a * torch.log1p(b * r.float())  # (H, R)

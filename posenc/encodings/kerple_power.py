@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from posenc.encodings.shared.bounded import above, between, raw_between
+from posenc.encodings.base import StepCost
+from posenc.encodings.shared.bounded import inverse_soft_range, soft_floor, soft_range
 from posenc.encodings.shared.kerple import KERPLE_FLOOR, Kerple
 
 LARGEST_EXPONENT = 2.0  # above it the kernel is not conditionally positive definite
@@ -20,16 +21,16 @@ class KerplePower(Kerple):
     formula = "score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned"
     past_training = "defined everywhere; heads with a large exponent see a short past only"
     starts_below: ClassVar = {"a": 1.0, "b": LARGEST_EXPONENT}
-    cost = (1.07, 1.24)
+    cost = StepCost(at_64=1.07, at_512=1.24)
 
     def raw(self, name: str, value: Tensor) -> Tensor:
         if name == "b":
-            return raw_between(value, KERPLE_FLOOR, LARGEST_EXPONENT)
+            return inverse_soft_range(value, KERPLE_FLOOR, LARGEST_EXPONENT)
         return super().raw(name, value)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        a = above(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
-        b = between(self.b, KERPLE_FLOOR, LARGEST_EXPONENT)[:, None]
+        a = soft_floor(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
+        b = soft_range(self.b, KERPLE_FLOOR, LARGEST_EXPONENT)[:, None]
         # exp(b log r) would be off by a relative 1e-6 at r = 65 536
         power = r.clamp_min(1).float().pow(b)  # (H, R)
         return -a * power * (r > 0)

@@ -1,4 +1,4 @@
-"""Classes by name in the modules of a package: how drawn positions and options of the attention are found."""
+"""Find classes by name in the modules of a package: drawn positions, options of the attention."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Everything that acts beside an encoding: drawn positions and the options of the attention."""
+"""Build the small encodings that act together with an encoding: drawn positions, options of the attention."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from posenc.encodings.positions import drawn_positions
 def build_options(
     shape: Shape, encoding: Encoding, *, positions: Mapping[str, Any], attention: Mapping[str, Any]
 ) -> list[Encoding]:
-    """Build what acts beside `encoding`, in order, from the groups `positions` and `attention`.
+    """Build the options of the groups `positions` and `attention`, in the order in which they act.
 
     Raises UserError for values out of range, and for an option that the encoding refuses.
     """
@@ -33,7 +33,7 @@ def build_options(
 
 
 def check_accepted(encoding: Encoding, key: str, value: object) -> None:
-    """Raise UserError where the option `key` makes no sense with the encoding."""
+    """Raise UserError if the option `key` makes no sense with the encoding."""
     reason = encoding.refuses.get(key)
     if reason is None and key == "positions" and not encoding.uses_positions:
         reason = "it reads no position, so nothing would change"

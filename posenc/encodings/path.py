@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.fox import FoX
 from posenc.encodings.shared.blocks import rows_of_block
 
@@ -34,7 +34,7 @@ class PaTH(Encoding):
     relative = True
     uses_positions = False
     zero_init = ("offset",)
-    cost = (2.7, 14.8)
+    cost = StepCost(at_64=2.7, at_512=14.8)
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.attention_options.window import Window
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.shared.composed import Composed, declare_as, sum_of_learned
 
 Scale = Literal["none", "logn", "floor"]
@@ -50,7 +50,7 @@ class FloorTemperature(Encoding):
 
 
 def by_layer(hook: str) -> Any:
-    """Make a hook that is answered by what acts in the layer, its last argument."""
+    """Make a hook that calls the encoding of a layer; the layer is the last argument of every hook."""
 
     def answer(self: "Pattern", *arguments: Any) -> Any:
         layer = arguments[-1]
@@ -59,8 +59,8 @@ def by_layer(hook: str) -> Any:
     return answer
 
 
-def one_a_part(key: str, values: list[Any], parts: int, default: Any) -> list[Any]:
-    """Return a value for each part: those of a setting, or the default where it is []. ValueError."""
+def value_of_each_part(key: str, values: list[Any], parts: int, default: Any) -> list[Any]:
+    """Return the values of a setting, one for each part; for [] each part gets the default."""
     if values and len(values) != parts:
         raise ValueError(f"{key}={values}: one for each of {parts} parts")
     return values or [default] * parts
@@ -114,9 +114,9 @@ class Pattern(Encoding):
         self.parts = tuple(parts)
         self.members = nn.ModuleList(parts)
         self.period = tuple(period)
-        self.kinds: list[Encoding] = []  # of layers: each part with its window and its scale
-        windows = one_a_part("windows", windows, len(parts), None)
-        scales = one_a_part("scales", scales, len(parts), "none")
+        self.kinds: list[Encoding] = []  # kinds of layers: each part with its window and its scale
+        windows = value_of_each_part("windows", windows, len(parts), None)
+        scales = value_of_each_part("scales", scales, len(parts), "none")
         for part, window, scale in zip(parts, windows, scales, strict=True):
             acting = [part]
             if window is not None:
@@ -128,12 +128,12 @@ class Pattern(Encoding):
             self.kinds.append(Composed(shape, acting))
         declare_as(self, self.kinds)
         costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
-        short = math.fsum(cost[0] for cost in costs) / len(costs)
-        long = math.fsum(cost[1] for cost in costs) / len(costs)
-        self.cost = short, long
+        mean_at_64 = math.fsum(cost[0] for cost in costs) / len(costs)
+        mean_at_512 = math.fsum(cost[1] for cost in costs) / len(costs)
+        self.cost = StepCost(mean_at_64, mean_at_512)
 
     def acting_in(self, layer: int) -> Encoding:
-        """Return what acts in a layer."""
+        """Return the encoding that acts in a layer."""
         return self.kinds[self.period[layer % len(self.period)]]
 
     def learned_parameters(self) -> int | None:

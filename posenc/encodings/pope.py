@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 
@@ -26,7 +26,7 @@ class PoPE(Encoding):
     learned = "L*H*D"
     zero_init = ("delta",)
     relative = True
-    cost = (1.22, 1.26)
+    cost = StepCost(at_64=1.22, at_512=1.26)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -45,12 +45,13 @@ class PoPE(Encoding):
         return self._polar(q, q_pos, None), self._polar(k, k_pos, layer)
 
     def _polar(self, x: Tensor, pos: Tensor, layer: int | None) -> Tensor:
-        """Return x (B, H, T, D) as (B, H, T, 2D); keys (`layer` given) are rotated by delta too."""
+        """Return x (B, H, T, D) as (B, H, T, 2D); with a `layer` x are keys, which delta rotates as well."""
         cos, sin = cos_sin(pos, self.frequencies)  # (T, D)
         if layer is not None:
             # cos(a + b), sin(a + b) by the addition theorem: a large angle plus delta would round in float32
             delta = self.delta[layer].float()[:, None]  # (H, 1, D)
-            delta_cos, delta_sin = delta.cos(), delta.sin()
+            delta_cos = delta.cos()
+            delta_sin = delta.sin()
             cos, sin = cos * delta_cos - sin * delta_sin, sin * delta_cos + cos * delta_sin  # (H, T, D)
         length = F.softplus(x.float())
         return torch.cat((length * cos, length * sin), dim=-1).to(x.dtype)

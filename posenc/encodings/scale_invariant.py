@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Shape, check_at_least
+from posenc.encodings.base import Shape, StepCost, check_at_least
 from posenc.encodings.shared.rotary import Layout, Rotary, even_share
 
 SMALLEST_TAU = 1e-6  # 1e-40 overflows float32 and makes every score nan
@@ -34,7 +34,7 @@ class ScaleInvariant(Rotary):
     past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
-    cost = (1.2, 1.52)
+    cost = StepCost(at_64=1.2, at_512=1.52)
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
         check_at_least(SMALLEST_TAU, tau=tau)

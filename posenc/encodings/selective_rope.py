@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape, check_at_least, float64
+from posenc.encodings.base import Shape, StepCost, check_at_least, float64
 from posenc.encodings.shared.phases import PhaseSums
 from posenc.encodings.shared.rotary import check_pairs
 from posenc.encodings.shared.sinusoids import check_base, sinusoid_frequencies
@@ -31,7 +31,7 @@ class SelectiveRoPE(PhaseSums):
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
     zero_init = ("offset",)
-    cost = (1.86, 2.38)
+    cost = StepCost(at_64=1.86, at_512=2.38)
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.shared.blocks import rows_of_block
 
 
@@ -25,7 +25,7 @@ class Shaw(Encoding):
     past_training = "every distance from clip on shares the last vectors"
     learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
     relative = True
-    cost = (1.38, 1.76)
+    cost = StepCost(at_64=1.38, at_512=1.76)
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)

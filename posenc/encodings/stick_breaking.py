@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 from posenc.encodings.shared.blocks import reversed_cumsum
 
 
@@ -30,7 +30,7 @@ class StickBreaking(Encoding):
     relative = True
     uses_positions = False
     refuses: Mapping[str, str] = {"attention.scale": "there is no softmax to scale"}
-    cost = (1.2, 2.39)
+    cost = StepCost(at_64=1.2, at_512=2.39)
 
     def __init__(self, shape: Shape, *, remainder: Literal["none", "self"]) -> None:
         super().__init__(shape)

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, float64
+from posenc.encodings.base import Encoding, Shape, StepCost, float64
 
 PUBLISHED_MAX_DISTANCE = 128
 LONGEST = 8  # times T: buckets of longer distances are declared inert
@@ -38,7 +38,7 @@ class T5(Encoding):
     learned = "buckets*H"
     zero_init = ("table",)
     relative = True
-    cost = (1.06, 1.17)
+    cost = StepCost(at_64=1.06, at_512=1.17)
 
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
         super().__init__(shape)

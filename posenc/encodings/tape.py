@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, check_at_least
+from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
 from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
@@ -44,7 +44,7 @@ class TAPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "(L - 1)*(H*H + (4*H if width is None else width)*(2*H + d))"
     relative = True
-    cost = (1.27, 1.4)
+    cost = StepCost(at_64=1.27, at_512=1.4)
 
     def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
         super().__init__(shape)

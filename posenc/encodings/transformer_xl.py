@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 from posenc.encodings.shared.blocks import rows_of_block
 from posenc.encodings.shared.sinusoids import check_base, check_even_width, sinusoids
 
@@ -29,7 +29,7 @@ class TransformerXL(Encoding):
     learned = "L*(H*D*d + 2*H*D)"
     zero_init = ("u", "v")
     relative = True
-    cost = (1.69, 2.1)
+    cost = StepCost(at_64=1.69, at_512=2.1)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -57,11 +57,14 @@ class TransformerXL(Encoding):
         queries, keys = s.shape[-2:]
         content, prepared = state
         waves = sinusoids(k_pos, self.shape.d_model, self.base).to(s.dtype)  # (S, d)
-        k_sin, k_cos = waves[:, 0::2], waves[:, 1::2]  # (S, d/2)
-        q_sin, q_cos = k_sin[-queries:], k_cos[-queries:]  # (T, d/2)
+        k_sin = waves[:, 0::2]  # (S, d/2)
+        k_cos = waves[:, 1::2]
+        q_sin = k_sin[-queries:]  # (T, d/2)
+        q_cos = k_cos[-queries:]
         k_waves = torch.cat((k_cos, k_sin), dim=-1)  # (S, d)
         g = rows_of_block(prepared, content.shape[-1], s)
-        g_sin, g_cos = g[..., 0::2].float(), g[..., 1::2].float()  # (B, H, T, d/2)
+        g_sin = g[..., 0::2].float()  # (B, H, T, d/2)
+        g_cos = g[..., 1::2].float()
         g_rotated = torch.cat((g_sin * q_sin + g_cos * q_cos, g_cos * q_sin - g_sin * q_cos), dim=-1)
         position = (g_rotated.to(g.dtype) @ k_waves.to(g.dtype).T).float()  # (B, H, T, S)
         scale = self.shape.head_dim**-0.5

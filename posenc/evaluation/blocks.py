@@ -28,7 +28,7 @@ class Blocks(Plan):
     block: int  # tokens
 
     def tokens(self, window: int) -> int:
-        """Count a window for each block. A block that is longer than the window goes through whole."""
+        """Count a window for each block, or the block itself if it is longer."""
         return len(self.documents) * max(window, self.block)
 
     def targets_in(self, window: int) -> int:
@@ -52,11 +52,11 @@ def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     return plan.sums(context, nats.sum(axis=1))
 
 
-def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose at most `most` of the candidates, candidates (documents,) of them in each document.
+def choose_blocks(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose at most `most` blocks, of as many candidates (documents,) as each document has.
 
-    Returns the document of each chosen block, and its place among the candidates of that document, evenly
-    spread over them: (N,) int64 each.
+    Returns (N,) int64 each: the document of each chosen block, and its number among the candidates of that
+    document. They are spread evenly over the candidates.
     """
     counts = blocks_by_document(candidates, most)
     places = [np.zeros(0, dtype=np.int64)]
@@ -65,8 +65,8 @@ def choose(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(candidates)), counts), np.concatenate(places)
 
 
-# Without the cap, and with very unequal documents, a 95% interval over documents covered 71 to 86% in
-# simulations (scripts/checks/intervals.py).
+# Without the cap, a 95% interval over very unequal documents covered 71 to 86% in simulations
+# (scripts/checks/intervals.py).
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     """Choose how many blocks of each document are scored: (documents,) int64, `most` in all.
 

@@ -39,7 +39,7 @@ class EvalCell:
 def plan_cells(
     context: EvalContext, request: EvalRequest, protocols: Sequence[Protocol[Any]]
 ) -> list[EvalCell]:
-    """Plan all cells. With an extension each protocol begins with the crop line, as trained at W = T."""
+    """Plan all cells. With an extension each protocol begins with the crop line: as trained, at W = T."""
     cells = []
     for protocol in protocols:
         plan = protocol.plan(request)
@@ -77,7 +77,7 @@ def evaluate(
             record = stored
         else:
             fit_threads(cell.context.device)
-            record = measured(cell, key, corpus)
+            record = measure_cell(cell, key, corpus)
             write_record(run_dir, record)
         records.append(record)
         on_cell(record, is_current)
@@ -121,7 +121,7 @@ def extension_identity(cell: EvalCell) -> dict[str, Any] | None:
     return identity
 
 
-def measured(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
+def measure_cell(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
     """Measure one cell and return its record, with a note where the cell has no number."""
     context = cell.context
     start = time.monotonic()

@@ -29,21 +29,22 @@ class EvalLengths:
 
     @classmethod
     def of(cls, windows: Iterable[int], context_length: int, base_length: int | None = None) -> Self:
-        """Make the lengths for windows in any order, with targets for the model's own T unless told."""
+        """Make the lengths for windows in any order; without a base_length it is the model's own T."""
         return cls(tuple(sorted({*windows})), context_length, base_length or context_length)
 
     @property
     def shortest(self) -> int:
+        """Return the shortest window."""
         return self.windows[0]
 
     @property
     def longest(self) -> int:
-        """The longest window, which decides what text can be scored."""
+        """Return the longest window, which decides what text can be scored."""
         return self.windows[-1]
 
     @property
     def beyond_training(self) -> list[int]:
-        """The windows that are longer than T."""
+        """Return the windows that are longer than T."""
         return [window for window in self.windows if window > self.context_length]
 
 

@@ -39,7 +39,7 @@ WindowReader = Callable[[int], np.ndarray]  # i -> (window + 1,) tokens: the inp
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model makes of the last targets of some windows."""
+    """The loss of the last targets of some windows, and whether the model would choose them."""
 
     nats: np.ndarray  # (windows, targets) float64
     is_best: np.ndarray  # (windows, targets) bool: no token has a higher logit than the target
@@ -57,18 +57,18 @@ class EvalContext:
     store: TokenStore
     split: str
     batch_tokens: int  # tokens in one forward pass
-    extension: Extension | None = None  # what is done to the trained model beyond T
-    recorded_precision: str | None = None  # None: that of the training
+    extension: Extension | None = None  # acts at windows beyond T
+    recorded_precision: str | None = None  # None if it is that of the training
     cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # passes of one evaluation
     check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
 
     @property
     def document_starts(self) -> np.ndarray:
-        """Where each document of the split begins, in the tokens of the store: (N,) int64."""
+        """Return where each document of the split begins in the tokens of the store: (N,) int64."""
         return self.store.splits[self.split].starts
 
     def effective_encoding(self, window: int) -> Encoding:
-        """Return what the attention sees when the model is given `window` tokens at once."""
+        """Return the encoding that acts when the model is given `window` tokens at once."""
         if self.extension is None:
             return self.model.effective_encoding
         return self.extension.effective_encoding(window)
@@ -79,11 +79,11 @@ class EvalContext:
         Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store.
         Raises NotApplicableError, OutOfMemoryError.
         """
-        # Windows of two lengths share their last tokens, but not keys and values: from the second layer on
-        # these depend on where the window began. A window that begins 16 tokens earlier changes a target of
-        # RoPE by 0.02 nats at T and by 0.3 at 8T, so only whole passes are shared.
-        # An extension that changes nothing at this window gives back the trained encoding itself, so up to T
-        # its pass is that of the model as trained.
+        # Only whole passes are shared. Windows of two lengths have the same last tokens, but other keys and
+        # values from the second layer on: a window that begins 16 tokens earlier changes a target of RoPE by
+        # 0.02 nats at T and by 0.3 at 8T.
+        # An extension that changes nothing at this window returns the trained encoding itself, so up to T its
+        # pass is that of the model as trained.
         is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
         key = (None if is_as_trained else self.extension, window, n_targets, stops.tobytes())
         if key not in self.cache:
@@ -258,6 +258,7 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
 
 
 def peak_bytes(make_pass: Callable[[int], object], length: int) -> int:
+    """Return the largest number of bytes that tensors of a pass take at once."""
     with LiveTensors() as meter:
         make_pass(length)
     return meter.peak

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalRequest:
-    """The text, the windows, and how many tokens may be scored: what every protocol makes its plan from."""
+    """The text, the windows and the number of targets, from which every protocol makes its plan."""
 
     store: TokenStore
     split: str
@@ -32,11 +32,11 @@ class EvalRequest:
 
     @property
     def document_lengths(self) -> np.ndarray:
-        """Lengths of the split's documents in tokens: (N,) int64."""
+        """Return the lengths of the split's documents in tokens: (N,) int64."""
         return self.store.splits[self.split].lengths
 
     def digest(self, *parts: object) -> str:
-        """Hash the text, its tokenizer and what was chosen of it: 16 hex digits."""
+        """Hash the text, its tokenizer and the parts, which say what was chosen: 16 hex digits."""
         tokenizer = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
         digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer}".encode())
         for part in parts:
@@ -49,7 +49,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """The tokens that a protocol scores. Each protocol's file adds what it needs to find them again."""
+    """The tokens that a protocol scores. Subclasses add the fields by which they are found in the text."""
 
     hash: str  # of the text and of the scored tokens
     stride: int | None = None  # tokens between neighbouring windows, where the windows of a protocol overlap

@@ -22,14 +22,14 @@ from posenc.settings.tree import LONGEST_CONTEXT, EvalSettings, ExtendRequest, P
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured: every protocol at every window, on the documents of one split."""
+    """A resolved evaluation: every protocol at every window, on the documents of one split."""
 
     settings: EvalSettings  # as config.yaml stores them
     lengths: EvalLengths
     protocols: tuple[Protocol[Any], ...]
-    headline: FixedTarget  # measured or not, it chooses the knobs of an extension
+    headline: FixedTarget  # chooses the knobs of an extension, whether it is among the protocols or not
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
-    tries: int  # candidates for its knobs that are tried on validation documents; 0: its knobs are as given
+    tries: int  # candidates for its knobs to try on validation documents; 0 if the user gave the knobs
 
     @property
     def split(self) -> str:
@@ -37,19 +37,21 @@ class Evaluation:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits whose documents are read."""
+        """Return the splits whose documents are read."""
         return ("validation", self.split) if self.tries else (self.split,)
 
     @property
     def protocol_names(self) -> list[str]:
+        """Return the names of the protocols to measure."""
         return [protocol.name for protocol in self.protocols]
 
     @property
     def measures_headline(self) -> bool:
+        """Tell whether fixed-target is among the protocols."""
         return FixedTarget.name in self.protocol_names
 
     def request(self, store: TokenStore, plant: PlantSettings | None) -> EvalRequest:
-        """Return what the protocols plan for; `plant` is what was planted in the training text."""
+        """Return the request for which the protocols plan; `plant` is planted in the training text."""
         return EvalRequest(
             store=store,
             split=self.split,
@@ -87,7 +89,7 @@ class Evaluation:
 def resolve_evaluation(
     settings: EvalSettings, context_length: int, extend: ExtendRequest | None = None
 ) -> Evaluation:
-    """Return what the `eval` group and the `extend` group of `posenc eval` ask for. Raises UserError."""
+    """Resolve the `eval` group, and the `extend` group of `posenc eval`. Raises UserError."""
     names = check_protocols(settings.protocols)
     parameters = check_parameters(settings.protocol_parameters)
     lengths = eval_lengths(settings, context_length)
@@ -146,7 +148,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in parameters.items():
         if key not in keys:
             raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))
-    # Of protocols that are not measured, too: a typo should not wait until they are.
+    # Also those of protocols that are not measured now: a typo should not wait until they are.
     checked: dict[str, Any] = {}
     for kind in kinds:
         checked |= typed(kind, parameters).plain()
@@ -160,10 +162,10 @@ def with_settings(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
 
 
 def typed(kind: type[ProtocolSettings], parameters: Mapping[str, Any]) -> ProtocolSettings:
-    """Return a protocol's settings, picked out of the parameters of all protocols. Raises UserError."""
-    picked = {key: value for key, value in parameters.items() if key in kind.model_fields}
+    """Return a protocol's settings, from the parameters of all protocols. Raises UserError."""
+    own_parameters = {key: value for key, value in parameters.items() if key in kind.model_fields}
     try:
-        return kind.model_validate(picked)
+        return kind.model_validate(own_parameters)
     except ValidationError as error:
         raise user_error(error, kind, "eval") from error
 

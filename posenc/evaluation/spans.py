@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenc.evaluation.blocks import Blocks, choose
+from posenc.evaluation.blocks import Blocks, choose_blocks
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
 
@@ -35,7 +35,7 @@ def plan_spans(request: EvalRequest) -> Spans:
     pieces = np.maximum(0, (request.document_lengths - 1) // span)  # (documents,)
     has_room_before = pieces > 1
     candidates = np.where(has_room_before, pieces - 1, pieces)  # the first piece has no text before it
-    documents, places = choose(candidates, max(1, request.max_targets // span))
+    documents, places = choose_blocks(candidates, max(1, request.max_targets // span))
     starts = span * (places + has_room_before[documents])  # (N,) of the first input, in the document
     digest = request.digest("spans", span, documents, starts)
     return Spans(hash=digest, documents=documents, ends=starts + 1 + span, block=span)
@@ -44,30 +44,40 @@ def plan_spans(request: EvalRequest) -> Spans:
 def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | None) -> LossSums:
     """Sum the loss of every target, `step` targets at a time; the window of a step ends at its last target.
 
-    The window has `window` inputs, fewer where the document begins. None: as many as the step has targets, so
-    that nothing before the step is seen.
+    The window has `window` inputs, fewer where the document begins. If `window` is None it has as many as the
+    step has targets, so that nothing before the step is seen.
     """
     first_targets = np.arange(0, plan.block, step)  # (steps,) counted from the start of the span
     targets = np.minimum(step, plan.block - first_targets)  # (steps,), fewer in the last step
-    ends = (
-        plan.ends[:, None] - plan.block + first_targets + targets
-    )  # (spans, steps), exclusive, in the document
+    span_starts = plan.ends[:, None] - plan.block  # (spans, 1)
+    ends = span_starts + first_targets + targets  # (spans, steps), exclusive, in the document
     inputs = np.minimum(targets if window is None else window, ends - 1)  # (spans, steps)
     stops = context.document_starts[plan.documents][:, None] + ends  # (spans, steps), in the store
     nats = np.zeros(ends.size)
-    for (n_inputs, n_targets), steps in _of_one_shape(inputs, targets):
-        nats[steps] = context.text_losses(stops.ravel()[steps], n_inputs, n_targets).sum(axis=1)
+    for group in _groups_of_one_shape(inputs, targets):
+        losses = context.text_losses(stops.ravel()[group.steps], group.inputs, group.targets)
+        nats[group.steps] = losses.sum(axis=1)
     return plan.sums(context, nats.reshape(ends.shape).sum(axis=1))
 
 
-def _of_one_shape(inputs: np.ndarray, targets: np.ndarray) -> list[tuple[tuple[int, int], np.ndarray]]:
+@dataclass(frozen=True)
+class _StepGroup:
+    """Steps of all spans with the same numbers of inputs and targets, which can be in one batch."""
+
+    inputs: int
+    targets: int
+    steps: np.ndarray  # (n,) index into the flattened (spans, steps)
+
+
+def _groups_of_one_shape(inputs: np.ndarray, targets: np.ndarray) -> list[_StepGroup]:
     """Group the steps by their numbers of inputs (spans, steps) and of targets (steps,).
 
-    Returns ((inputs, targets), indices into the flattened steps) for each pair. Without this a batch would
-    hold the steps of one column only, so no more windows than there are spans.
+    Without groups a batch would hold the steps of one column only, so no more windows than there are spans.
     """
     shapes = np.stack(np.broadcast_arrays(inputs, targets), axis=-1).reshape(-1, 2)
-    distinct, which, counts = np.unique(shapes, axis=0, return_inverse=True, return_counts=True)
-    by_shape = np.argsort(which.ravel(), kind="stable")
-    indices = np.split(by_shape, np.cumsum(counts)[:-1])
-    return [((int(a), int(b)), steps) for (a, b), steps in zip(distinct, indices, strict=True)]
+    distinct, group_of_step = np.unique(shapes, axis=0, return_inverse=True)
+    groups = []
+    for number, (n_inputs, n_targets) in enumerate(distinct):
+        steps = np.flatnonzero(group_of_step.ravel() == number)
+        groups.append(_StepGroup(int(n_inputs), int(n_targets), steps))
+    return groups

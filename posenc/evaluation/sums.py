@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Nats, targets and bytes summed by document, and what the protocol measures beyond them."""
+    """Nats, targets and bytes summed by document, and further fields of the record."""
 
     documents: np.ndarray  # (N,) int64, index in the split, each once
     nats: np.ndarray  # (N,) float64
     targets: np.ndarray  # (N,) int64
     bytes: np.ndarray  # (N,) int64
-    of_text: bool = True  # False: `documents` are sequences that a probe made up
+    of_text: bool = True  # False if `documents` are sequences that a probe made up
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields that the protocol adds to the record
 
     def for_record(self, split: Split) -> DocumentSums:

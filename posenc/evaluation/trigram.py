@@ -29,7 +29,7 @@ from posenc.results.records import (
     write_record,
 )
 
-ORDER = 3  # bytes
+ORDER = 3  # bytes: a byte and its context
 CHUNK = 1 << 21  # bytes of a document that are counted at once
 
 

@@ -55,12 +55,12 @@ def tune(
     validation = dataclasses.replace(request, split=SPLIT, max_targets=min(MOST_TARGETS, request.max_targets))
 
     def loss_of(candidate: Extension) -> float:
-        on_validation = dataclasses.replace(context, extension=candidate, split=SPLIT)
-        cells = plan_cells(on_validation, validation, [protocol])
-        beyond = [cell for cell in cells if cell.context.extension is not None]
-        beyond = [cell for cell in beyond if cell.window in request.lengths.beyond_training]
+        candidate_context = dataclasses.replace(context, extension=candidate, split=SPLIT)
+        cells = plan_cells(candidate_context, validation, [protocol])
+        extended = [cell for cell in cells if cell.context.extension is not None]
+        beyond = [cell for cell in extended if cell.window in request.lengths.beyond_training]
         losses = [record["nats"] for record in evaluate_cells(beyond)]
-        return sum(loss if loss is not None else math.inf for loss in losses)
+        return sum(math.inf if loss is None else loss for loss in losses)
 
     candidates = try_candidates(context, request, extension, tries, loss_of)
     if not candidates:
@@ -97,7 +97,7 @@ def try_candidates(
 
 
 def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
-    """Return the best candidate; its settings say on what it was tuned, and which knobs were."""
+    """Return the best candidate. Its settings name the tuned knobs, and the documents they were tuned on."""
     first = candidates[0].extension.settings
     tuned_knobs = []
     for knob in sorted(first):

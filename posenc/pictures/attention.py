@@ -16,9 +16,9 @@ from posenc.model.inputs import Heads, Layer
 from posenc.model.kernels import attend
 from posenc.pictures.panels import Numbers
 
-WINDOWS = 32  # random windows that a mean is over
-MOST_QUERIES = 16  # of each window, the last ones
-SMOOTHED = 20  # a weight is the mean of its neighbours up to 1/20 of the distance away
+WINDOWS = 32  # random windows in a mean
+MOST_QUERIES = 16  # of each window, at its end
+SMOOTHING = 20  # a weight becomes the mean of its neighbours up to 1/20 of the distance away
 
 
 class _Recorder(Composed):
@@ -81,11 +81,12 @@ def mean_weights(encoding: Encoding, keys: int) -> Numbers:
 
 
 def _smooth(values: Numbers) -> Numbers:
-    """Return means (H, R) over the neighbours of each place, more of them the farther it is."""
+    """Return means (H, R) over the neighbours of each distance, more of them the farther it is."""
     count = values.shape[1]
-    places = np.arange(count)
-    low = np.maximum(places - places // SMOOTHED, 0)
-    high = np.minimum(places + places // SMOOTHED + 1, count)
+    distances = np.arange(count)
+    reach = distances // SMOOTHING
+    low = np.maximum(distances - reach, 0)
+    high = np.minimum(distances + reach + 1, count)
     sums = np.pad(np.cumsum(values, axis=1), ((0, 0), (1, 0)))  # sums[i]: of the first i values
     means: Numbers = (sums[:, high] - sums[:, low]) / (high - low)
     return means

@@ -20,13 +20,13 @@ from posenc.report.vega import (
 COLUMNS = 2  # panels in a row
 PANEL_WIDTH = 190  # points, without its axis
 PANEL_HEIGHT = 115  # points
-BETWEEN = 66  # points from panel to panel, with the axis
-SMALLEST_WEIGHT = 1e-7  # of the largest one: a logarithmic axis does not show smaller ones
+PANEL_GAP = 66  # points from panel to panel, with the axis
+SMALLEST_SHARE = 1e-7  # of the largest weight: a logarithmic axis does not show smaller ones
 DASHES = ([1, 0], [6, 2], [6, 2, 1, 2], [1, 1.5], [6, 1, 1, 1, 1, 1], [2, 3], [1, 3])
 GREY = "#737373"
 VIRIDIS = {"scheme": {"name": "viridis", "extent": [0, 0.85]}}  # its end is too pale for a line on white
-HIDDEN = "#00224E"  # of a key that a query does not see
-SEEN = "#FEE838"
+HIDDEN_COLOR = "#00224E"  # of a key that a query does not see
+SEEN_COLOR = "#FEE838"
 
 
 def picture_bytes(picture: Picture, format: str) -> bytes:
@@ -39,7 +39,7 @@ def picture_spec(picture: Picture) -> Spec:
     panels = picture.panels
     rows = []
     if len(panels) % COLUMNS:
-        rows.append([_panel_spec(panels[0], COLUMNS * PANEL_WIDTH + BETWEEN)])
+        rows.append([_panel_spec(panels[0], COLUMNS * PANEL_WIDTH + PANEL_GAP)])
         panels = panels[1:]
     for start in range(0, len(panels), COLUMNS):
         rows.append([_panel_spec(panel, PANEL_WIDTH) for panel in panels[start : start + COLUMNS]])
@@ -65,6 +65,7 @@ def picture_spec(picture: Picture) -> Spec:
 
 
 def _panel_spec(panel: Panel, width: float) -> Spec:
+    """Return the chart of one panel."""
     if isinstance(panel, Map):
         layers = [_squares(panel)]
     else:
@@ -81,7 +82,7 @@ def _squares(panel: Map) -> Spec:
             {"x": panel.positions[key], "y": panel.positions[query], "seen": panel.seen[query, key]}
         )
     axis = {"labelOverlap": True, "labelAngle": 0, "ticks": False}
-    color = nominal("seen", legend=None, scale={"domain": [0, 1], "range": [HIDDEN, SEEN]})
+    color = nominal("seen", legend=None, scale={"domain": [0, 1], "range": [HIDDEN_COLOR, SEEN_COLOR]})
     return {
         "data": {"values": values},
         "mark": {"type": "rect", "strokeWidth": 0.6},
@@ -99,13 +100,13 @@ def _line_layer(panel: Curves) -> Spec:
     values = []
     smallest = -np.inf
     if panel.y_scale == "log":
-        smallest = SMALLEST_WEIGHT * max(line.y.max() for line in panel.lines)
+        smallest = SMALLEST_SHARE * max(line.y.max() for line in panel.lines)
     for line in panel.lines:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
             if y > smallest:
                 values.append({"line": line.label, "x": x, "y": y})
     y_axis = {"title": panel.y_label, "tickCount": 5}
-    mark: Spec = {"type": "point", "filled": True, "size": 14} if panel.points else {"type": "line"}
+    mark: Spec = {"type": "point", "filled": True, "size": 14} if panel.has_points else {"type": "line"}
     return {
         "data": {"values": values},
         "mark": mark,
@@ -125,18 +126,18 @@ def _x_axis(panel: Curves) -> Spec:
     axis: Spec = {"title": panel.x_label}
     if panel.x_scale == "symlog":
         end = max(line.x.max() for line in panel.lines)
-        axis["values"] = [0, *(4**power for power in range(20) if 4**power <= end)]
+        axis["values"] = [0, *(4**power for power in range(20) if 4**power <= end)]  # 1, 4, 16, ...
     return axis
 
 
 def _line_looks(panel: Curves) -> Spec:
     """Return colour, dashes and width of each line, with one legend."""
-    references = [line.label for line in panel.lines if line.reference]
-    compared = [line.label for line in panel.lines if not line.reference]
+    references = [line.label for line in panel.lines if line.is_reference]
+    compared = [line.label for line in panel.lines if not line.is_reference]
     labels = [*compared, *references]
     colors = [ON_WHITE[number % len(ON_WHITE)] for number in range(len(compared))]
     colors += [GREY] * len(references)
-    color_scale = VIRIDIS if panel.ordered else {"range": colors}
+    color_scale = VIRIDIS if panel.is_ordered else {"range": colors}
     dashes = [DASHES[number % len(DASHES)] for number in range(len(labels))]
     # Each line is thinner than the one below it, so that both are seen where they coincide.
     widths = [1.2 + 0.2 * number for number in reversed(range(len(labels)))]

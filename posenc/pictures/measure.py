@@ -18,21 +18,22 @@ from posenc.pictures.attention import mean_weights, random_generator
 from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
 
 FAR = 8  # pictures go to this many times T
-MOST_POINTS = 1024  # of a curve
-MOST_ROWS = 64  # of a map
-MOST_LINES = 6  # of a panel
-MOST_RANDOM_LINES = 2  # of a panel with random parameters: more of them are a tangle
-MOST_MAPS = 3
-MOST_KEYS = 4096  # of an attention on random inputs
-RANDOM_QUERIES = 64  # over which a score is averaged
-DRAWN_WINDOWS = 5  # whose random positions are shown
+MOST_POINTS = 1024  # in a curve
+MOST_ROWS = 64  # in a map
+MOST_LINES = 6  # in a panel
+MOST_RANDOM_LINES = 2  # in a panel with random parameters: more of them are a tangle
+MOST_MAPS = 3  # in a picture
+MOST_KEYS = 4096  # in an attention on random inputs
+RANDOM_QUERIES = 64  # a score is the mean over so many
+DRAWN_WINDOWS = 5  # in a panel of random positions
 POSITION = "position in tokens"
 DISTANCE = "distance r in tokens"
 PARAMETERS_ARE_RANDOM = (
     "parameters that start at zero, where they change nothing, are drawn with random values"
 )
 INPUTS_ARE_RANDOM = "attention in layer 1; its queries, keys and inputs are random, of unit variance"
-INPUT_HOOKS = {"scores", "weights", "values"}  # they depend on the inputs: measured inside the attention
+# Hooks that depend on the inputs, so that their effect is measured inside the attention.
+INPUT_HOOKS = {"scores", "weights", "values"}
 BIAS_HOOKS = {"bias", "distance_bias"}
 
 
@@ -77,6 +78,7 @@ def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
 
 
 def _fill_randomly(parameters: list[nn.Parameter]) -> None:
+    """Fill parameters with the same random numbers every time."""
     for index, parameter in enumerate(parameters):
         std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
         nn.init.normal_(parameter, std=std, generator=random_generator("zeros", index))
@@ -86,7 +88,7 @@ def _fill_randomly(parameters: list[nn.Parameter]) -> None:
 
 
 def _array(tensor: Tensor) -> Numbers:
-    """Convert to float64 on the CPU."""
+    """Convert a tensor to float64 on the CPU."""
     return tensor.detach().double().cpu().numpy()
 
 
@@ -96,7 +98,7 @@ def _even_steps(end: int, most: int) -> Tensor:
 
 
 def _distances(end: int) -> Tensor:
-    """Return the distances 0..end; of many all the near ones, and far ones at even logarithmic steps."""
+    """Return the distances 0..end. If they are many, the far ones have even logarithmic steps."""
     if end < MOST_POINTS:
         return torch.arange(end + 1)
     near = MOST_POINTS // 2
@@ -112,7 +114,7 @@ def _head_lines(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line
 
 
 def _length_marks(encoding: Encoding) -> dict[str, float]:
-    """Return where T and 8T are."""
+    """Return the marks of T and 8T."""
     length = encoding.shape.train_length
     return {"T": float(length), f"{FAR}T": float(FAR * length)}
 
@@ -128,7 +130,7 @@ def _in_lengths(tokens: int, length: int) -> str:
     return str(tokens)
 
 
-# --- positions that are drawn, vectors that are added, turned queries and keys
+# --- panels of positions, vectors and rotations
 
 
 def _positions_panel(encoding: Encoding) -> Curves:
@@ -141,7 +143,7 @@ def _positions_panel(encoding: Encoding) -> Curves:
     for number in range(1, DRAWN_WINDOWS + 1):
         positions = encoding.positions(length, True, generator)[indices]
         lines.append(Line(f"draw {number}", x, _array(positions)))
-    lines.append(Line("contiguous", x, x, reference=True))
+    lines.append(Line("contiguous", x, x, is_reference=True))
     return Curves(
         title="Positions drawn in training",
         x_label="index in the window",
@@ -159,7 +161,9 @@ def _embed_panel(encoding: Encoding) -> Curves:
     centres = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
     offsets = torch.arange(-half, half + 1)
     lines = []
-    for t in centres or [min(half, reach - 1)]:
+    if not centres:
+        centres = [min(half, reach - 1)]
+    for t in centres:
         positions = t + offsets
         positions = positions[(positions >= 0) & (positions < reach)]
         centre = _vectors(encoding, torch.tensor([t]), reach)  # (1, d_model)
@@ -168,7 +172,7 @@ def _embed_panel(encoding: Encoding) -> Curves:
     title = "PE(t) · PE(t+r)"
     if reach < FAR * length:
         title += f" (defined below {_in_lengths(reach, length)})"
-    return Curves(title, "offset r in tokens", "inner product", lines, ordered=True)
+    return Curves(title, "offset r in tokens", "inner product", lines, is_ordered=True)
 
 
 def _reach_of_vectors(encoding: Encoding) -> int:
@@ -178,7 +182,7 @@ def _reach_of_vectors(encoding: Encoding) -> int:
     while reach > length:
         try:
             _vectors(encoding, torch.tensor([0]), reach)
-        except ValueError:  # a table that ends before, with `beyond=refuse`
+        except ValueError:  # a table with `beyond=refuse` ends before
             reach //= 2
         else:
             break
@@ -188,7 +192,7 @@ def _reach_of_vectors(encoding: Encoding) -> int:
 def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
     """Return what layer 0 adds to a stream of zeros at these positions of a window: (n, d_model) float32.
 
-    The encoding gets these positions and the last one of the window, increasing, as it may suppose.
+    The encoding gets them in increasing order, together with the last one of the window.
     """
     present = torch.cat((positions, torch.tensor([window - 1]))).unique()
     zeros = torch.zeros(1, len(present), encoding.shape.d_model)
@@ -209,11 +213,12 @@ def _rotation_panels(encoding: Encoding) -> list[Panel]:
 
 
 def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
+    """Draw the wavelength of every pair that is rotated."""
     pairs = torch.nonzero(frequencies > 0)[:, 0]
-    still = len(frequencies) - len(pairs)
+    n_still = len(frequencies) - len(pairs)
     title = "Wavelength of each pair"
-    if still:
-        title += f" ({still} of {len(frequencies)} are still)"
+    if n_still:
+        title += f" ({n_still} of {len(frequencies)} are still)"
     return Curves(
         title=title,
         x_label="pair of numbers",
@@ -221,7 +226,7 @@ def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
         lines=[Line("", _array(pairs), _array(2 * math.pi / frequencies[pairs]))],
         y_scale="log",
         y_marks=_length_marks(encoding),
-        points=True,
+        has_points=True,
     )
 
 
@@ -248,7 +253,7 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
     if "rotate" not in encoding.hooks:
         return None
     if isinstance(encoding, Rotary):
-        return encoding.acting_frequencies()  # those of a test-time extension, where one acts
+        return encoding.acting_frequencies()  # those of a test-time extension if one acts
     method = getattr(encoding, "frequencies", None)
     return float64(method(torch.device("cpu"))) if callable(method) else None
 
@@ -278,7 +283,7 @@ def _self_score_panel(encoding: Encoding, layer: int) -> Curves:
     return Curves(title, DISTANCE, "mean score (nats)", lines, "symlog", marks=marks, y_marks={"": 0.0})
 
 
-# --- biases, hidden keys, weights
+# --- panels of biases, masks and attention weights
 
 
 def _bias_panel(encoding: Encoding, most: int) -> Curves:
@@ -306,12 +311,14 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
     """Draw which keys a query sees, a map for each of the layers or heads that differ."""
     positions = _even_steps(encoding.shape.train_length - 1, MOST_ROWS)
     causal = positions[:, None] >= positions[None, :]  # (T, S)
-    masks: dict[bytes, tuple[str, Tensor]] = {}  # by its content, so that equal ones are drawn once
+    masks: dict[bytes, tuple[str, Tensor]] = {}  # name and mask by its content: equal ones are drawn once
     for layer in range(encoding.shape.n_layers):
         visible = encoding.visible(positions, positions, layer) & causal  # (T, S) or (H, T, S)
         by_head = visible.ndim == 3
-        for head, mask in enumerate(visible if by_head else [visible], 1):
-            name = f"layer {layer + 1}, head {head}" if by_head else f"layer {layer + 1}"
+        for head, mask in enumerate(visible if by_head else [visible], start=1):
+            name = f"layer {layer + 1}"
+            if by_head:
+                name += f", head {head}"
             masks.setdefault(mask.numpy().tobytes(), (name, mask))
     named_masks = list(masks.values())
     if len(named_masks) == 1:
@@ -339,5 +346,5 @@ def _attention_panel(encoding: Encoding) -> Curves:
         x_scale="symlog",
         y_scale="log",
         marks=_length_marks(encoding),
-        ordered=True,
+        is_ordered=True,
     )

@@ -18,12 +18,12 @@ class Line:
     label: str
     x: Numbers
     y: Numbers
-    reference: bool = False  # the other lines are compared with it, so it is grey
+    is_reference: bool = False  # the other lines are compared with it, so it is grey
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over shared axes. A mark is a dashed line with a name at a value of x, a y-mark at one of y."""
+    """Lines over shared axes, with dashed lines at marked places."""
 
     title: str
     x_label: str
@@ -31,19 +31,19 @@ class Curves:
     lines: list[Line]
     x_scale: Literal["linear", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
-    marks: dict[str, float] = field(default_factory=dict)
-    y_marks: dict[str, float] = field(default_factory=dict)
-    points: bool = False  # dots instead of lines
-    ordered: bool = False  # the lines have an order, so their colours come from a scale
+    marks: dict[str, float] = field(default_factory=dict)  # name -> x of a vertical dashed line
+    y_marks: dict[str, float] = field(default_factory=dict)  # name -> y of a horizontal dashed line
+    has_points: bool = False  # dots instead of lines
+    is_ordered: bool = False  # the lines have an order, so their colours come from a scale
 
 
 @dataclass(frozen=True)
 class Map:
-    """Which query sees which key."""
+    """A map of which query sees which key."""
 
     title: str
     seen: Numbers  # (queries, keys) of 0 and 1; nan is not drawn
-    positions: Numbers  # of the queries, and of the keys
+    positions: Numbers  # the same for queries and keys
 
 
 Panel = Curves | Map

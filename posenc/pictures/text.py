@@ -11,7 +11,7 @@ from posenc.report.tables import Table, table_of_rows
 from posenc.report.terminal import table_text
 
 WIDTH = 80  # columns of a terminal
-MOST_NUMBERS = 7  # of a line
+MOST_NUMBERS = 7  # printed of each curve
 
 
 def picture_text(picture: Picture) -> str:
@@ -24,12 +24,15 @@ def picture_text(picture: Picture) -> str:
 
 
 def _panel_table(panel: Curves | Map) -> Table:
+    """Return the numbers of a panel: a row for each curve, or how many keys of a map are seen."""
     if isinstance(panel, Map):
-        seen_keys = f"{np.nansum(panel.seen[-1]):.0f} of {panel.seen.shape[1]}"
+        n_seen = np.nansum(panel.seen[-1])
+        n_keys = panel.seen.shape[1]
+        seen_keys = f"{n_seen:.0f} of {n_keys}"
         return table_of_rows(["", "keys seen"], [["the last query", seen_keys]], panel.title)
     printed = _printed_x(panel)
-    mark_names = {x: name for name, x in panel.marks.items()}
-    heads = [mark_names.get(x, f"{x:g}") for x in printed]
+    name_of_mark = {x: name for name, x in panel.marks.items()}  # a curve has the very numbers of its marks
+    heads = [name_of_mark.get(x, f"{x:g}") for x in printed]
     rows = []
     for line in panel.lines:
         value_at = dict(zip(line.x.tolist(), line.y.tolist(), strict=True))
@@ -39,22 +42,32 @@ def _panel_table(panel: Curves | Map) -> Table:
 
 
 def _printed_x(panel: Curves) -> list[float]:
-    """Return the values of x that are printed: the ends, the marks and some between them."""
-    measured = np.unique(np.concatenate([line.x for line in panel.lines]))
-    first = measured[0]
-    last = measured[-1]
+    """Return the values of x to print: measured ones near the ends, near the marks and between them."""
+    measured = np.unique(np.concatenate([line.x for line in panel.lines]))  # ascending
+    first = float(measured[0])
+    last = float(measured[-1])
+    wanted = [first, *panel.marks.values(), last]
     if panel.x_scale == "linear":
-        between = np.linspace(first, last, MOST_NUMBERS).tolist()
+        wanted += np.linspace(first, last, MOST_NUMBERS).tolist()
     else:
-        between = [4.0**power for power in range(20) if 4.0**power < last]
-    targets = np.array([first, *between, *panel.marks.values(), last])
-    nearest = np.abs(measured[:, None] - targets).argmin(0)  # by target, the index of a measured place
-    printed: list[float] = np.unique(measured[nearest]).tolist()
-    if len(printed) > MOST_NUMBERS:
-        return [printed[0], *printed[1 - MOST_NUMBERS :]]
+        wanted += powers_of_four(last)
+    nearest = {float(measured[np.abs(measured - x).argmin()]) for x in wanted}
+    printed = sorted(nearest)
+    if len(printed) > MOST_NUMBERS:  # those beyond T say most, so the first one and the last ones stay
+        farthest = printed[-(MOST_NUMBERS - 1) :]
+        return [first, *farthest]
     return printed
 
 
+def powers_of_four(end: float) -> list[float]:
+    """Return 1, 4, 16, ... below `end`."""
+    powers = [1.0]
+    while 4 * powers[-1] < end:
+        powers.append(4 * powers[-1])
+    return powers if end > 1 else []
+
+
 def _number(value: float) -> str:
-    value = value + 0.0  # no minus before a zero
+    """Return a number with three digits, or as a whole number from 100 on."""
+    value = value + 0.0  # it turns -0.0 into 0.0
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"

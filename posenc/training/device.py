@@ -28,7 +28,7 @@ M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024  # glibc takes no larger one
 TRIM_THRESHOLD_BYTES = 1 << 30
 LONG_TRAINING_FLOPS = 2e16  # 200 s on a GPU that does 1e14 a second
-# what torch says in a RuntimeError; the words differ by device
+# words in a RuntimeError of torch, which differ by device
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
@@ -50,7 +50,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def has_hardware_bf16(device: torch.device) -> bool:
-    """Tell whether bf16 products run in hardware there: emulated bf16 is slower than float32."""
+    """Tell whether the device has bf16 products in hardware: emulated ones are slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
@@ -73,10 +73,11 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
-# `auto` is off on a CPU: most runs there end before it pays. Every encoding against itself (nano, T = 64,
-# fp32, two cores with AVX2): compiling takes up to 41 s, a step then 0.79 to 1.01 of its time, median 0.89;
-# at T = 512 0.66 to 0.83 (nope, rope, t5, fox). In bf16 (AVX-512; alibi too) 0.82 to 0.85, and 0.77 to 0.96
-# at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/checks/gpu.py.
+# `auto` is off on a CPU, where most runs end before compiling pays off. It takes up to 41 s, and a compiled
+# step takes this share of the time of a plain one (nano, two cores):
+#   fp32, AVX2     T = 64: 0.79 to 1.01, median 0.89 (every encoding)   T = 512: 0.66 to 0.83 (four of them)
+#   bf16, AVX-512  T = 64: 0.82 to 0.85 (five encodings)                T = 512: 0.77 to 0.96
+# On a GPU it is on for runs that take minutes there. That is not measured yet (scripts/checks/gpu.py).
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
     """Decide `train.compile` before the run starts; `flops` are those of the whole training."""
     choice = str(setting).lower()
@@ -91,7 +92,10 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
 
 @contextmanager
 def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
-    """Compile the blocks inside, not outside: an evaluation has a shape for every window it measures."""
+    """Compile the model's blocks within this context.
+
+    Outside of it they are not compiled: an evaluation has other shapes for every window that it measures.
+    """
     if not enabled:
         yield
         return
@@ -107,23 +111,26 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
         finally:
             for block in model.blocks:
                 block._compiled_call_impl = None
-            # To Dynamo the blocks of all runs of a process are one function. When it meets a second length it
-            # makes code for any length, which takes minutes or fails, and none at all after eight encodings.
+            # To Dynamo the blocks of all runs of a process are one function. When it meets a second length,
+            # it makes code for any length, which takes minutes or fails. After eight encodings it compiles no
+            # more.
             torch._dynamo.reset()
 
 
 @cache
 def _most_threads() -> int:
-    # a sweep and torchrun set the variable: then the number is theirs to choose
+    """Return how many threads torch may have at most."""
+    # a sweep and torchrun set the variable: they have chosen the number
     return 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()
 
 
 def fit_threads(device: torch.device) -> None:
     """Give torch as many threads as there are free cores; call it at every step, it looks once a second.
 
-    Threads that share a core wait for each other, spinning. Tokens/s of nano at T = 64 on two cores, quiet
-    and beside one busy process: two threads 26k to 36k and 3k to 8k, one thread 20k and 18k. The last digits
-    of the weights depend on the number: after two updates they differ by 1e-7 to 2e-5 between one and two.
+    Threads that share a core wait for each other, spinning. On two cores nano trains 26k to 36k tokens/s with
+    two threads (T = 64), but 3k to 8k while another process is busy. With one thread it is 20k and 18k. The
+    last digits of the weights depend on the number: after two updates they differ by 1e-7 to 2e-5 between one
+    and two.
     """
     if device.type != "cpu" or _most_threads() == 1:
         return
@@ -146,7 +153,7 @@ def keep_freed_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out: torch has an exception for it on some devices, and words on others."""
+    """Tell whether memory ran out: on some devices torch has an exception for it, on others only words."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(error).lower()
@@ -168,7 +175,7 @@ class LiveTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # a view, or what is written in place, takes no memory of its own
+        # a view, or a tensor that is changed in place, takes no memory of its own
         input_storages = {id(storage) for storage in _storages((args, kwargs))}
         for storage in _storages(result):
             if storage not in self._counted and id(storage) not in input_storages:

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, cast
 
@@ -26,19 +27,29 @@ from posenc.training.optimizer import AdamW
 
 T = TypeVar("T")
 
-# Longer than the first process may tokenise or evaluate while the others wait. A process that dies ends them
-# at once (gloo), or when torchrun kills them, 30 s after it asked them to end (nccl).
+# The first process may tokenise or evaluate for hours while the others wait. If a process dies, the others
+# end at once with gloo. With nccl torchrun asks them to end, and kills them 30 s later.
 TIMEOUT = timedelta(hours=24)
-FIRST_ENDS = timedelta(seconds=30)  # to save and say why: torchrun kills it when another process goes
-ENDED = "ended"
+# How long the others wait at the end for the first process to save and to report. If one of them ended
+# before, torchrun would kill it.
+END_TIMEOUT = timedelta(seconds=30)
+ENDED = "ended"  # a key of the store
 FIRST_SIGNAL_CODE = 128  # exit codes from here on are signals
-_run_numbers = itertools.count()  # of the runs of this process: each needs keys of its own in the store
+_run_numbers = itertools.count()  # every run of this process has keys of its own in the store
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The result of an action of the first process, as it is sent to the others."""
+
+    result: Any = None
+    failed: bool = False
 
 
 class Stop(Protocol):
     """A request to stop, in this process or in another one of the run."""
 
-    elsewhere: bool  # another process was asked
+    elsewhere: bool  # whether another process was asked
 
     def requested(self) -> bool: ...
     def at_once(self) -> contextlib.AbstractContextManager[None]: ...
@@ -54,6 +65,7 @@ class ProcessGroup:
         if size == 1:
             return
         try:
+            # a generator, whose first item has the store that all processes share
             root, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
             self._store = dist.PrefixStore(f"posenc/{next(_run_numbers)}", root)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -66,8 +78,8 @@ class ProcessGroup:
         """Tell whether this process decides, writes and prints."""
         return self.rank == 0
 
-    def connect(self, device: torch.device, run: str, batch_windows: int | None) -> None:
-        """Check before anything is done that all processes do the same `run`, each on its own device.
+    def connect(self, device: torch.device, run_description: str, batch_windows: int | None) -> None:
+        """Check that all processes are about to do the same run, each on its own device.
 
         Raises UserError for a batch or a device that cannot be shared, RunError for another run.
         """
@@ -79,33 +91,41 @@ class ProcessGroup:
             raise UserError("train.batch_tokens", None, problem, hint=hint)
         if device.type != "cpu":
             _take_local_gpu(device)
-        run_of_first = self.first(lambda: run)
-        if run_of_first != run:
+        run_of_first = self.first(lambda: run_description)
+        if run_of_first != run_description:
             hint = "the same versions, settings, texts and train.precision are needed on every node"
-            raise RunError(f"this process would do {run}, the first one {run_of_first}", hint=hint)
+            problem = f"this process would do {run_description}, the first one {run_of_first}"
+            raise RunError(problem, hint=hint)
 
     # --- Parts of a batch
 
     def rows(self, count: int) -> slice:
-        """Return this process's windows of a batch of `count`."""
-        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+        """Return this process's windows of a batch of `count`: parts as even as possible."""
+        start = self.rank * count // self.size
+        stop = (self.rank + 1) * count // self.size
+        return slice(start, stop)
 
     def loss_weight(self, batch_windows: int) -> float:
-        """Return this process's share of a batch over the mean share, by which DDP's mean is right."""
+        """Return the factor on this process's loss with which DDP's mean is the mean over all windows.
+
+        DDP averages over processes, whose parts of a batch may differ by a window.
+        """
         rows = self.rows(batch_windows)
         return self.size * (rows.stop - rows.start) / batch_windows
 
     def data_parallel(self, loss_module: nn.Module) -> nn.Module:
-        """Wrap a loss so that all have the first one's weights, and their gradient is averaged."""
+        """Wrap a loss so that all processes get the weights of the first one and an averaged gradient."""
         if self.size == 1:
             return loss_module
         import torch._dynamo
         from torch.nn.parallel import DistributedDataParallel
 
-        # What is compiled is a block or less, so gradients are sent while others are computed as it is; the
-        # cuts that Dynamo would make for that do not go with FlexAttention.
+        # Dynamo would cut graphs so that gradients are sent while others are computed. No graph here is
+        # larger than a block, so they are sent in time anyway, and FlexAttention does not compile with such
+        # cuts.
         torch._dynamo.config.optimize_ddp = False
-        with warnings.catch_warnings():  # its new name is not in every version that we support
+        # the new name of `broadcast_buffers` is not in every version that we support
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
 
@@ -127,7 +147,7 @@ class ProcessGroup:
     # --- What all have to agree on
 
     def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float, bool]:
-        """Return the whole batch's loss, nats per token, its gradient's norm, and whether all shall stop."""
+        """Return loss (nats per token) and gradient norm of the whole batch, and whether all have to stop."""
         if self.size == 1:
             return loss.item(), norm.item(), stop.requested()
         wants_stop = torch.full_like(loss, float(stop.requested()))
@@ -139,55 +159,69 @@ class ProcessGroup:
         return loss_sum / self.size, norm_sum / self.size, stop_count > 0
 
     def summed(self, matrix: Tensor) -> list[list[float]]:
-        """Return the sum of a small matrix over all processes."""
+        """Return the sum of a small matrix over all processes, row by row; it replaces the matrix itself."""
         if self.size > 1:
             dist.all_reduce(matrix)
         return cast("list[list[float]]", matrix.tolist())
 
     def first(self, action: Callable[[], T]) -> T:
-        """Do something in the first process and return its result in all. If it fails, all fail."""
+        """Run an action in the first process and return its result in all. If it fails, all fail."""
         if self.size == 1:
             return action()
-        message: list[Any] = [None, True]  # the result, and whether it failed
+        if not self.is_first:
+            return self._receive_from_first()
+        outcome = _Outcome(failed=True)
         try:
-            if self.is_first:
-                message = [action(), False]
+            outcome = _Outcome(result=action())
         finally:
-            with contextlib.suppress(RuntimeError) if self.is_first else self.watched():
-                dist.broadcast_object_list(message, 0, device=torch.device("cpu"))
-        result, failed = message
-        if failed:
+            # sent also if the action fails, since the others wait for it; its own error is the one to report
+            with contextlib.suppress(RuntimeError):
+                dist.broadcast_object_list([outcome], 0, device=torch.device("cpu"))
+        return outcome.result
+
+    def _receive_from_first(self) -> Any:
+        """Wait for the outcome of an action of the first process, and return its result."""
+        message: list[_Outcome | None] = [None]
+        with self.watched():
+            dist.broadcast_object_list(message, 0, device=torch.device("cpu"))
+        (outcome,) = message
+        if outcome is None or outcome.failed:
             raise _another_failed()
-        return cast("T", result)
+        return outcome.result
 
     def in_turn(self, action: Callable[[], T]) -> T:
-        """Do something in the first process, then in the others, which find what it left in the caches."""
+        """Run an action in the first process, then in the others, which find the caches filled."""
         if not self.is_first:
             self.first(lambda: None)
             return action()
-        results: list[T] = []  # not sent to the others: it may be large
-        self.first(lambda: results.append(action()))
+        results: list[T] = []
+
+        def keep_result() -> None:  # returns nothing: the result may be large, and `first` would send it
+            results.append(action())
+
+        self.first(keep_result)
         return results[0]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Turn what PyTorch says when another process is gone into a RunError."""
+        """Turn the errors that PyTorch raises when another process is gone into a RunError."""
         try:
             yield
         except RuntimeError as error:
-            message = str(error).lower()
+            text = str(error).lower()
             signs = ("gloo", "nccl", "connection closed", "connection reset")
-            if self.size == 1 or not any(sign in message for sign in signs):
+            if self.size == 1 or not any(sign in text for sign in signs):
                 raise
             raise _another_failed() from error
 
     def end(self) -> None:
-        """Leave. The first process tells the others that it has written everything; they wait for that."""
+        """Leave the group. The first process tells the others, who wait, that it has written everything."""
+        assert self.size > 1
         with contextlib.suppress(dist.DistError):
             if self.is_first:
                 self._store.set(ENDED, "")
             else:
-                self._store.wait([ENDED], FIRST_ENDS)
+                self._store.wait([ENDED], END_TIMEOUT)
         dist.destroy_process_group()
 
 

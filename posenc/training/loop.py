@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,8 @@ from posenc.training.device import autocast, fit_threads, is_out_of_memory, keep
 from posenc.training.distributed import ProcessGroup, Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
+KINDS = (TEXT, KNOWN)  # of the targets of planted runs, whose losses are logged apart
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -42,7 +46,7 @@ class TrainingPlan:
     batch_windows: int  # in one update, of all processes together
     context_length: int  # T, in tokens
     seed: int
-    precision: str  # fp32 | bf16: of the model's products, and of Muon's
+    precision: str  # fp32 | bf16, of the matrix products in the model and in Muon
     device: torch.device
     log_every: int  # steps
     checkpoints: CheckpointPlan
@@ -63,8 +67,9 @@ class LoggedStep:
     lr: float
     grad_norm: float  # before clipping
     tokens_per_second: float
-    natural_loss: float | None = None  # of planted runs: the loss on text,
-    recall_loss: float | None = None  # and on values that can be known
+    # of planted runs
+    natural_loss: float | None = None  # on text
+    recall_loss: float | None = None  # on values that can be known
 
     def metrics(self) -> dict[str, float]:
         """Return the values for `metrics.jsonl` and the trackers, without those that this run lacks."""
@@ -74,9 +79,9 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the caller does while a training goes on."""
+    """Functions that the training calls."""
 
-    on_resume: Callable[[int], None]  # with the step that the training begins after
+    on_resume: Callable[[int], None]  # before the first step, with the number of steps already done
     on_log: Callable[[LoggedStep], None]
 
 
@@ -87,10 +92,10 @@ class Trained:
     status: str
     step: int
     tokens: int
-    final_loss: float | None  # nats per token, mean of the last tenth of the steps (since the last start)
+    final_loss: float | None  # nats per token: mean over the last tenth of the steps, as far as made here
     seconds: float  # spent on steps in this and earlier processes
     reason: str | None = None
-    advanced: bool = True  # this process made some of the steps
+    advanced: bool = True  # whether this process made any of the steps
 
 
 def train(
@@ -110,9 +115,9 @@ def train(
     # ----------------------------------------------------------------------------------------------------
     # Model and optimizer, as the last checkpoint left them
     group = current()
-    optimizer, so_far = _begin(model, optimization, plan)
+    optimizer, so_far = _begin(model, optimization, plan, group)
     model_loss = NextTokenLoss(model)
-    parallel_loss = group.data_parallel(model_loss)
+    parallel_loss = group.data_parallel(model_loss)  # a wrapper; weight and losses stay on `model_loss`
     callbacks.on_resume(so_far.step)
     step = so_far.step
     tally = Tally(plan, so_far)
@@ -124,13 +129,13 @@ def train(
             # Batch and positions: drawn by (seed, step), so nothing of earlier steps has to be restored
             fit_threads(plan.device)
             batch = sampler.batch(step, plan.batch_windows)
-            part = _on_device(batch, group.rows(batch.windows), plan.device)
+            part = _on_device(batch, group.rows(batch.n_windows), plan.device)
             pos = model.positions(part.inputs.shape[1], generator_for(plan.seed, "positions", step))  # (T,)
 
             # --------------------------------------------------------------------------------------------
             # Loss and gradient
-            model_loss.weight = group.loss_weight(batch.windows)
-            with _interruptible_if_first(step == so_far.step, group, stop):
+            model_loss.weight = group.loss_weight(batch.n_windows)
+            with _stop_at_once(group, stop, is_first_step=step == so_far.step):
                 part_loss, part_norm = gradients(
                     parallel_loss,
                     part.inputs,
@@ -141,7 +146,7 @@ def train(
                     grad_clip=optimization.grad_clip,
                 )
             loss, grad_norm, stopping = group.agree(part_loss, part_norm, stop)
-            # before the update: weights that are not finite cannot be repaired, those of now are still good
+            # before the update: these weights are still finite, those after it would not be
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
                 kind = "gradient" if math.isfinite(loss) else "loss"
                 return tally.ended("diverged", step, f"non-finite {kind} at step {step + 1}")
@@ -154,20 +159,20 @@ def train(
 
             # --------------------------------------------------------------------------------------------
             # Log
-            tally.add(loss, model_loss.losses, part.kinds)
-            now = time.monotonic()
+            tally.add(loss, model_loss.last_losses, part.kinds)
             if step % plan.log_every == 0 or step == plan.steps:
-                callbacks.on_log(tally.logged_step(step, lr, grad_norm, group, now))
+                callbacks.on_log(tally.logged_step(step, lr, grad_norm, group))
 
             # --------------------------------------------------------------------------------------------
-            # Checkpoint. After the last step it is written below, once
+            # Checkpoint. That of the last step is written below, also where this loop makes no step
             if stopping and step < plan.steps:
-                _save(plan, model, optimizer, tally, step)
+                _save(plan, model, optimizer, tally, step, group)
                 return tally.ended("interrupted", step, "asked to stop")
-            if now - saved_at >= plan.checkpoints.seconds and step < plan.steps:
-                saved_at = _save(plan, model, optimizer, tally, step)
+            if time.monotonic() - saved_at >= plan.checkpoints.seconds and step < plan.steps:
+                _save(plan, model, optimizer, tally, step, group)
+                saved_at = time.monotonic()
         if step > so_far.step:
-            _save(plan, model, optimizer, tally, step)
+            _save(plan, model, optimizer, tally, step, group)
         return tally.ended("finished", step)
     except NonFiniteWeightsError as error:
         return tally.ended("diverged", step, str(error))
@@ -177,13 +182,14 @@ def train(
         raise _out_of_memory(error, step + 1) from error
 
 
-def _begin(model: Decoder, optimization: Optimization, plan: TrainingPlan) -> tuple[AdamW, TrainedSoFar]:
-    """Return the optimizer, and how far the run has come; load the last checkpoint in every process."""
-    group = current()
+def _begin(
+    model: Decoder, optimization: Optimization, plan: TrainingPlan, group: ProcessGroup
+) -> tuple[AdamW, TrainedSoFar]:
+    """Load the last checkpoint in every process; return the optimizer, and how far the run has come."""
     keep_freed_memory()
     model.to(plan.device).train()
     optimizer = build_optimizer(model, optimization, plan.precision)
-    # the first process reads; the others get weights from DDP, moments and step from here
+    # only the first process reads it; the others get the weights from DDP, moments and step from here
     so_far = group.first(lambda: resume(plan.checkpoints, model, optimizer, plan.steps))
     group.share_moments(model, optimizer)
     return optimizer, so_far
@@ -192,17 +198,17 @@ def _begin(model: Decoder, optimization: Optimization, plan: TrainingPlan) -> tu
 class NextTokenLoss(nn.Module):
     """Compute the mean loss in nats per token, times `weight`; DDP wraps this module.
 
-    `losses` holds the loss of each target of the last batch, where its targets have weights. DDP wants one
-    output, so they are kept here and not returned.
+    If the targets have weights, `last_losses` holds the loss of each target of the last batch. DDP takes only
+    one output, so they are kept here and not returned.
     """
 
-    losses: Tensor | None  # (B * T,)
+    last_losses: Tensor | None  # (B * T,)
 
     def __init__(self, model: Decoder, weight: float = 1.0) -> None:
         super().__init__()
         self.model = model
         self.weight = weight
-        self.losses = None
+        self.last_losses = None
 
     def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return a scalar float32. Products have the precision of the autocast around, softmax float32."""
@@ -213,7 +219,7 @@ class NextTokenLoss(nn.Module):
         if weights is None:
             loss = next_token_loss(flat_hidden, embedding, flat_targets)
         else:
-            loss, self.losses = weighted_loss(flat_hidden, embedding, flat_targets, weights.flatten())
+            loss, self.last_losses = weighted_loss(flat_hidden, embedding, flat_targets, weights.flatten())
         return loss if self.weight == 1 else loss * self.weight
 
 
@@ -233,10 +239,7 @@ def gradients(
     positions (T,). The norm is the one before clipping.
     """
     with autocast(precision, inputs.device):
-        if weights is None:
-            loss: Tensor = loss_module(inputs, targets, pos)
-        else:
-            loss = loss_module(inputs, targets, pos, weights)
+        loss: Tensor = loss_module(inputs, targets, pos, weights)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(loss_module.parameters(), grad_clip)
     return loss.detach(), norm
@@ -251,17 +254,20 @@ def update(optimizer: AdamW, lr: float) -> None:
 
 
 class Tally:
-    """Losses and seconds of this process: what a logged step says, and how the training ended."""
+    """Count losses and seconds of this process, for logged steps, checkpoints and the end of the training.
+
+    The number of the step is the loop's: it is an argument of every method that needs it.
+    """
 
     def __init__(self, plan: TrainingPlan, so_far: TrainedSoFar) -> None:
         self._plan = plan
-        self._so_far = so_far
+        self._at_start = so_far
         self._started = time.monotonic()
         self._losses: list[float] = []  # of each step of this process
         self._logged_step = so_far.step
         self._logged_at = self._started
-        # rows: text, known values; columns: summed loss, number of targets
-        self._sums_by_kind = torch.zeros(2, 2, device=plan.device)
+        # since the last log, a row for each of KINDS: summed loss, number of targets
+        self._sums_by_kind = torch.zeros(len(KINDS), 2, device=plan.device)
         self._has_kinds = False
 
     def add(self, loss: float, target_losses: Tensor | None, kinds: Tensor | None) -> None:
@@ -270,17 +276,17 @@ class Tally:
         if target_losses is None or kinds is None:
             return
         self._has_kinds = True
-        for sums, kind in zip(self._sums_by_kind, (TEXT, KNOWN), strict=True):
-            is_kind = kinds.flatten() == kind
-            sums += torch.stack([(target_losses * is_kind).sum(), is_kind.sum()])
+        for row, kind in enumerate(KINDS):
+            is_kind = kinds.flatten() == kind  # (B * T,)
+            self._sums_by_kind[row] += torch.stack([(target_losses * is_kind).sum(), is_kind.sum()])
 
-    def logged_step(
-        self, step: int, lr: float, grad_norm: float, group: ProcessGroup, now: float
-    ) -> LoggedStep:
-        """Return what is logged after `step`, and begin to count for the next one."""
+    def logged_step(self, step: int, lr: float, grad_norm: float, group: ProcessGroup) -> LoggedStep:
+        """Return the log entry after `step`, and begin to count for the next one."""
+        now = time.monotonic()
         new_steps = step - self._logged_step
         losses = self._losses[-new_steps:]
         seconds = max(now - self._logged_at, 1e-9)
+        natural_loss, recall_loss = self._losses_by_kind(group)
         logged = LoggedStep(
             step=step,
             tokens=step * self._plan.batch_tokens,
@@ -288,27 +294,33 @@ class Tally:
             lr=lr,
             grad_norm=grad_norm,
             tokens_per_second=new_steps * self._plan.batch_tokens / seconds,
-            **self._losses_by_kind(group),
+            natural_loss=natural_loss,
+            recall_loss=recall_loss,
         )
         self._logged_step = step
         self._logged_at = now
         self._sums_by_kind.zero_()
         return logged
 
-    def _losses_by_kind(self, group: ProcessGroup) -> dict[str, float | None]:
+    def _losses_by_kind(self, group: ProcessGroup) -> tuple[float | None, float | None]:
+        """Return the mean loss on text and on known values; None where there was no such target."""
         if not self._has_kinds:
-            return {}
-        means = [loss / count if count else None for loss, count in group.summed(self._sums_by_kind)]
-        return dict(zip(("natural_loss", "recall_loss"), means, strict=True))
+            return None, None
+        text, known = group.summed(self._sums_by_kind)
+        return _mean(*text), _mean(*known)
 
     def so_far(self, step: int) -> TrainedSoFar:
         """Return how far the training has come, for a checkpoint."""
-        tail = self._losses[-max(1, self._plan.steps // 10) :]
-        final_loss = sum(tail) / len(tail) if tail else self._so_far.final_loss
-        seconds = self._so_far.seconds
-        if step > self._so_far.step:
+        final_steps = max(1, self._plan.steps // 10)
+        final_losses = self._losses[-final_steps:]
+        final_loss = self._at_start.final_loss
+        if final_losses:
+            final_loss = sum(final_losses) / len(final_losses)
+        seconds = self._at_start.seconds
+        if step > self._at_start.step:
             seconds += time.monotonic() - self._started
-        return TrainedSoFar(step, step * self._plan.batch_tokens, seconds, final_loss)
+        tokens = step * self._plan.batch_tokens
+        return TrainedSoFar(step=step, tokens=tokens, seconds=seconds, final_loss=final_loss)
 
     def ended(self, status: str, step: int, reason: str | None = None) -> Trained:
         """Return how the training ended."""
@@ -320,8 +332,12 @@ class Tally:
             final_loss=end.final_loss,
             seconds=end.seconds,
             reason=reason,
-            advanced=step > self._so_far.step,
+            advanced=step > self._at_start.step,
         )
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
 
 
 @dataclass(frozen=True)
@@ -335,7 +351,9 @@ class _BatchPart:
 
 
 def _on_device(batch: Batch, rows: slice, device: torch.device) -> _BatchPart:
-    def tensor(array: object) -> Tensor:
+    """Return the rows of a batch that this process computes, on its device."""
+
+    def tensor(array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     return _BatchPart(
@@ -346,23 +364,22 @@ def _on_device(batch: Batch, rows: slice, device: torch.device) -> _BatchPart:
     )
 
 
-def _interruptible_if_first(
-    is_first_step: bool, group: ProcessGroup, stop: Stop
-) -> AbstractContextManager[None]:
+def _stop_at_once(group: ProcessGroup, stop: Stop, *, is_first_step: bool) -> AbstractContextManager[None]:
     """Let a signal end the first step at once: it may compile for a minute, and nothing is lost yet.
 
-    Not with several processes: the others would wait for this one's part of the gradient.
+    This is not done with several processes: the others would wait for this one's part of the gradient.
     """
     if is_first_step and group.size == 1:
         return stop.at_once()
     return nullcontext()
 
 
-def _save(plan: TrainingPlan, model: Decoder, optimizer: AdamW, tally: Tally, step: int) -> float:
-    """Write a checkpoint in the first process; return when that was done."""
-    if current().is_first:
+def _save(
+    plan: TrainingPlan, model: Decoder, optimizer: AdamW, tally: Tally, step: int, group: ProcessGroup
+) -> None:
+    """Write a checkpoint, in the first process alone."""
+    if group.is_first:
         save_checkpoint(plan.checkpoints, model, optimizer, tally.so_far(step))
-    return time.monotonic()
 
 
 def _out_of_memory(error: BaseException, step: int) -> RunError:

@@ -19,7 +19,7 @@ OPTIMIZERS = ("adamw", "muon")
 
 @dataclass(frozen=True)
 class Optimization:
-    """How the weights are moved. Its precision is not here: the training plan has it, for the model too."""
+    """Settings of the optimizer. Its precision is in the training plan, which has it for the model, too."""
 
     name: str  # of OPTIMIZERS
     lr: float  # the peak learning rate
@@ -27,12 +27,15 @@ class Optimization:
     eps: float
     weight_decay: float
     grad_clip: float  # largest norm of the gradient
-    warmup_fraction: float  # of the updates
-    final_lr_fraction: float  # of the peak, where the decay ends
+    warmup_fraction: float  # share of the updates
+    final_lr_fraction: float  # share of the peak at which the decay ends
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
-    """Return the rate of update `step` (from 0): linear warm-up, then decay that ends one past the last."""
+    """Return the learning rate of update `step`, which counts from 0.
+
+    It warms up linearly, then decays linearly; the decay would reach its end one update after the last.
+    """
     warmup = max(1, round(optimization.warmup_fraction * steps))
     if step < warmup:
         return optimization.lr * (step + 1) / warmup
@@ -47,7 +50,7 @@ def build_optimizer(model: Decoder, optimization: Optimization, precision: str) 
     would pull slopes and tables towards another encoding.
     """
     encodings_decay: dict[torch.nn.Parameter, bool] = {}
-    for module in model.modules():  # outer modules first: a part of a sum has the last word on its parameters
+    for module in model.modules():  # outer modules come first, so that a part of a sum decides for itself
         if isinstance(module, Encoding):
             encodings_decay.update(dict.fromkeys(module.parameters(), module.decayed))
 
@@ -97,6 +100,7 @@ class AdamW:
                 parameter.grad = None
 
     def _update(self, group: dict[str, Any]) -> None:
+        """Update the parameters of one group."""
         moved = [parameter for parameter in group["params"] if parameter.grad is not None]
         states = [self.state[parameter] for parameter in moved]
         for parameter, state in zip(moved, states, strict=True):
@@ -145,7 +149,7 @@ class MuonAdamW(AdamW):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one update with both."""
+        """Make one update: hidden matrices by Muon, all other parameters by AdamW."""
         hidden, *rest = self.param_groups
         for parameter in hidden["params"]:
             self._update_hidden(parameter, hidden["lr"], hidden["weight_decay"])
@@ -168,7 +172,7 @@ class MuonAdamW(AdamW):
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Bring all singular values of a matrix near 1, by five steps of Newton-Schulz (Jordan et al. 2024)."""
-    a, b, c = 3.4445, -4.775, 2.0315  # theirs: fast near 0, and only about right near 1
+    a, b, c = 3.4445, -4.775, 2.0315  # as published: fast near 0, and only about right near 1
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.to(dtype, copy=True)
     wide = x.T if is_tall else x  # the smaller of the two Gram matrices

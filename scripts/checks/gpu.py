@@ -131,7 +131,7 @@ def tokens_of(batch: int, length: int, device: torch.device) -> Tensor:
 
 def check_numbers(decoder: Decoder, tokens: Tensor, case: dict[str, object]) -> None:
     """Compare the chosen kernels and the blocks, in each precision, with the blocks in float32."""
-    blocks_alone = patch.object(kernels, "choose", lambda *given: "blocks")
+    blocks_alone = patch.object(kernels, "choose_kernel", lambda *given: "blocks")
     with blocks_alone:
         exact = outcome(decoder, tokens, "fp32")
     for precision, rounding in ROUNDING.items():

@@ -78,7 +78,7 @@ def test_no_parameter_of_an_encoding_has_weight_decay(encoding):
 def kerple_values(name, key):
     """Return the sorted numbers a or b of 4000 heads."""
     raw = built(f"kerple_{name}", heads=4000, width=1).get_parameter(key).detach()
-    numbers = bounded.above(raw, 0.01) if key == "a" else bounded.between(raw, 0.01, 2.0)
+    numbers = bounded.soft_floor(raw, 0.01) if key == "a" else bounded.soft_range(raw, 0.01, 2.0)
     return numbers.sort().values
 
 
@@ -105,8 +105,8 @@ def test_trainable_sinusoids_start_as_sinusoids(per_layer):
 
 def test_fire_starts_with_the_numbers_of_its_paper():
     fire = built("fire")
-    assert bounded.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
-    assert bounded.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2)
+    assert bounded.soft_floor(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
+    assert bounded.soft_floor(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2)
     assert fire.start == 16
 
 

@@ -165,7 +165,7 @@ def test_drawn_positions_rise_and_differ_from_draw_to_draw():
     encoding = encoding_of("rnope_swa", base=10000.0, layout="half", every=2, window=4)
     option = Randomized(encoding.shape, max=None, dense=False)
     panel = panels_of(Composed(encoding.shape, (encoding, option)))["Positions drawn in training"]
-    draws = [line for line in panel.lines if not line.reference]
+    draws = [line for line in panel.lines if not line.is_reference]
     assert len(draws) == 5
     assert all((np.diff(line.y) > 0).all() for line in draws)
     assert len({line.y[-1] for line in draws}) > 1

@@ -87,7 +87,7 @@ def fail_in_the_last_process():
 def report_of_a_failure():
     """The exit code or the error of this process when another one fails, and its stderr."""
     err = io.StringIO()
-    distributed.FIRST_ENDS = timedelta(seconds=1)
+    distributed.END_TIMEOUT = timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
         try:
             result = run_distributed(fail_in_the_last_process)

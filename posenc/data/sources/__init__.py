@@ -16,7 +16,7 @@ from posenc.data.sources.installed_code import PackageSource, PythonPackagesSour
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import DataSettings
 
-# by `source` in the YAML
+# value of `source` in the YAML -> class
 SOURCES: dict[str, type[Source]] = {
     "files": FilesSource,
     "hub": HubSource,
@@ -25,7 +25,7 @@ SOURCES: dict[str, type[Source]] = {
     "stdlib": StandardLibrarySource,
     "stream": StreamSource,
 }
-NOT_OF_A_SOURCE = ("source", "split")  # keys that every corpus has
+KEYS_OF_EVERY_CORPUS = ("source", "split")  # all others are parameters of the source
 
 
 def source_of(data: DataSettings) -> Source:
@@ -35,7 +35,7 @@ def source_of(data: DataSettings) -> Source:
     if name not in SOURCES:
         raise UserError("data.source", name, "there is no such source", allowed=list(SOURCES))
     kind = SOURCES[name]
-    values = {key: value for key, value in parameters.items() if key not in NOT_OF_A_SOURCE}
+    values = {key: value for key, value in parameters.items() if key not in KEYS_OF_EVERY_CORPUS}
     for key, value in values.items():
         if value == "???":  # a YAML's mark for what the user has to give
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")

@@ -1,4 +1,4 @@
-"""What a source of text is. To add one, write a class in a file of its own and name it in SOURCES."""
+"""The base of all sources of text. To add one, write a class in a file of its own and name it in SOURCES."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenc.data.documents import Document, Notes
 class Source:
     """Where the text of a corpus comes from. The fields of a source are its keys in the group `data`."""
 
-    # over the network where it is not cached, and with splits of its own
+    # whether the text comes over the network where it is not cached, and with splits of its own
     is_streamed: ClassVar[bool] = False
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What every option of the attention declares: its key, the value that chooses it, how it is built."""
+"""The base of all options of the attention: its key, the value that chooses it, how it is built."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self

@@ -43,7 +43,8 @@ class LogN(AttentionOption):
 
     def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return log(n_i) of the last T of S tokens: (H or 1, T) float32."""
-        queries, keys = len(q_pos), len(k_pos)
+        queries = len(q_pos)
+        keys = len(k_pos)
         index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
         index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
         is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)

@@ -32,7 +32,10 @@ def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
-    """Return the limits of training positions and, where they have gaps, of distances; None: below T."""
+    """Return the limits below which positions and distances of training are drawn.
+
+    They are None where positions and distances are below T.
+    """
     cls = drawn_positions().get(settings["name"])
     if cls is None:
         return None, None

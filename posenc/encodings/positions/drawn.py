@@ -1,4 +1,4 @@
-"""What all drawn positions share: the limit that they are drawn below."""
+"""The base of all drawn positions, with the limit below which they are drawn."""
 
 from posenc.encodings.base import Encoding, Shape
 

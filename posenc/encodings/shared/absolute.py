@@ -14,17 +14,18 @@ from posenc.encodings.base import Encoding, Shape
 Combine = Literal["add", "concat"]
 Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
 
-# Terms of `Encoding.learned`: what `concat` learns in a place, and how many places there are.
+# Terms of `Encoding.learned`: the numbers that `concat` learns in a place, and the number of places.
 JOINED = "(2*d*d if combine == 'concat' else 0)"
 PLACES = "(L if per_layer else 1)"
 
 
 class Absolute(Encoding):
-    """Add or concatenate `rows(pos, place)`; parameters for each place have `places` as their first size.
+    """Add or concatenate vectors of positions, which `rows` returns, in one or several places of the model.
 
-    per_layer  false: once, at the input. true: before every block, each with parameters of its own
+    per_layer  if false, in one place, the input; if true, before every block, with parameters of its own
     combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place,
                initialised as a linear map: normal, fan_in^-1/2, no bias
+    The first dimension of every parameter is the place.
     Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.03819, which also adds a
     sinusoid of the layer's index; that one is left out.
     """
@@ -42,7 +43,7 @@ class Absolute(Encoding):
             self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
-        """Return the vectors of positions, (T,) int64 -> (T, d_model) float32; `place`: 0 or the layer."""
+        """Return vectors of positions, (T,) int64 -> (T, d_model) float32. The place is 0 or the layer."""
         raise NotImplementedError
 
     def learned_in_a_place(self) -> int:
@@ -67,11 +68,11 @@ class Absolute(Encoding):
         rows = self.rows(pos, layer) if self.has_rows else self._no_rows(pos)  # (T, d_model)
         if self.combine == "add":
             return x + rows.to(x.dtype)  # (B, T, d_model)
-        on_x, on_rows = self.joined[layer].chunk(2, dim=-1)  # (d, d) each
+        map_of_x, map_of_rows = self.joined[layer].chunk(2, dim=-1)  # (d, d) each
         # Autocast would round the rows to bf16 before the product, where t = 256 and 257 are equal.
         with torch.autocast(x.device.type, enabled=False):
-            mapped = F.linear(rows, on_rows.to(rows.dtype))  # (T, d_model)
-        return F.linear(x, on_x) + mapped.to(x.dtype)
+            mapped = F.linear(rows, map_of_rows.to(rows.dtype))  # (T, d_model)
+        return F.linear(x, map_of_x) + mapped.to(x.dtype)
 
     def without_rows(self) -> Self:
         """Return a copy that shares the parameters and has a zero vector for every position."""
@@ -86,7 +87,7 @@ class Absolute(Encoding):
 
 
 class Tabled(Absolute):
-    """A table of trained rows of `width` numbers for each place; `beyond` is explained in `learned`."""
+    """Look rows of `width` numbers up in a trained table for each place; learned.py explains `beyond`."""
 
     def __init__(
         self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
@@ -99,7 +100,8 @@ class Tabled(Absolute):
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
         table = self.table[place]  # (positions, width)
         end = len(table)
-        # Compared on the host, before any table is indexed: an index past the end poisons a GPU's process.
+        # Compared on the CPU, before any table is indexed: after an index past the end a GPU's process is
+        # lost.
         last = int(pos[-1])
         if last < end:
             return table[pos]

@@ -1,4 +1,4 @@
-"""Blocks of queries: the part of a prepared tensor that belongs to one, and sums along its keys."""
+"""Helpers of encodings that change scores block by block of queries: rows of a block, sums along its keys."""
 
 from torch import Tensor
 
@@ -16,6 +16,6 @@ def rows_of_block(prepared: Tensor, window: int, s: Tensor) -> Tensor:
 def reversed_cumsum(x: Tensor) -> Tensor:
     """Sum each entry and all later ones of the last dimension.
 
-    Added from the end, so that a sum near the end is as exact as its few terms. Total minus cumsum is not.
+    It adds from the end, so that a sum near the end is as exact as its few terms. Total minus cumsum is not.
     """
     return x.flip(-1).cumsum(-1).flip(-1)

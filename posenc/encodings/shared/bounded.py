@@ -9,23 +9,23 @@ from torch import Tensor
 NEAREST = 1e-3  # how close to the end of its range a parameter may start
 
 
-def above(raw: Tensor, floor: float) -> Tensor:
+def soft_floor(raw: Tensor, floor: float) -> Tensor:
     """Return floor + softplus(raw), float32."""
     return floor + F.softplus(raw.float())
 
 
-def raw_above(value: Tensor, floor: float) -> Tensor:
-    """Invert `above`; values at or below the floor start just above it."""
+def inverse_soft_floor(value: Tensor, floor: float) -> Tensor:
+    """Invert `soft_floor`; values at or below the floor become NEAREST above it."""
     excess = (value.double() - floor).clamp_min(NEAREST)
     return (excess + (-(-excess).expm1()).log()).to(value.dtype)  # log(e^excess - 1), never inf
 
 
-def between(raw: Tensor, low: float, high: float) -> Tensor:
+def soft_range(raw: Tensor, low: float, high: float) -> Tensor:
     """Return low + (high - low) sigmoid(raw), float32."""
     return low + (high - low) * raw.float().sigmoid()
 
 
-def raw_between(value: Tensor, low: float, high: float) -> Tensor:
-    """Invert `between`; values outside start just inside."""
+def inverse_soft_range(value: Tensor, low: float, high: float) -> Tensor:
+    """Invert `soft_range`; values outside of the range become just inside."""
     share = ((value.double() - low) / (high - low)).clamp(NEAREST, 1 - NEAREST)
     return share.logit().to(value.dtype)

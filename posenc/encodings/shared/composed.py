@@ -8,14 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 
-# Hooks that only one part may have.
-ALONE = ("positions", "rotate", "weights", "values")
+EXCLUSIVE_HOOKS = (  # hooks that only one part may have
+    "positions",
+    "rotate",
+    "weights",
+    "values",
+)
 
 
 def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
-    """Declare of an encoding what holds of all its parts. ValueError where they differ past T."""
+    """Set those declarations of an encoding that hold of all its parts.
+
+    Raises ValueError if the parts have different policies past T.
+    """
     policies = {part.beyond for part in parts} - {None}
     if len(policies) > 1:
         raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
@@ -38,22 +45,25 @@ def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
 
 
 class Composed(Encoding):
-    """Encodings acting as one. ValueError where two conflict."""
+    """Encodings that act as one. Raises ValueError if two of them conflict."""
 
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        self.parts = tuple(parts)  # a tuple: modules in it are not registered twice
-        for hook in ALONE:
-            deciding = self._parts_with(hook)
-            if len(deciding) > 1:
-                names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in deciding)
-                raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
-            if deciding and getattr(type(self), hook) is getattr(Encoding, hook):
-                setattr(self, hook, getattr(deciding[0], hook))  # answered by that part
+        self.parts = tuple(parts)  # in a tuple modules are not registered a second time
+        for hook in EXCLUSIVE_HOOKS:
+            parts_with_hook = self._parts_with(hook)
+            if len(parts_with_hook) > 1:
+                names = [getattr(part, "name", type(part).__name__.lower()) for part in parts_with_hook]
+                raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
+            is_overridden = getattr(type(self), hook) is not getattr(Encoding, hook)
+            if parts_with_hook and not is_overridden:
+                setattr(self, hook, getattr(parts_with_hook[0], hook))  # that part answers it
         declare_as(self, parts)
         biased = self._parts_with("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
-        self.cost = math.prod(part.cost[0] for part in parts), math.prod(part.cost[1] for part in parts)
+        cost_at_64 = math.prod(part.cost[0] for part in parts)
+        cost_at_512 = math.prod(part.cost[1] for part in parts)
+        self.cost = StepCost(cost_at_64, cost_at_512)
         self.decouples = all(part.decouples for part in parts)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Biases that gates sum up along the text: forget gates, learned slopes."""
+"""Biases that are sums of gates along the text: forget gates, learned slopes."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.shared.bounded import raw_above
+from posenc.encodings.shared.bounded import inverse_soft_floor
 
 KERPLE_FLOOR = 0.01  # lower bound of a and b, as in the released code
 
@@ -31,7 +31,7 @@ class Kerple(Encoding):
 
     def raw(self, name: str, value: Tensor) -> Tensor:
         """Return the parameter `name` before its reparametrisation to this value."""
-        return raw_above(value, KERPLE_FLOOR)
+        return inverse_soft_floor(value, KERPLE_FLOOR)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         value = torch.rand(parameter.shape, generator=generator) * self.starts_below[name]

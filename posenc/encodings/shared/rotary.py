@@ -11,7 +11,8 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 Layout = Literal["interleaved", "half"]
-Frequencies = Callable[[Tensor], Tensor]  # trained frequencies -> those that act, (n,) float64 each
+# Map the trained frequencies to those that act, (n,) float64 each.
+FrequencyChange = Callable[[Tensor], Tensor]
 
 
 def check_pairs(head_dim: int) -> None:
@@ -21,7 +22,7 @@ def check_pairs(head_dim: int) -> None:
 
 
 def even_share(head_dim: int, fraction: float) -> int:
-    """Return the even width nearest to a share of a head's. Raises ValueError where it is 0."""
+    """Return the even width that is nearest to a share of the head width. Raises ValueError if it is 0."""
     width = 2 * round(head_dim * fraction / 2)
     if width == 0:
         raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={head_dim}")
@@ -65,7 +66,7 @@ class Rotary(Encoding):
 
     acts_on = "rotate"
     relative = True
-    turns_only: ClassVar[bool] = True  # False: it changes pairs by position in another way too
+    turns_only: ClassVar[bool] = True  # False if it changes pairs by position in another way, too
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)
@@ -75,14 +76,14 @@ class Rotary(Encoding):
         self.base = base
         self.layout = layout
         self.width = width
-        self.change: Frequencies | None = None
+        self.change: FrequencyChange | None = None
         self.gain = 1.0  # factor on cos and sin
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return theta_k = base^(-2k/width) in radians a token, highest first: (width/2,) float64."""
         return sinusoid_frequencies(self.width, self.base, device)
 
-    def with_frequencies(self, change: Frequencies, *, gain: float = 1.0) -> Self:
+    def with_frequencies(self, change: FrequencyChange, *, gain: float = 1.0) -> Self:
         """Return a copy that shares the parameters and rotates by change(theta), cos and sin times `gain`."""
         changed = copy.copy(self)
         changed.change = change

@@ -53,9 +53,10 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
-    """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError.
+    """Build the extension for this model; None for `none`. Missing knobs come from its YAML.
 
-    With `tune` what it lacks is found on validation documents before it acts.
+    Raises UserError. With `tune` an extension may lack knobs, since they are chosen on validation documents
+    before it acts.
     """
     defaults = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**defaults, **settings})

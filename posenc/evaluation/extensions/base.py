@@ -1,4 +1,4 @@
-"""What every test-time extension is: a class that gives the encoding that acts at a window.
+"""The base of all test-time extensions: classes that return the encoding that acts at a window.
 
 T is the training length, W the window: how many tokens the model is given at once.
 """
@@ -34,9 +34,10 @@ class NotForThisEncodingError(UserError):
 
 @dataclass(eq=False)
 class Extension:
-    """One extension, built for one trained model, which may be on the meta device; its knobs are fields.
+    """One extension, built for one trained model, which may be on the meta device. Its knobs are fields.
 
-    `__post_init__` raises `refusal(reason)` where it does not apply, UserError for a knob out of range.
+    `__post_init__` raises `refusal(reason)` if the extension does not apply to the model, and UserError for a
+    knob out of range.
     """
 
     model: Subject
@@ -61,7 +62,7 @@ class Extension:
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
     def effective_encoding(self, window: int) -> Encoding:
-        """Return what the attention sees at a window of W tokens: `self.trained` if nothing changes."""
+        """Return the encoding that acts at a window of W tokens: `self.trained` if nothing changes."""
         raise NotImplementedError
 
     def resolved(self, window: int) -> dict[str, Any]:
@@ -69,9 +70,9 @@ class Extension:
         return dict(self.lengths)
 
     def search(self, window: int) -> Generator[dict[str, Any], float, None]:
-        """Yield knobs to try, each answered with its loss beyond T; W is the longest window.
+        """Yield knobs to try, and receive the loss beyond T of each; W is the longest window.
 
-        By default the product of the grid. Knobs that the user gave stay as they are.
+        By default these are the product of the grid. Knobs that the user gave stay as they are.
         """
         free = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free:
@@ -93,7 +94,7 @@ class Extension:
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:
-        """Resolve a length that the user gave to tokens; null is the default. UserError above `largest`."""
+        """Resolve a length that the user gave to tokens; None is the default. UserError above `largest`."""
         if value is None:
             tokens = default
         else:
@@ -104,8 +105,8 @@ class Extension:
         self.lengths[knob] = tokens
         return tokens
 
-    def together(self, parts: Sequence[Encoding]) -> Encoding:
-        """Compose the parts. A scale that counts visible keys counts those that these parts show."""
+    def compose(self, parts: Sequence[Encoding]) -> Encoding:
+        """Compose the parts. A scale by the number of visible keys counts those that these parts show."""
         acting: list[Encoding] = []
         for part in parts:
             if isinstance(part, LogN):
@@ -115,7 +116,7 @@ class Extension:
         return Composed(self.shape, acting)
 
     def check_softmax(self) -> None:
-        """Raise the refusal of a part that replaces the softmax."""
+        """Refuse an encoding that replaces the softmax."""
         for part in self.parts:
             if "weights" in part.hooks:
                 raise self.refusal(f"{part.name} has no softmax")
@@ -126,7 +127,7 @@ class Extension:
 
 
 class Times(Encoding):
-    """All logits, biases included, times one number. It goes last, behind everything else on the scores."""
+    """Multiply all scores, biases included, by one number. It acts after all other changes of scores."""
 
     name = "times"
     acts_on = "scores"
@@ -144,7 +145,7 @@ class Times(Encoding):
 
 
 def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
-    """Return the encodings and options that a composite is made of, in order; of a plain encoding itself."""
+    """Return the encodings and options that a composite is made of, in order; else the encoding itself."""
     if not isinstance(encoding, Composed):
         return (encoding,)
     return tuple(leaf for part in encoding.parts for leaf in leaves(part))

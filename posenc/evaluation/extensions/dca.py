@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posenc.evaluation.extensions.base import Length
-from posenc.evaluation.extensions.redistanced import Far, Redistancing
+from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,15 +31,24 @@ class DualChunk(Redistancing):
         super().__post_init__()
         self.s = self.tokens("chunk", self.chunk, max(1, self.reach * 3 // 4), self.reach)
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         s = self.s
         last = self.reach - 1
         if self.span(window) <= min(last + 1, 2 * s):
             return []
         return [
-            Far(self._apart(1), lambda pos: (pos % s + s).clamp_max(last), lambda pos: pos % s),
-            Far(self._apart(2), lambda pos: torch.full_like(pos, last), lambda pos: pos % s),
+            FarPairs(
+                self._chunks_apart(1),
+                query=lambda pos: (pos % s + s).clamp_max(last),
+                key=lambda pos: pos % s,
+            ),
+            FarPairs(
+                self._chunks_apart(2),
+                query=lambda pos: torch.full_like(pos, last),
+                key=lambda pos: pos % s,
+            ),
         ]
 
-    def _apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def _chunks_apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return a function that tells which pairs are at least so many chunks apart."""
         return lambda q_pos, k_pos: (q_pos // self.s)[:, None] - k_pos // self.s >= chunks

@@ -27,14 +27,14 @@ class Drop(Extension):
             raise self.refusal("there is nothing to remove")
         self.remaining: list[Encoding] = []
         for part in encodings:
-            self.remaining += self._left_of(part)
+            self.remaining += self._remains_of(part)
         self.remaining += self.parts[len(encodings) :]  # the options
 
     def effective_encoding(self, window: int) -> Encoding:
-        return self.together(self.remaining)
+        return self.compose(self.remaining)
 
-    def _left_of(self, part: Encoding) -> list[Encoding]:
-        """Return what stays of a removed encoding. Raises a refusal where more than positions would go."""
+    def _remains_of(self, part: Encoding) -> list[Encoding]:
+        """Return what stays of a removed encoding. Raises a refusal if more than positions would go."""
         name = part.name
         if "weights" in part.hooks:
             raise self.refusal(f"{name} stands in the place of the softmax, which would come back")

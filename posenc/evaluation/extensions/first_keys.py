@@ -1,4 +1,4 @@
-"""What sinks and LM-Infinite share: the first keys of the text stay visible."""
+"""The base of sinks and LM-Infinite: the first keys of the text stay visible."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class FirstKeys(Redistancing):
         self.check_range("sinks", self.sinks, 1)
         self.lengths["sinks"] = self.sinks
 
-    def see(self, default: int) -> None:
-        """Hide all but the first keys and the nearest ones, `default` of these where the user gave none."""
+    def hide_middle_keys(self, default: int) -> None:
+        """Hide all keys but the first and the nearest ones; `default` is the number of the latter."""
         self.w = self.tokens("window", self.window, default)
         self.parts += (Window(self.shape, window=self.w, first=self.sinks),)

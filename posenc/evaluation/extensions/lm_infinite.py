@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from posenc.evaluation.extensions.first_keys import FirstKeys
-from posenc.evaluation.extensions.redistanced import Far, capped
+from posenc.evaluation.extensions.redistanced import FarPairs, cap_distance
 
 
 class LMInfinite(FirstKeys):
@@ -19,9 +19,9 @@ class LMInfinite(FirstKeys):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.see(max(1, self.reach - 1))
+        self.hide_middle_keys(max(1, self.reach - 1))
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         if self.span(window) - 1 <= self.w:
             return []
-        return [capped(self.w, self.sinks)]
+        return [cap_distance(self.w, self.sinks)]

@@ -11,7 +11,7 @@ from posenc.evaluation.extensions.base import Extension
 
 
 class AtLeastOne(LogN):
-    """Log-n attention scaling, clamped to >= 1."""
+    """Multiply scores by max(1, log n_i / log T)."""
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         return super().factor(q_pos, k_pos, layer).clamp_min(1)
@@ -38,7 +38,7 @@ class LogNBeyond(Extension):
     def effective_encoding(self, window: int) -> Encoding:
         if window <= self.shape.train_length:
             return self.trained
-        return self.together([*self.parts, AtLeastOne(self.shape, counted=self.parts)])
+        return self.compose([*self.parts, AtLeastOne(self.shape, counted=self.parts)])
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"at_most": max(1.0, math.log(window) / math.log(self.shape.train_length))}

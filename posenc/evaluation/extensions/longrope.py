@@ -12,8 +12,8 @@ from torch import Tensor
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions.rescaled import CPU, Rescaled, by_turns
 
-LARGEST = 1.25  # divisor, in factors s, as in the paper
-PARENTS = 4
+LARGEST = 1.25  # divisor over the factor s, as in the paper
+PARENTS = 4  # best lists of divisors that are kept
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,11 +56,11 @@ class LongRoPE(Rescaled):
         if self.factors is not None:
             return
         s = self.s(window)
-        chance = random.Random(0)
+        rng = random.Random(0)
         starts = self._starts(s)
         best: list[tuple[float, list[float]]] = []  # loss and divisors
         while True:
-            child = starts.pop(0) if starts else self._child(best, chance)
+            child = starts.pop(0) if starts else self._child(best, rng)
             child = sorted(round(min(max(divisor, 1), LARGEST * s), 2) for divisor in child)
             loss = yield {"factors": child}
             best = sorted([*best, (loss, child)])[:PARENTS]
@@ -73,12 +73,12 @@ class LongRoPE(Rescaled):
         by_parts = by_turns(torch.ones_like(theta), theta, s, self.reach, (1, 32)).reciprocal().tolist()
         return [[1.0] * pairs, [s] * pairs, ntk, by_parts]
 
-    def _child(self, best: list[tuple[float, list[float]]], chance: random.Random) -> list[float]:
+    def _child(self, best: list[tuple[float, list[float]]], rng: random.Random) -> list[float]:
         """Take every divisor from one of two parents and change three in ten."""
-        mother = chance.choice(best)[1]
-        father = chance.choice(best)[1]
-        child = [chance.choice(divisors) for divisors in zip(mother, father, strict=True)]
+        mother = rng.choice(best)[1]
+        father = rng.choice(best)[1]
+        child = [rng.choice(divisors) for divisors in zip(mother, father, strict=True)]
         for k in range(len(child)):
-            if chance.random() < 0.3:
-                child[k] *= math.exp(chance.gauss(0, 0.3))
+            if rng.random() < 0.3:
+                child[k] *= math.exp(rng.gauss(0, 0.3))
         return child

@@ -1,4 +1,4 @@
-"""What extensions that give far pairs a distance that training showed share.
+"""The base of extensions that give far pairs a distance which training showed.
 
 A pair's new distance is query(i) - key(j), so one more product of queries and keys, rotated to those
 positions instead, gives all new scores; a bias is looked up at the new distance.
@@ -15,28 +15,28 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.blocks import rows_of_block
 from posenc.evaluation.extensions.base import Extension
 
-BY_DISTANCE = {"rotate", "distance_bias"}  # hooks that can be asked for another distance
-NO_DISTANCE = {"positions", "visible"}  # hooks whose answer stays
+HOOKS_BY_DISTANCE = {"rotate", "distance_bias"}  # they can be asked for another distance
+KEPT_HOOKS = {"positions", "visible"}  # their answer stays
 
 
 @dataclass(frozen=True)
-class Far:
-    """Which pairs get another distance, and which."""
+class FarPairs:
+    """Pairs of query and key that get another distance: query(i) - key(j)."""
 
     pairs: Callable[[Tensor, Tensor], Tensor]  # q_pos (T,), k_pos (S,) -> (T, S) bool
     query: Callable[[Tensor], Tensor]  # (T,) -> (T,)
     key: Callable[[Tensor], Tensor]  # (S,) -> (S,)
-    keys: int | None = None  # only the first so many keys are in such a pair; None: any
+    keys: int | None = None  # if given, only this many first keys are in such a pair
 
 
-def at_least(w: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return which pairs are w or more apart."""
+def pairs_apart(w: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that tells which pairs are w or more apart."""
     return lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w
 
 
-def capped(w: int, keys: int | None = None) -> Far:
-    """Return the distance w for all pairs beyond it."""
-    return Far(at_least(w + 1), lambda pos: torch.full_like(pos, w), torch.zeros_like, keys)
+def cap_distance(w: int, keys: int | None = None) -> FarPairs:
+    """Give all pairs beyond the distance w the distance w."""
+    return FarPairs(pairs_apart(w + 1), lambda pos: torch.full_like(pos, w), torch.zeros_like, keys)
 
 
 @dataclass
@@ -47,16 +47,16 @@ class Unrotated:
     k: Tensor  # (B, H or 1, S, D)
     q_new: Tensor | None = None
     k_new: Tensor | None = None
-    keys: int = 0  # how many keys the rotated ones go up to
+    keys: int = 0  # number of keys up to which they are rotated
 
 
 class Redistanced(Encoding):
-    """The scores of `far`'s pairs replaced. It goes first, before anything else on the scores."""
+    """Replace the scores of far pairs. It acts first, before anything else that changes scores."""
 
     name = "redistanced"
     acts_on = "scores"
 
-    def __init__(self, shape: Shape, parts: Sequence[Encoding], far: Far) -> None:
+    def __init__(self, shape: Shape, parts: Sequence[Encoding], far: FarPairs) -> None:
         super().__init__(shape)
         self.turning = tuple(part for part in parts if "rotate" in part.hooks)  # at most one
         self.biased = tuple(part for part in parts if "distance_bias" in part.hooks)
@@ -71,7 +71,7 @@ class Redistanced(Encoding):
         unrotated: Unrotated = state
         far_pos = k_pos[: self.far.keys]  # (S',)
         pairs = self.far.pairs(q_pos, k_pos)[:, : len(far_pos)]  # (T, S')
-        if not pairs.any():  # the window's first queries: spare them the product
+        if not pairs.any():  # the first queries of a window need no second product
             return s
         if unrotated.keys < len(k_pos):
             self._rotate_anew(unrotated, k_pos, layer)
@@ -100,7 +100,7 @@ class Redistanced(Encoding):
 
 
 class Redistancing(Extension):
-    """For encodings whose positions act by distance, or that carry none."""
+    """Change distances of an encoding whose positions act by distance, or which has none."""
 
     applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
     needs_distance: ClassVar[bool] = True
@@ -109,8 +109,8 @@ class Redistancing(Extension):
         super().__post_init__()
         is_decoupled = any(getattr(module, "is_decoupled", False) for module in self.model.modules())
         for part in self.parts:
-            unfit = part.hooks - BY_DISTANCE - NO_DISTANCE
-            if part.uses_positions and (unfit or not part.relative):
+            unfit_hooks = part.hooks - HOOKS_BY_DISTANCE - KEPT_HOOKS
+            if part.uses_positions and (unfit_hooks or not part.relative):
                 raise self.refusal(f"{part.name} does not act by distance alone")
             if "rotate" in part.hooks and is_decoupled:
                 raise self.refusal("its attention turns a part of each head before scores can be made anew")
@@ -118,17 +118,18 @@ class Redistancing(Extension):
             raise self.refusal("no distance enters its scores")
 
     def _has_distance(self) -> bool:
-        return any(part.hooks & BY_DISTANCE for part in self.parts)
+        return any(part.hooks & HOOKS_BY_DISTANCE for part in self.parts)
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         """Return the pairs with new distances at a window of W tokens; [] if nothing changes."""
         raise NotImplementedError
 
     def effective_encoding(self, window: int) -> Encoding:
-        far = self.far(window)
-        if not far:
+        far_pairs = self.far_pairs(window)
+        if not far_pairs:
             return self.trained
         parts = list(self.parts)
         if self._has_distance():
-            parts = [*(Redistanced(self.shape, self.parts, pairs) for pairs in far), *parts]
-        return self.together(parts)
+            redistanced = [Redistanced(self.shape, self.parts, pairs) for pairs in far_pairs]
+            parts = [*redistanced, *parts]
+        return self.compose(parts)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from posenc.encodings.base import float64
 from posenc.evaluation.extensions.base import Length
-from posenc.evaluation.extensions.redistanced import Far, Redistancing, capped
+from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, cap_distance
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,16 +32,16 @@ class ReRoPE(Redistancing):
                 if "distance_bias" in part.hooks:
                     raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         w = self.w
         leak = self.leak
         if self.span(window) - 1 <= w or leak == 1:
             return []
-        far = capped(w)
+        far = cap_distance(w)
         if leak is None:
             return [far]
         return [
-            Far(
+            FarPairs(
                 far.pairs,
                 query=lambda pos: w + (float64(pos) - w) / leak,
                 key=lambda pos: float64(pos) / leak,

@@ -1,4 +1,4 @@
-"""What extensions that turn pairs more slowly share.
+"""The base of extensions that turn pairs more slowly.
 
 theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
 those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
@@ -21,14 +21,14 @@ CPU = torch.device("cpu")
 
 @dataclass(eq=False, kw_only=True)
 class Rescaled(Extension):
-    """theta_k made smaller by a subclass; what else acts by distance keeps the true distances."""
+    """Rotate by smaller theta_k, which a subclass computes; biases keep the true distances."""
 
     applies = (
         "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
         "other way (so not where pairs fade as well), alone or in a sum"
     )
 
-    least: ClassVar[float] = 1  # factor; with 0 it must be above
+    least: ClassVar[float] = 1  # smallest factor; 0 itself is not allowed
     factor: Factor
 
     def __post_init__(self) -> None:
@@ -49,11 +49,11 @@ class Rescaled(Extension):
         raise NotImplementedError
 
     def gain(self, s: float) -> float:
-        """Return what rotated numbers of queries and keys are multiplied by at the factor s."""
+        """Return the number by which rotated queries and keys are multiplied at the factor s."""
         return 1.0
 
     def logits(self, s: float) -> float:
-        """Return what the logits are multiplied by at the factor s."""
+        """Return the number by which the logits are multiplied at the factor s."""
         return 1.0
 
     def s(self, window: int) -> float:
@@ -71,7 +71,7 @@ class Rescaled(Extension):
         times = self.logits(s)
         if times != 1:
             parts.append(Times(self.shape, times))
-        return self.together(parts)
+        return self.compose(parts)
 
     def resolved(self, window: int) -> dict[str, Any]:
         s = self.s(window)

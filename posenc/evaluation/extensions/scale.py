@@ -26,4 +26,4 @@ class Scale(Extension):
     def effective_encoding(self, window: int) -> Encoding:
         if self.temperature == 1:
             return self.trained
-        return self.together([*self.parts, Times(self.shape, 1 / self.temperature)])
+        return self.compose([*self.parts, Times(self.shape, 1 / self.temperature)])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from posenc.evaluation.extensions.base import Length
-from posenc.evaluation.extensions.redistanced import Far, Redistancing, at_least
+from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, pairs_apart
 
 
 @dataclass(eq=False, kw_only=True)
@@ -41,12 +41,12 @@ class SelfExtend(Redistancing):
             return self.group
         return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         g = self.g(window)
         w = self.near
         if g == 1 or self.span(window) <= w:
             return []
-        return [Far(at_least(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
+        return [FarPairs(pairs_apart(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {**self.lengths, "group": self.g(window)}

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions.first_keys import FirstKeys
-from posenc.evaluation.extensions.redistanced import Far
+from posenc.evaluation.extensions.redistanced import FarPairs
 
 
 class Sinks(FirstKeys):
@@ -25,14 +25,14 @@ class Sinks(FirstKeys):
             problem = "leaves no room in a cache of T tokens"
             allowed = f"1 to {self.reach - 1}, or say extend.window as well"
             raise UserError("extend.sinks", self.sinks, problem, allowed=allowed)
-        self.see(self.reach - self.sinks)
+        self.hide_middle_keys(self.reach - self.sinks)
 
-    def far(self, window: int) -> list[Far]:
+    def far_pairs(self, window: int) -> list[FarPairs]:
         cache = self.sinks + self.w
         if self.span(window) <= cache:
             return []
         return [
-            Far(
+            FarPairs(
                 pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
                 query=lambda pos: pos.clamp_max(cache - 1),
                 key=lambda pos: pos,

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions.base import Length
-from posenc.evaluation.extensions.redistanced import Far, Redistancing, at_least
+from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, pairs_apart
 
 
 @dataclass(eq=False, kw_only=True)
@@ -26,15 +26,15 @@ class Shifted(Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.by = self.tokens("shift", self.shift, max(2, self.reach // 3))
+        self.shift_tokens = self.tokens("shift", self.shift, max(2, self.reach // 3))
         self.w = self.tokens("near", self.near, max(1, self.reach // 1024))
-        if self.w >= self.by:
+        if self.w >= self.shift_tokens:
             problem = f"no distance is left out below extend.near={self.w}"
             raise UserError("extend.shift", self.shift, problem, allowed=f"from {self.w + 1} tokens")
 
-    def far(self, window: int) -> list[Far]:
-        by = self.by
+    def far_pairs(self, window: int) -> list[FarPairs]:
+        shift = self.shift_tokens
         w = self.w
-        if self.span(window) <= by:
+        if self.span(window) <= shift:
             return []
-        return [Far(at_least(by), query=lambda pos: pos - by + w, key=lambda pos: pos)]
+        return [FarPairs(pairs_apart(shift), query=lambda pos: pos - shift + w, key=lambda pos: pos)]

@@ -27,4 +27,4 @@ class SlidingWindow(Extension):
     def effective_encoding(self, window: int) -> Encoding:
         if self.span(window) <= self.w:
             return self.trained
-        return self.together([*self.parts, Window(self.shape, window=self.w)])
+        return self.compose([*self.parts, Window(self.shape, window=self.w)])

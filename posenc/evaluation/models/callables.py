@@ -23,7 +23,8 @@ class CallableModel(nn.Module):
     registered, so that it moves to the device too.
     """
 
-    has_known_weights = False  # True: its directory is that of these weights, so stored cells are its own
+    # True if the run directory is named by these weights, so that stored cells are of this very model
+    has_known_weights = False
 
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
         super().__init__()
@@ -40,8 +41,8 @@ class CallableModel(nn.Module):
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
         """Return the logits of the last targets, (B, targets, V), of tokens (B, W).
 
-        `encoding` is the model's own: no extension can act here. Raises NotApplicableError past the end of a
-        table of positions, UserError for what are no logits.
+        `encoding` is not used: no extension can act here. Raises NotApplicableError past the end of a table
+        of positions, UserError if the output is no logits.
         """
         try:
             output = self.function(tokens)

@@ -26,13 +26,13 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
 from posenc.evaluation.models.callables import CallableModel
 
-ATTENTION_NAME = "posenc"  # under which the attention function is registered in transformers
+ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 QUERY_BLOCK = 512  # queries that it handles at once
-# How configurations name T, and how models name their table of learned positions.
+# names of T in configurations, and of a table of learned positions in models
 LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")
-USABLE_HOOKS = {"rotate", "scores", "visible"}  # of an extension, that transformers has a place for
-ATTENTION_HOOKS = {"scores", "visible"}  # those that need another attention function
+USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
+ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
 
 
 class KnownRotary(Rotary):
@@ -48,7 +48,7 @@ class KnownRotary(Rotary):
 
 
 class TransformersModel(CallableModel):
-    """A model of transformers, loaded in float32. `bos` is the token in the place of a window's first."""
+    """A model of transformers, loaded in float32. The token `bos` replaces the first one of every window."""
 
     has_known_weights = True
 
@@ -68,7 +68,7 @@ class TransformersModel(CallableModel):
 
     @property
     def model(self) -> Any:
-        """The model of transformers."""
+        """Return the model of transformers."""
         return self.function
 
     @property
@@ -116,6 +116,7 @@ class TransformersModel(CallableModel):
             raise NotForThisEncodingError(type(extension), architecture, reason)
 
     def _why_it_cannot_act(self, parts: Sequence[Encoding]) -> str | None:
+        """Return why an extension of these parts cannot act in this model; None if it can."""
         if any(part.hooks - USABLE_HOOKS or "prepare" in part.hooks for part in parts):
             return "it needs queries and keys before their rotation, which transformers does not show"
         if not attention_parts(parts):
@@ -140,9 +141,8 @@ class TransformersModel(CallableModel):
             tokens = tokens.clone()
             tokens[:, 0] = self.bos
         if self.config.model_type == "mpt":
-            self.config.max_seq_len = tokens.shape[
-                1
-            ]  # its bias is made for so many tokens; longer texts fail
+            # its bias is made for this many tokens, and longer texts fail
+            self.config.max_seq_len = tokens.shape[1]
         acting = self.effective_encoding if encoding is None else encoding
         options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
         with self._rotated(acting), self._attending(acting):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from posenc.evaluation.protocols.base import Protocol
 
-NOT_PROTOCOLS = ("base",)  # modules of this folder that hold none
+NOT_PROTOCOLS = ("base",)  # modules of this folder without a protocol
 
 
 @functools.cache
 def protocol_names() -> tuple[str, ...]:
-    """Return the names of all protocols, by the alphabet."""
+    """Return the names of all protocols in alphabetical order."""
     modules = [module.name for module in pkgutil.iter_modules(__path__)]
     return tuple(sorted(name.replace("_", "-") for name in modules if name not in NOT_PROTOCOLS))
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
 from posenc.results.records import UNIT
-from posenc.settings.base import Settings
+from posenc.settings.base import Settings as SettingsGroup
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
-class ProtocolSettings(Settings):
+class ProtocolSettings(SettingsGroup):
     """The keys of the `eval` group that a protocol reads. Their values stand in conf/eval/default.yaml."""
 
 
@@ -50,14 +50,13 @@ class Protocol(ABC, Generic[PlanT]):
     note: ClassVar[str | None] = None  # a line below the table of `compare --full`
     unit: ClassVar[str] = UNIT
     sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
-    # Why a model that posenc did not train is refused, any such model or one of transformers.
-    refuses_given: ClassVar[str | None] = None
-    refuses_transformers: ClassVar[str | None] = None
+    refuses_given: ClassVar[str | None] = None  # why models that posenc did not train are refused
+    refuses_transformers: ClassVar[str | None] = None  # why models of transformers are refused
 
-    Settings: ClassVar[type[ProtocolSettings]] = ProtocolSettings
+    Settings: ClassVar[type[ProtocolSettings]] = ProtocolSettings  # the type of this protocol's settings
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings  # of the class's own `Settings`
+    def __init__(self, settings: ProtocolSettings) -> None:
+        self.settings = settings
 
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if the settings do not fit these windows."""
@@ -71,12 +70,12 @@ class Protocol(ABC, Generic[PlanT]):
 
     @abstractmethod
     def plan(self, request: EvalRequest) -> PlanT:
-        """Choose the tokens to score, by documents and lengths alone."""
+        """Choose the tokens to score without the model, so that all models are scored on the same ones."""
 
     @abstractmethod
     def measure(self, context: EvalContext, plan: PlanT, window: int) -> LossSums:
         """Score the plan's tokens in windows of `window` tokens. Raises NotApplicableError."""
 
     def unit_of(self, plan: PlanT) -> str:
-        """Return the unit of the record's `nats`."""
+        """Return the unit of the record's `nats`; a protocol may add a number of its plan, such as chance."""
         return self.unit

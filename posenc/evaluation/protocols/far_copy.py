@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenc.evaluation.blocks import Blocks, choose, measure_blocks
+from posenc.evaluation.blocks import Blocks, choose_blocks, measure_blocks
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.protocols.base import Protocol
 from posenc.evaluation.request import EvalRequest
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
 CUE_BYTES = 8
-# Each target costs a whole window. With this share, at T = 64 and target_fraction = 1/4, the protocol takes a
-# fifth of the time of fixed-target.
+# One target for so many of `max_targets`, since each costs a whole window. At T = 64 and target_fraction =
+# 1/4 the protocol takes a fifth of the time of fixed-target.
 TARGETS_SHARE = 80
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
 
@@ -38,17 +38,18 @@ class FarCopy(Protocol[Blocks]):
     unit = "nats per token (far copies)"
 
     def plan(self, request: EvalRequest) -> Blocks:
-        """Find the targets in the documents' tokens, spread over each document; none where nothing recurs."""
+        """Find the targets in the documents' tokens, spread over each document."""
         cue = cue_tokens(request)
-        near, longest = request.lengths.base_length, request.lengths.longest
-        copies = []
+        near = request.lengths.base_length
+        longest = request.lengths.longest
+        copies_by_document = []
         for document in range(len(request.document_lengths)):
             tokens = request.store.document(request.split, document)
-            copies.append(far_copies(tokens, cue, near, longest))
-        candidates = np.array([len(places) for places in copies], dtype=np.int64)  # (documents,)
-        documents, chosen = choose(candidates, max(1, request.max_targets // TARGETS_SHARE))
-        places = [copies[document][i] for document, i in zip(documents, chosen, strict=True)]
-        targets = np.array(places, dtype=np.int64)
+            copies_by_document.append(far_copies(tokens, cue, near, longest))
+        candidates = np.array([len(copies) for copies in copies_by_document], dtype=np.int64)  # (documents,)
+        documents, chosen = choose_blocks(candidates, max(1, request.max_targets // TARGETS_SHARE))
+        places = [copies_by_document[document][i] for document, i in zip(documents, chosen, strict=True)]
+        targets = np.array(places, dtype=np.int64)  # (N,) token of the document
         digest = request.digest(self.name, cue, documents, targets)
         return Blocks(hash=digest, documents=documents, ends=targets + 1, block=1)
 

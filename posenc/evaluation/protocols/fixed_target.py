@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenc.evaluation.blocks import Blocks, choose, measure_blocks
+from posenc.evaluation.blocks import Blocks, choose_blocks, measure_blocks
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest
@@ -50,7 +50,7 @@ class FixedTarget(Protocol[Blocks]):
         block = self.block(request.lengths)
         earliest_end = request.lengths.longest + 1
         candidates = np.maximum(0, (request.document_lengths - earliest_end) // block + 1)  # (documents,)
-        documents, places = choose(candidates, max(1, request.max_targets // block))
+        documents, places = choose_blocks(candidates, max(1, request.max_targets // block))
         ends = earliest_end + block * places
         digest = request.digest(self.name, block, documents, ends)
         return Blocks(hash=digest, documents=documents, ends=ends, block=block)

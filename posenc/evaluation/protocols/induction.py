@@ -83,8 +83,8 @@ class Induction(Protocol[Sequences]):
         gap = window + 1 - 2 * size
         if gap < 0:
             raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
-        between = plan.filler[:, plan.filler.shape[1] - gap :]
-        windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
+        filler = plan.filler[:, plan.filler.shape[1] - gap :]  # (N, gap), also where the gap is 0
+        windows = np.concatenate([plan.copies, filler, plan.copies], axis=1)  # (N, W + 1)
         nats = context.window_losses(windows.__getitem__, count, window, size - 1)  # (N, m - 1)
         return LossSums(
             documents=np.arange(count),
@@ -99,7 +99,7 @@ class Induction(Protocol[Sequences]):
 
 
 def frequent_tokens(counts: np.ndarray) -> np.ndarray:
-    """Return the tokens that are frequent enough to be symbols, of counts (V,); all if those are too few."""
+    """Return the tokens that are frequent enough for symbols, by counts (V,); if too few are, all tokens."""
     symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     if len(symbols) < 4:
         return np.arange(len(counts))

@@ -1,13 +1,13 @@
 """key-tokens: the loss on those fixed targets for which far text matters, window by window (LongPPL).
 
-A target is a key token where a reference model, trained at 8T, predicts it clearly better from far text:
-its loss in a window of 8T is GAIN nats below that in a window of T, and its probability above exp(-CLEAR).
-The reference is fixed, so all models are measured on the same tokens. Which tokens it calls key is kept in
-a file, as bits over the targets of `fixed-target`: beside this module for a corpus and settings that ship,
-else in the directory of a run (`eval.key_tokens`), where scripts/key_tokens.py writes it.
+A reference model, trained at 8T, decides which targets are key tokens: loss(T) - loss(8T) > GAIN and
+loss(8T) < CLEAR, where loss(W) is its loss on the target in a window of W tokens. The reference is fixed, so
+all models are measured on the same tokens. Which tokens it calls key is kept in a file, as bits over the
+targets of `fixed-target`: beside this module for a corpus and settings that ship, else in the directory of a
+run (`eval.key_tokens`), where scripts/key_tokens.py writes it.
 
 Source: Fang et al. 2024, arXiv 2410.23771. The paper asks for 2 nats a token of an LLM, whose tokens are
-about four bytes. Of bytes 2 nats leave 43 of SymPy's 30,384 targets, 1 nat leaves 235.
+about four bytes. With byte tokens a gain of 2 nats leaves 43 of SymPy's 30,384 targets, 1 nat leaves 235.
 """
 
 from __future__ import annotations
@@ -37,53 +37,54 @@ from posenc.settings.numbers import Share, Text
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-GAIN = 1.0  # nats that far text must win
-CLEAR = 2.0  # nats: the loss from far text is below
+GAIN = 1.0  # nats: far text must lower the loss by more
+CLEAR = 2.0  # nats: with far text the loss must be below
 FILE = "key-tokens.json"  # in a run directory
 SHIPPED = Path(__file__).with_name("key_tokens.json")
-KEY = "eval.key_tokens"
+SETTING = "eval.key_tokens"
 
 
 class ReferenceTargets(BaseModel):
-    """The targets that a reference speaks of: it is of no use for any other."""
+    """The identity of the targets that a reference is for. It says nothing of other targets."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     fingerprint: str
     split: str
-    base: int  # T of the near window, tokens
-    block: int  # targets of a window
-    longest: int  # window, tokens
+    base: int  # tokens: T, the near window
+    block: int  # targets in each window
+    longest: int  # tokens: the longest window
     max_targets: int
 
     def described(self) -> str:
-        """Return all but the fingerprint in words."""
+        """Return all of it except the fingerprint, as text."""
         sizes = self.model_dump(exclude={"fingerprint"})
         return ", ".join(f"{key} {value}" for key, value in sizes.items())
 
 
 class Reference(ReferenceTargets):
-    """An entry of the file: which of its targets are key tokens."""
+    """An entry of the file: its targets, and which of them are key tokens."""
 
     tokenizer: str
     targets_hash: str
     count: int  # key tokens
-    keys: str  # a bit for each target; zlib, then base64
+    keys: str  # packed: a bit for each target, compressed by zlib, as base64
 
     @property
     def targets(self) -> ReferenceTargets:
-        return ReferenceTargets(**self.model_dump(include=set(ReferenceTargets.model_fields)))
+        """Return the identity of the targets alone."""
+        return ReferenceTargets.model_validate(self.model_dump())  # it ignores the other fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyBlocks(Blocks):
-    """The blocks of fixed-target, whose passes are used again, and which of their targets count."""
+    """The blocks of fixed-target, so that its passes are used again, and which of their targets count."""
 
     is_key: np.ndarray  # (N, block) bool
 
 
 def absolute_path(run: str) -> str:
-    """Return the path of a run as it is stored: it must mean the same wherever the next command starts."""
+    """Return the absolute path of a run: the stored setting must mean the same from any folder."""
     return str(expanded(run).absolute())
 
 
@@ -104,7 +105,7 @@ class KeyTokens(Protocol[KeyBlocks]):
         self._fixed_target().check(lengths)
 
     def check_text(self, text: TextFacts) -> None:
-        """Raise UserError if no reference speaks of the targets of this text."""
+        """Raise UserError if there is no reference for the targets of this text."""
         targets = ReferenceTargets(
             fingerprint=text.fingerprint,
             split=text.split,
@@ -116,7 +117,7 @@ class KeyTokens(Protocol[KeyBlocks]):
         check_reference(self.settings.key_tokens, text.tokenizer, targets)
 
     def plan(self, request: EvalRequest) -> KeyBlocks:
-        """Choose fixed-target's blocks and the reference's keys of them; no keys without a reference."""
+        """Choose the blocks of fixed-target, and mark those of their targets that the reference calls key."""
         blocks = self._fixed_target().plan(request)
         is_key = stored_keys(self.settings.key_tokens, blocks)
         if is_key is None:
@@ -135,10 +136,14 @@ class KeyTokens(Protocol[KeyBlocks]):
             raise NotApplicableError("n/a: the reference has no key token among these targets")
         stops = plan.stops(context)
         nats = context.text_losses(stops, window, plan.block)  # (N, block)
-        row, column = np.nonzero(plan.is_key)
-        places = stops[row] - plan.block + column  # in the tokens of the store
-        byte_counts = context.store.bytes_between(places, places + 1)
-        return sums_by_document(plan.documents[row], nats[row, column], np.ones(len(row)), byte_counts)
+        blocks, columns = np.nonzero(plan.is_key)  # (keys,) each
+        tokens = stops[blocks] - plan.block + columns  # (keys,) index in the tokens of the store
+        return sums_by_document(
+            documents=plan.documents[blocks],
+            nats=nats[blocks, columns],
+            targets=np.ones(len(blocks)),
+            byte_counts=context.store.bytes_between(tokens, tokens + 1),
+        )
 
     def _fixed_target(self) -> FixedTarget:
         return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
@@ -164,27 +169,24 @@ def read_references(run: str | None) -> list[Reference]:
         return [Reference.model_validate(entry) for entry in entries]
     except FileNotFoundError:
         hint = "of a run trained at 8T: python scripts/key_tokens.py RUN_DIR"
-        raise UserError(KEY, run, f"there is no {FILE} in it", hint=hint) from None
+        raise UserError(SETTING, run, f"there is no {FILE} in it", hint=hint) from None
     except (OSError, ValidationError, ValueError, KeyError, TypeError) as error:
-        raise UserError(KEY, run, f"{path} cannot be read ({error})") from error
+        raise UserError(SETTING, run, f"{path} cannot be read ({error})") from error
 
 
 def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) -> None:
-    """Raise UserError if no entry of the file speaks of these targets."""
+    """Raise UserError if the file has no entry for these targets."""
     references = read_references(run)
     for reference in references:
-        # `hf` is any tokenizer of the hub: whether it is the same one, only the hash of the targets tells.
-        if reference.targets == targets and tokenizer in (reference.tokenizer, "hf"):
+        # `hf` may be any tokenizer of the hub. Whether it is the right one shows later, by the targets' hash.
+        may_be_same_tokenizer = tokenizer == "hf" or tokenizer == reference.tokenizer
+        if reference.targets == targets and may_be_same_tokenizer:
             return
     same_corpus = [reference for reference in references if reference.fingerprint == targets.fingerprint]
-    raise UserError(
-        KEY,
-        run,
-        f"no reference for this corpus as {tokenizer}, {targets.described()}",
-        allowed="; ".join(reference.targets.described() for reference in same_corpus)
-        or "none of this corpus",
-        hint="train a run at 8T on it, python scripts/key_tokens.py RUN_DIR, then eval.key_tokens=RUN_DIR",
-    )
+    allowed = "; ".join(reference.targets.described() for reference in same_corpus)
+    problem = f"no reference for this corpus as {tokenizer}, {targets.described()}"
+    hint = "train a run at 8T on it, python scripts/key_tokens.py RUN_DIR, then eval.key_tokens=RUN_DIR"
+    raise UserError(SETTING, run, problem, allowed=allowed or "none of this corpus", hint=hint)
 
 
 def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
@@ -197,16 +199,18 @@ def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
 
 def packed_keys(is_key: np.ndarray) -> str:
     """Return the bits is_key (N, block) as text."""
-    return base64.b64encode(zlib.compress(np.packbits(is_key).tobytes(), 9)).decode()
+    bits = np.packbits(is_key).tobytes()
+    return base64.b64encode(zlib.compress(bits, level=9)).decode()
 
 
 def unpacked_keys(run: str | None, reference: Reference, shape: tuple[int, int]) -> np.ndarray:
     """Return the bits of a reference, (N, block) bool. Raises UserError if they are damaged."""
     count = math.prod(shape)
     try:
-        packed = np.frombuffer(zlib.decompress(base64.b64decode(reference.keys)), dtype=np.uint8)
-        if len(packed) != math.ceil(count / 8):
-            raise ValueError(f"{len(packed)} bytes for {count} targets")
+        content = zlib.decompress(base64.b64decode(reference.keys))
     except (ValueError, zlib.error) as error:
-        raise UserError(KEY, run, f"its keys are damaged ({error})") from error
-    return np.unpackbits(packed, count=count).astype(bool).reshape(shape)
+        raise UserError(SETTING, run, f"its keys are damaged ({error})") from error
+    bits = np.frombuffer(content, dtype=np.uint8)
+    if len(bits) != math.ceil(count / 8):
+        raise UserError(SETTING, run, f"its keys are damaged ({len(bits)} bytes for {count} targets)")
+    return np.unpackbits(bits, count=count).astype(bool).reshape(shape)

@@ -74,9 +74,9 @@ class Positions(Protocol[Spans]):
 
 
 def independent_units(context: EvalContext, plan: Spans) -> np.ndarray:
-    """Return what the interval is made over, for each span: its document, or its group: (N,) int64.
+    """Return the unit of each span over which the interval is made, (N,) int64: its document, or its group.
 
-    Groups (folders, books) count where the text has enough of them for an interval.
+    Units are groups (folders, books) if the text has enough of them for an interval.
     """
     groups = context.store.splits[context.split].groups
     if groups is None:
@@ -139,7 +139,10 @@ def first_break(
 
 
 def bin_edges(context_length: int, window: int) -> list[int]:
-    """Return the edges of up to four bins an octave, edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins."""
+    """Return the edges of up to four bins an octave, of which T/2, T and 2T are last positions.
+
+    Bin i has the positions edges[i] .. edges[i+1]-1.
+    """
     octaves = math.ceil(math.log2(max(context_length, window)) + 1)
     steps = range(-BINS_AN_OCTAVE * octaves, BINS_AN_OCTAVE * octaves + 1)
     last_positions = {round(context_length * 2 ** (step / BINS_AN_OCTAVE)) for step in steps}

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le, MinLen
 from posenc.core.errors import UserError
 from posenc.core.seeds import permutations, raw_draws, seed_for
 from posenc.data.planted import Plant, draw_cues, draw_values, plant_of
-from posenc.evaluation.blocks import choose
+from posenc.evaluation.blocks import choose_blocks
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
@@ -47,7 +47,7 @@ class RecallSettings(SettingsGroup):
 
 
 class Question(NamedTuple):
-    """What is asked in a window."""
+    """A question asked in a window: at which distance, among how many pairs."""
 
     distance: int  # tokens between the two places of the asked cue
     pairs: int  # planted in the window
@@ -65,7 +65,7 @@ class PlantedTexts(Plan):
 
     @property
     def cue(self) -> int:
-        """Tokens before a value."""
+        """Return the number of tokens before a value."""
         return self.cues.shape[2]
 
     def fitting(self, window: int) -> list[Question]:
@@ -142,7 +142,7 @@ class Recall(Protocol[PlantedTexts]):
         plant = plant_of(request.plant, request.store)
         longest = request.lengths.longest
         candidates = np.maximum(0, request.document_lengths - longest)  # ends that a document has
-        documents, places = choose(candidates, self.settings.recall.windows)
+        documents, places = choose_blocks(candidates, self.settings.recall.windows)
         ends = longest + 1 + places
         questions = self.questions(request.lengths, plant.pairs)
         most_pairs = max(question.pairs for question in questions)
@@ -157,13 +157,12 @@ class Recall(Protocol[PlantedTexts]):
     def questions(self, lengths: EvalLengths, trained_pairs: int) -> tuple[Question, ...]:
         """Return every distance with as many pairs as in training, and one within T/2 with other numbers."""
         distances = self.distances(lengths)
-        within = [distance for distance in distances if distance <= lengths.base_length / 2]
-        probed = max(within, default=min(distances))
+        near_distances = [distance for distance in distances if distance <= lengths.base_length / 2]
+        probed_distance = max(near_distances, default=min(distances))
         other_numbers = sorted({*self.settings.recall.pairs} - {trained_pairs})
-        return (
-            *(Question(distance, trained_pairs) for distance in distances),
-            *(Question(probed, pairs) for pairs in other_numbers),
-        )
+        questions = [Question(distance, trained_pairs) for distance in distances]
+        questions += [Question(probed_distance, pairs) for pairs in other_numbers]
+        return tuple(questions)
 
     def measure(self, context: EvalContext, plan: PlantedTexts, window: int) -> LossSums:
         """Ask every question that fits into the window. Raises NotApplicableError if none does."""
@@ -192,6 +191,7 @@ class Recall(Protocol[PlantedTexts]):
 
 
 def no_texts(request: EvalRequest) -> PlantedTexts:
+    """Return a plan without texts."""
     nothing = np.zeros(0, dtype=np.int64)
     return PlantedTexts(
         hash=request.digest(Recall.name, REVISION),

@@ -170,7 +170,7 @@ def test_the_papers_example_of_dual_chunks():
     built, pos = extending.extension_of(model_of("rope"), "dca", chunk=6), torch.arange(12)
     built.reach = 10
     new = pos[:, None] - pos
-    for far in built.far(12):
+    for far in built.far_pairs(12):
         new = torch.where(far.pairs(pos, pos), far.query(pos)[:, None] - far.key(pos), new)
     assert new[11].tolist() == [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]
     assert new[7].tolist()[:8] == [7, 6, 5, 4, 3, 2, 1, 0] and int(new.tril().max()) == 9
