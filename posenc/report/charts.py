@@ -61,7 +61,7 @@ KIND = "context"  # where none is asked for
 KINDS = {RECALL: "recall"}  # of a protocol, instead
 
 
-def chart(kind: str, comparisons: Sequence[Comparison], names: RowNames) -> Chart | None:
+def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames) -> Chart | None:
     """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
     return KINDS_OF_CHARTS[kind].make(panels_of(comparisons), names)
 
@@ -94,38 +94,38 @@ def check_kind(kind: str) -> None:
 def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison]) -> bytes:
     """Return a file's content, the same bytes for the same runs; `format` is one of vega.FORMATS."""
     names = RowNames(comparisons)
-    made = chart(kind, comparisons, names)
-    if made is None:
+    chart = make_chart(kind, comparisons, names)
+    if chart is None:
         raise UserError("--plot-kind", kind, KINDS_OF_CHARTS[kind].problem)
-    columns = _columns_of_panels(made)
+    columns = _columns_of_panels(chart)
     if kind == "heatmap":
         columns = 1  # its numbers need the width
     panel_width = WIDTH / columns
-    svg = draw_svg(_figure_spec(made, names, panel_width, columns))
+    svg = draw_svg(_figure_spec(chart, names, panel_width, columns))
     # How wide axes and names are is known once they are drawn: the second drawing has the width asked for.
     drawn_width = float(re.findall(r' width="([\d.]+)"', svg)[0])
     panel_width = max(40.0, panel_width + (WIDTH - drawn_width) / columns)
-    return image_bytes(draw_svg(_figure_spec(made, names, panel_width, columns)), format)
+    return image_bytes(draw_svg(_figure_spec(chart, names, panel_width, columns)), format)
 
 
-def _columns_of_panels(made: Chart) -> int:
-    return max(1, min(len(made.panels), WIDTH // NARROWEST_PANEL))
+def _columns_of_panels(chart: Chart) -> int:
+    return max(1, min(len(chart.panels), WIDTH // NARROWEST_PANEL))
 
 
-def _figure_spec(made: Chart, names: RowNames, panel_width: float, columns: int) -> Spec:
+def _figure_spec(chart: Chart, names: RowNames, panel_width: float, columns: int) -> Spec:
     """Lay a chart out for a file: panels, the legend above, the note below, small text, its own colours.
 
     `panel_width` is that of a panel without its axis, in points.
     """
     colors = {f"s{number}": style.on_white for number, style in enumerate(names.styles.values())}
-    spec = on_paper(made.spec, colors)
+    spec = on_paper(chart.spec, colors)
     config = spec.pop("config")
-    longest_name = max((len(row) for row in made.rows), default=1)
+    longest_name = max((len(row) for row in chart.rows), default=1)
     config["legend"]["columns"] = max(1, int(WIDTH / (LEGEND_SYMBOL + CHARACTER * longest_name)))
     size = spec["layer"][-1]["encoding"].get("size")
     if size is not None:
         size["value"] = min(size["value"], SMALL_POINT)
-    note = textwrap.wrap(visible(made.note), int(WIDTH / CHARACTER))
+    note = textwrap.wrap(visible(chart.note), int(WIDTH / CHARACTER))
     figure = {
         "$schema": spec.pop("$schema"),
         "data": spec.pop("data"),
@@ -133,22 +133,22 @@ def _figure_spec(made: Chart, names: RowNames, panel_width: float, columns: int)
         "title": {**NOTE, "text": note},
     }
     panel = {"width": panel_width, "height": HEIGHT, **spec}
-    if len(made.panels) > 1:
-        return {**figure, **_facets(made, panel, columns)}
-    if made.names_points:
+    if len(chart.panels) > 1:
+        return {**figure, **_facets(chart, panel, columns)}
+    if chart.names_points:
         config["legend"]["disable"] = True
         layers = [*spec["layer"], names_layer({**panel, **figure}, panel_width)]
         panel |= {"height": HEIGHT_WITH_NAMES, "layer": layers}
     return {**figure, **panel}
 
 
-def _facets(made: Chart, panel: Spec, columns: int) -> Spec:
+def _facets(chart: Chart, panel: Spec, columns: int) -> Spec:
     """Return the panels beside and below each other; each has its own axes."""
     resolve: Spec = {"axis": {"x": "independent", "y": "independent"}}
-    if made.has_own_scales:
+    if chart.has_own_scales:
         resolve["scale"] = {"x": "shared", "y": "independent"}
     return {
-        "facet": {"field": "panel", "type": "nominal", "sort": list(made.panels)},
+        "facet": {"field": "panel", "type": "nominal", "sort": list(chart.panels)},
         "columns": columns,
         "spec": panel,
         "spacing": 14,

@@ -23,7 +23,8 @@ from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
 
-LONGEST_REASON = 12  # characters of why a cell has no number
+LOSS_HEAD = "loss"
+LONGEST_REASON = 12  # characters of the reason why a cell has no number
 
 CsvFields = dict[str, Any]
 Term = tuple[str, str]  # a word and what it means, for --explain
@@ -46,8 +47,8 @@ class RowColumn:
 
     head: Callable[[Comparison], str] | None = None
     text: Callable[[Row], str] = lambda row: ""  # in the table of --full
-    short: Callable[[Row], str] | None = None  # in the table of one screen, if it is there
-    paper: Callable[[Row], str] | None = None  # the same in a paper, with its interval
+    short: Callable[[Row], str] | None = None  # in the table of one screen, which does not have all columns
+    paper: Callable[[Row], str] | None = None  # in a paper, with its interval
     csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
     explain: tuple[Term, ...] = ()
 
@@ -56,7 +57,7 @@ class RowColumn:
 
 
 def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
-    """Return ± the spread over seeds, else ± half the interval; nothing without either."""
+    """Return ± the spread over seeds, else ± half the interval; empty without either."""
     half = spread
     if half is None and interval is not None:
         half = (interval[1] - interval[0]) / 2
@@ -64,7 +65,7 @@ def half_width(metric: str, spread: float | None, interval: Interval | None = No
 
 
 def loss_text(metric: str, cell: Cell) -> str:
-    """Return the loss, or the first words of why there is none."""
+    """Return the loss, or the first words of the reason why there is none."""
     if cell.mean is not None:
         return printed(cell.mean, metric)
     reason, _, _ = (cell.note or "-").partition(",")
@@ -72,7 +73,7 @@ def loss_text(metric: str, cell: Cell) -> str:
 
 
 def change_text(metric: str, cell: Cell) -> str:
-    """Return the change against T with its sign; nothing without one."""
+    """Return the change against T with its sign; empty without one."""
     return "" if cell.change is None else printed_change(cell.change, metric)
 
 
@@ -96,7 +97,7 @@ def versus_text(metric: str, versus: Versus | None) -> str:
 
 
 def recovered_text(recovered: Recovered | None) -> str:
-    """Return the recovered share, `12%`; `<-100%` below that; nothing where there is no room."""
+    """Return the recovered share, `12%`; `<-100%` below that; empty if there is no room."""
     if recovered is None or recovered.share is None:
         return ""
     return "<-100%" if recovered.share < -1 else f"{100 * recovered.share:z.0f}%"
@@ -110,7 +111,8 @@ def recovered_with_interval(recovered: Recovered | None) -> str:
     if recovered.ci95 is None:
         return text
     low, high = recovered.ci95
-    return f"{text} ±{50 * (high - low):.0f}"
+    half_percent = 100 * (high - low) / 2
+    return f"{text} ±{half_percent:.0f}"
 
 
 def horizon_text(recall: RowRecall | None) -> str:
@@ -136,7 +138,7 @@ def breaks_text(curve: CurveSummary) -> str:
 
 
 def is_base(row: Row, cell: Cell) -> bool:
-    """Return whether the cell is what its row's changes are measured against."""
+    """Return whether the changes of the row are measured against this cell."""
     return cell.multiple == 1 and row.extend is None and row.curve is None
 
 
@@ -202,11 +204,11 @@ def _verdict_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 def _versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     metric = comparison.header.metric
-    best = _one_versus_csv("versus_best", metric, cell.versus_best)
-    return best | _one_versus_csv("versus_baseline", metric, cell.versus_baseline)
+    best = _versus_fields("versus_best", metric, cell.versus_best)
+    return best | _versus_fields("versus_baseline", metric, cell.versus_baseline)
 
 
-def _one_versus_csv(name: str, metric: str, versus: Versus | None) -> CsvFields:
+def _versus_fields(name: str, metric: str, versus: Versus | None) -> CsvFields:
     """Return the word, the difference with its interval, p and method."""
     if versus is None:
         return {}
@@ -221,7 +223,7 @@ def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 CELL_COLUMNS = (
     CellColumn(csv=_window_csv),
     CellColumn(
-        head=lambda comparison: "loss",
+        head=lambda comparison: LOSS_HEAD,
         text=lambda comparison, row, cell: loss_text(comparison.header.metric, cell),
         csv=_loss_csv,
         explain=(

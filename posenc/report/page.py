@@ -20,7 +20,7 @@ from posenc import __version__
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
 from posenc.report.chart import Panel, RowNames, panels_of
-from posenc.report.charts import chart
+from posenc.report.charts import make_chart
 from posenc.report.explain import explain
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.styles import MARKERS
@@ -202,9 +202,9 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
         return []
     charts = []
     for kind in CHARTS_OF_LOSSES:
-        made = chart(kind, [comparison], names)
-        if made is not None:
-            charts.append(PageChart(made.title, {**made.spec, **SIZE_ON_PAGE}))
+        chart = make_chart(kind, [comparison], names)
+        if chart is not None:
+            charts.append(PageChart(chart.title, {**chart.spec, **SIZE_ON_PAGE}))
     return charts
 
 

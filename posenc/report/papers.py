@@ -35,7 +35,7 @@ PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format late
 
 
 def markdown_text(text: object) -> str:
-    """Return one line that Markdown and its HTML leave as it is, also inside a pipe table."""
+    """Escape a text for Markdown and its HTML, as one line, also inside a pipe table."""
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
@@ -81,7 +81,7 @@ def _alignments(table: Table, left: str, right: str) -> list[str]:
 
 
 def latex_text(text: object) -> str:
-    """Return what LaTeX prints as it is, in any font encoding: minus signs before numbers, no Unicode."""
+    """Escape a text for LaTeX in any font encoding: minus signs before numbers, no Unicode."""
     with_minus = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
     escaped = [LATEX.get(character, character) for character in with_minus]
     ascii_only = [part if part.isascii() else f"[U+{ord(part):04X}]" for part in escaped]
@@ -93,7 +93,7 @@ def latex(reports: Sequence[Report]) -> str:
     blocks = [PREAMBLE]
     for report in reports:
         caption = latex_text(", ".join(report.facts))
-        blocks += [_latex_table(table, caption, report.name) for table in report.tables]
+        blocks += [_latex_table(table, caption, report.label) for table in report.tables]
     return "\n".join(blocks)
 
 

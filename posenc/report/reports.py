@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from posenc.core.errors import plural
 from posenc.report.columns import (
     CELL_COLUMNS,
+    LOSS_HEAD,
     ROW_COLUMNS,
     breaks_text,
     half_width,
@@ -41,10 +45,28 @@ from posenc.results.records import RECALL
 from posenc.results.statistics.verdicts import short_verdict
 
 MARKS = {"best": BEST, "tied": TIED}
-# The order in which columns leave a table that is too wide: lengths below T, lengths past T from the last but
-# one down, the recall between T and the longest window, and at last the shortest length past T.
-RECALL_LEAVES = 500
-LAST_LENGTH_LEAVES = 1000
+# Columns of a table that is too wide are dropped in this order, by their ranks: lengths below T, lengths past
+# T from the last but one down, the recall between T and the longest window, and at last the shortest length
+# past T.
+RECALL_RANK = 500
+LAST_LENGTH_RANK = 1000
+
+
+class TableKind(Enum):
+    """Where a table of rows is shown, which decides how much a cell says."""
+
+    SCREEN = auto()  # numbers alone
+    PAPER = auto()  # each number with its ±
+    FULL = auto()  # each number with its interval
+
+
+@dataclass(frozen=True)
+class QuantityLine:
+    """A quantity of cells, such as the loss: its head, and a text for each cell."""
+
+    head: str
+    texts: list[str]
+    is_words: bool
 
 
 def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
@@ -61,11 +83,11 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     notes += [recall_note(comparison, with_interval=False), *beyond_notes(comparison)]
     notes += [*left_out_notes(comparison.header), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
-    return Report(facts_of(comparison), answer(comparison), [table], _said(notes))
+    return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes))
 
 
 def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
-    """Return the table of a paper: each number with its ±, what it is of as the caption."""
+    """Return the table of a paper: each number with its ±, and the facts as its caption."""
     header = comparison.header
     notes = []
     if not is_recall_only(comparison):
@@ -76,33 +98,34 @@ def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
         plus_minus_note(comparison),
         ranks_note(comparison),
     ]
-    name = "-".join(["posenc", header.protocol, header.metric, *map(str, header.group.values())])
+    conditions = [str(value) for value in header.group.values()]
+    label = "-".join(["posenc", header.protocol, header.metric, *conditions])
     return Report(
-        facts=[*facts_of(comparison), *_said(notes)],
+        facts=[*facts_of(comparison), *_non_empty(notes)],
         answer="",
-        tables=[rows_table(comparison, with_short_lengths, is_paper=True)],
+        tables=[rows_table(comparison, with_short_lengths, TableKind.PAPER)],
         notes=[],
-        name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", name),
+        label="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", label),
     )
 
 
 def full_report(comparison: Comparison) -> Report:
-    """Return everything: each number with its interval, recall, and what there is of each row."""
+    """Return everything: each number with its interval, the recall, and the figures of each row."""
     tables = []
-    lengths = _lengths_table(comparison)
-    has_numbers = len(lengths.columns) > lengths.keys
+    lengths_table = _lengths_table(comparison)
+    has_numbers = len(lengths_table.columns) > lengths_table.n_keys
     if has_numbers and comparison.header.protocol != RECALL:
-        tables.append(lengths)
+        tables.append(lengths_table)
     if comparison.recall is not None:
         tables.append(recall_table(comparison))
-    tables.append(_side_table(comparison))
+    tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
 
 
-def _said(notes: Sequence[str]) -> list[str]:
-    """Return the notes that say something."""
-    return [note for note in notes if note]
+def _non_empty(texts: Sequence[str]) -> list[str]:
+    """Return the texts that are not empty: a note is empty where there is nothing to say."""
+    return [text for text in texts if text]
 
 
 def _names_column(rows: Sequence[Row]) -> TableColumn:
@@ -128,20 +151,21 @@ def _run_report(comparison: Comparison) -> Report:
         *left_out_notes(header),
     ]
     table = _run_table(comparison, row)
-    return Report(facts_of(comparison), answer(comparison), [table], _said(notes), has_gap=True)
+    return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes), has_gap=True)
 
 
 def _run_table(comparison: Comparison, row: Row) -> Table:
     """Return a column for each length; its cells are the loss, the change, the interval and the verdict."""
     shown = shown_columns(comparison)
-    lines = _filled_lines(comparison, [(row, row.cells[index]) for index in shown])
+    lines = _quantity_lines(comparison, [(row, row.cells[index]) for index in shown])
     first_head = "position" if row.curve is not None else "context"
-    columns = [text_column(first_head, [head for head, _, _ in lines])]
-    leaves = _leaving([comparison.columns[index] for index in shown])
-    for place, index in enumerate(shown):
+    columns = [text_column(first_head, [line.head for line in lines])]
+    ranks = _drop_ranks([comparison.columns[index] for index in shown])
+    for number, index in enumerate(shown):
         head = _run_head(comparison.columns[index])
-        columns.append(text_column(head, [texts[place] for _, texts, _ in lines], leaves=leaves.get(place)))
-    units = [unit_text(comparison.header) if head == "loss" else "" for head, _, _ in lines]
+        texts = [line.texts[number] for line in lines]
+        columns.append(text_column(head, texts, drop_rank=ranks.get(number)))
+    units = [unit_text(comparison.header) if line.head == LOSS_HEAD else "" for line in lines]
     columns.append(text_column("", units, is_words=True))
     return Table(tuple(columns))
 
@@ -151,101 +175,105 @@ def _run_head(column: Column) -> str:
     return f"{head} = T" if column.multiple == 1 else head
 
 
-def _filled_lines(
-    comparison: Comparison, cells: Sequence[tuple[Row, Cell]]
-) -> list[tuple[str, list[str], bool]]:
-    """Return head, texts and whether these are words, of each column that has a text for any cell."""
+def _quantity_lines(comparison: Comparison, cells: Sequence[tuple[Row, Cell]]) -> list[QuantityLine]:
+    """Return the quantities that have a text in any of the cells."""
     lines = []
     for column in CELL_COLUMNS:
         if column.head is None:
             continue
         texts = [column.text(comparison, row, cell) for row, cell in cells]
-        if any(text.strip("-") for text in texts):
-            lines.append((column.head(comparison), texts, column.is_words))
+        if any(text not in ("", "-") for text in texts):
+            lines.append(QuantityLine(column.head(comparison), texts, column.is_words))
     return lines
 
 
-def _leaving(columns: Sequence[Column]) -> dict[int, int]:
-    """Return the order in which lengths leave a table that is too wide, by place; T and the longest stay."""
-    below = [place for place, column in enumerate(columns) if column.multiple < 1]
-    past = [place for place, column in enumerate(columns[:-1]) if column.multiple > 1]
+def _drop_ranks(columns: Sequence[Column]) -> dict[int, int]:
+    """Return the rank of each length by its index in the columns; T and the longest length have none."""
+    below = [index for index, column in enumerate(columns) if column.multiple < 1]
+    past = [index for index, column in enumerate(columns[:-1]) if column.multiple > 1]
     order = [*below, *reversed(past)]
-    ranks = {place: rank for rank, place in enumerate(order)}
+    ranks = {index: rank for rank, index in enumerate(order)}
     if order:
-        ranks[order[-1]] = LAST_LENGTH_LEAVES
+        ranks[order[-1]] = LAST_LENGTH_RANK
     return ranks
 
 
 # --- a line for each row
 
 
-def rows_table(comparison: Comparison, with_short_lengths: bool = False, is_paper: bool = False) -> Table:
+def rows_table(
+    comparison: Comparison, with_short_lengths: bool = False, kind: TableKind = TableKind.SCREEN
+) -> Table:
     """Return a line for each row: the loss at T, the change elsewhere, the verdict at the longest length.
 
-    With a baseline the numbers are differences to it; recall stands behind the losses. In a paper each
-    number has its ±.
+    With a baseline the numbers are differences to it. Recall stands behind the losses.
     """
-    if is_recall_only(comparison):
-        return Table((_names_column(comparison.rows), *_recall_columns(comparison, is_paper)))
-    shown = _lengths_of_rows(comparison, with_short_lengths)
-    columns = [
-        _names_column(comparison.rows),
-        *_length_columns(comparison, shown, is_paper),
-        *_short_row_columns(comparison, is_paper),
-    ]
-    last_words = _last_words_column(comparison, shown)
-    if any(cell.text for cell in last_words.cells):
-        columns.append(last_words)
+    columns = [_names_column(comparison.rows)]
+    if not is_recall_only(comparison):
+        shown = _lengths_of_rows(comparison, with_short_lengths)
+        columns += _length_columns(comparison, shown, kind)
+        columns += _short_row_columns(comparison, kind)
+        verdicts = _verdict_column(comparison, shown)
+        if any(cell.text for cell in verdicts.cells):
+            columns.append(verdicts)
     if comparison.recall is not None:
-        columns += _recall_columns(comparison, is_paper)
+        columns += _recall_columns(comparison, kind)
     return Table(tuple(columns))
 
 
 def _lengths_of_rows(comparison: Comparison, with_short_lengths: bool) -> list[int]:
-    """Return the columns that are shown: from T on, unless there is nothing past T."""
+    """Return the indices of the columns to show: from T on, unless there is nothing past T."""
     shown = shown_columns(comparison)
-    is_past = any(comparison.columns[index].multiple > 1 for index in shown)
-    if with_short_lengths or not is_past:
+    has_longer = any(comparison.columns[index].multiple > 1 for index in shown)
+    if with_short_lengths or not has_longer:
         return shown
     return [index for index in shown if comparison.columns[index].multiple >= 1]
 
 
-def _length_columns(comparison: Comparison, shown: Sequence[int], is_paper: bool) -> list[TableColumn]:
-    leaves = _leaving([comparison.columns[index] for index in shown])
+def _length_columns(comparison: Comparison, shown: Sequence[int], kind: TableKind) -> list[TableColumn]:
+    ranks = _drop_ranks([comparison.columns[index] for index in shown])
     columns = []
-    for place, index in enumerate(shown):
-        cells = tuple(_length_cell(comparison, row, index, is_paper) for row in comparison.rows)
+    for number, index in enumerate(shown):
+        cells = tuple(_length_cell(comparison, row.cells[index], kind) for row in comparison.rows)
         head = _length_head(comparison.columns[index])
-        columns.append(TableColumn(head, cells, leaves=leaves.get(place)))
+        columns.append(TableColumn(head, cells, drop_rank=ranks.get(number)))
     return columns
 
 
-def _length_cell(comparison: Comparison, row: Row, index: int, is_paper: bool) -> TableCell:
+def _length_cell(comparison: Comparison, cell: Cell, kind: TableKind) -> TableCell:
     """Return the number of a row at a length: the loss at T, elsewhere the change."""
-    cell = row.cells[index]
+    text, half = _number_and_half_width(comparison, cell)
+    if kind is TableKind.PAPER:
+        text += half
+    if cell.versus_best is None:
+        return TableCell(text)
+    return TableCell(text, MARKS.get(cell.versus_best.word, ""))
+
+
+def _number_and_half_width(comparison: Comparison, cell: Cell) -> tuple[str, str]:
+    """Return the number of a cell as text, and half of its interval or spread, such as `±0.012`."""
     metric = comparison.header.metric
-    has_baseline = comparison.header.baseline is not None
-    if has_baseline and cell.versus_baseline is not None:
-        text = printed_change(cell.versus_baseline.difference, metric)
-        half = half_width(metric, None, cell.versus_baseline.ci95)
-    elif cell.mean is None or has_baseline or cell.multiple == 1:
-        text = loss_text(metric, cell)
-        half = half_width(metric, cell.spread)
-    elif cell.change is None:  # a loss that nothing at T can be subtracted from
-        text = f"({loss_text(metric, cell)})"
-        half = ""
-    else:
-        text = printed_change(cell.change, metric)
-        half = half_width(metric, cell.change_spread, cell.change_ci95)
-    mark = MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
-    return TableCell(text + half if is_paper else text, mark)
+    loss = loss_text(metric, cell)
+    if comparison.header.baseline is not None:
+        if cell.versus_baseline is None:  # the baseline itself, or a row that cannot be compared with it
+            return loss, half_width(metric, cell.spread)
+        versus = cell.versus_baseline
+        return printed_change(versus.difference, metric), half_width(metric, None, versus.ci95)
+    if cell.mean is None or cell.multiple == 1:
+        return loss, half_width(metric, cell.spread)
+    if cell.change is None:  # there is no loss at T to subtract
+        return f"({loss})", ""
+    half = half_width(metric, cell.change_spread, cell.change_ci95)
+    return printed_change(cell.change, metric), half
 
 
-def _short_row_columns(comparison: Comparison, is_paper: bool) -> list[TableColumn]:
+def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
     """Return the columns of ROW_COLUMNS that are in the table of one screen and have a text."""
     columns = []
     for column in ROW_COLUMNS:
-        write_text = column.paper if is_paper and column.paper is not None else column.short
+        write_text = column.short
+        if kind is TableKind.PAPER and column.paper is not None:
+            write_text = column.paper
         if column.head is None or write_text is None:
             continue
         has_value = any(column.text(row) for row in comparison.rows)
@@ -254,8 +282,8 @@ def _short_row_columns(comparison: Comparison, is_paper: bool) -> list[TableColu
     return columns
 
 
-def _last_words_column(comparison: Comparison, shown: Sequence[int]) -> TableColumn:
-    """Return the verdicts at the longest length, with what is particular: policy, seeds, failures."""
+def _verdict_column(comparison: Comparison, shown: Sequence[int]) -> TableColumn:
+    """Return the verdicts at the longest length, with the policy past T, unusual seed counts and failures."""
     if not shown:
         texts = ["; ".join(row.notes) for row in comparison.rows]
         return text_column("reason", texts, is_words=True)
@@ -265,41 +293,43 @@ def _last_words_column(comparison: Comparison, shown: Sequence[int]) -> TableCol
     elif comparison.header.baseline is not None:
         head = f"at {length}"
     elif comparison.recall is not None:
-        head = "verdict"  # as wide as its words, so that the recall fits into 80 columns, too
+        head = "verdict"  # short, so that the recall fits beside it into 80 columns
     else:
         head = f"verdict at {length}"
     usual_seeds = _usual_seeds(comparison.rows)
-    texts = [_last_words(comparison, row, row.cells[shown[-1]], usual_seeds) for row in comparison.rows]
+    texts = [_verdict_text(comparison, row, row.cells[shown[-1]], usual_seeds) for row in comparison.rows]
     return text_column(head, texts, is_words=True)
 
 
 def _usual_seeds(rows: Sequence[Row]) -> int:
-    """Return how many seeds most rows have."""
-    counts = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
-    return max(set(counts), key=counts.count)
+    """Return how many seeds most rows have; of numbers that are as frequent the smallest."""
+    rows_with = Counter(max((cell.seeds for cell in row.cells), default=0) for row in rows)
+    return min(rows_with, key=lambda seeds: (-rows_with[seeds], seeds))
 
 
-def _last_words(comparison: Comparison, row: Row, cell: Cell, usual_seeds: int) -> str:
+def _verdict_text(comparison: Comparison, row: Row, cell: Cell, usual_seeds: int) -> str:
     parts = [_verdict_word(comparison, row, cell)]
-    # Beside columns of recall there is no room: then it is a note.
-    if row.beyond and (len(comparison.rows) == 1 or comparison.recall is None):
+    # A table of several rows with recall has no room for the policy, which is then a note (`beyond_notes`).
+    has_room = len(comparison.rows) == 1 or comparison.recall is None
+    if row.beyond and has_room:
         parts.append(f"beyond={row.beyond}")
     if cell.mean is not None and cell.note:
         parts.append(cell.note)
-    elif cell.seeds not in (0, usual_seeds):
+    elif cell.seeds and cell.seeds != usual_seeds:
         parts.append(plural(cell.seeds, "seed"))
-    return ", ".join(part for part in parts if part)
+    return ", ".join(_non_empty(parts))
 
 
 def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
+    """Return where the row breaks, how it compares with the baseline, or the verdict on its change."""
     if row.curve is not None:
         return breaks_text(row.curve)
     if comparison.header.baseline is not None:
         if cell.versus_baseline is not None:
             return cell.versus_baseline.word
         return "baseline" if row_label(row) == comparison.header.baseline else ""
-    if all(other.undertrained for other in comparison.rows):
-        return ""  # the answer says it once
+    if all(any_row.undertrained for any_row in comparison.rows):
+        return ""  # the answer of the report says it for all rows
     return "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
 
 
@@ -308,46 +338,47 @@ def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 def recall_table(comparison: Comparison) -> Table:
     """Return the recall of each row with its interval, and every rank."""
-    columns = _recall_columns(comparison, is_paper=False, is_full=True)
+    columns = _recall_columns(comparison, TableKind.FULL)
     return Table((_names_column(comparison.rows), *columns), "recall, % with 95% CI")
 
 
-def _recall_columns(comparison: Comparison, is_paper: bool, is_full: bool = False) -> list[TableColumn]:
+def _recall_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
     """Return recall within T, and in each longer window at its farthest distance, in per cent."""
     assert comparison.recall is not None
-    multiples = comparison.recall.multiples
-    heads = ["recall@T", *(f"@{length_text(multiple)}" for multiple in multiples)]
+    lengths = [length_text(multiple) for multiple in comparison.recall.multiples]
+    heads = ["recall@T", *(f"@{length}" for length in lengths)]
     columns = []
-    for place, head in enumerate(heads):
-        is_last = place == len(heads) - 1
-        # On one screen there is no room for all ranks: those of the longest window.
-        has_ranks = is_full or is_last
-        cells = tuple(_recall_cell(row, place, is_paper, is_full, has_ranks) for row in comparison.rows)
-        may_leave = place > 0 and not is_last and not is_full and not is_recall_only(comparison)
-        columns.append(TableColumn(head, cells, leaves=RECALL_LEAVES - place if may_leave else None))
+    for index, head in enumerate(heads):
+        is_last = index == len(heads) - 1
+        # One screen has no room for the ranks of all windows: only those of the longest are shown.
+        has_ranks = kind is TableKind.FULL or is_last
+        cells = tuple(_recall_cell(row, index, kind, has_ranks) for row in comparison.rows)
+        always_stays = index == 0 or is_last or kind is TableKind.FULL or is_recall_only(comparison)
+        rank = None if always_stays else RECALL_RANK - index
+        columns.append(TableColumn(head, cells, drop_rank=rank))
     return columns
 
 
-def _recall_cell(row: Row, place: int, is_paper: bool, is_full: bool, has_ranks: bool) -> TableCell:
-    if row.recall is None:
+def _recall_cell(row: Row, index: int, kind: TableKind, has_ranks: bool) -> TableCell:
+    """Return the recall of a row in a window (index 0 is T); brackets say that it did not learn it."""
+    cell = None if row.recall is None else row.recall.cells[index]
+    if row.recall is None or cell is None:
         return TableCell("-")
-    cell = [row.recall.within, *row.recall.beyond][place]
-    if cell is None:
-        return TableCell("-")
-    text = _recall_text(cell, is_paper, is_full)
-    if row.recall.learned is False and not is_full:
+    text = _recall_text(cell, kind)
+    if row.recall.learned is False and kind is not TableKind.FULL:
         text = f"({text})"
     mark = MARKS.get(cell.rank or "", "") if has_ranks else ""
     return TableCell(text, mark)
 
 
-def _recall_text(cell: RecallCell, is_paper: bool, is_full: bool) -> str:
+def _recall_text(cell: RecallCell, kind: TableKind) -> str:
     number = percent_text(cell).removesuffix("%")
     low, high = cell.ci95
-    if is_full:
+    if kind is TableKind.FULL:
         return f"{number} [{100 * low:.0f}, {100 * high:.0f}]"
-    if is_paper:
-        return f"{number}±{50 * (high - low):.0f}"
+    if kind is TableKind.PAPER:
+        half_percent = 100 * (high - low) / 2
+        return f"{number}±{half_percent:.0f}"
     return number
 
 
@@ -367,13 +398,13 @@ def _lengths_table(comparison: Comparison) -> Table:
         text_column("encoding", [row_label(row) for row, _ in cells]),
         text_column("context", heads),
     ]
-    for head, texts, is_words in _filled_lines(comparison, cells):
-        columns.append(text_column(head, texts, is_words=is_words))
-    return Table(tuple(columns), f"by length, in {unit_text(comparison.header)}", keys=2)
+    for line in _quantity_lines(comparison, cells):
+        columns.append(text_column(line.head, line.texts, is_words=line.is_words))
+    return Table(tuple(columns), f"by length, in {unit_text(comparison.header)}", n_keys=2)
 
 
-def _side_table(comparison: Comparison) -> Table:
-    """Return what there is of each row: seeds, headroom, recall horizon."""
+def _rows_figures_table(comparison: Comparison) -> Table:
+    """Return the figures of each row that are of no length: seeds, headroom, recall horizon."""
     columns = [_names_column(comparison.rows)]
     for column in ROW_COLUMNS:
         if column.head is None:
@@ -389,7 +420,9 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
     if cell.mean is None:
         return [loss_text(metric, cell)]
     lines = [loss_text(metric, cell) + half_width(metric, cell.spread)]
-    if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
+    # At T a model as trained has no change; with an extension it may have one.
+    is_itself = cell.multiple == 1 and cell.change == 0
+    if cell.change is not None and not is_itself:
         half = half_width(metric, cell.change_spread, cell.change_ci95)
         lines.append(printed_change(cell.change, metric) + half)
     if cell.verdict:

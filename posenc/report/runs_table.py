@@ -15,19 +15,21 @@ from posenc.report.texts import count_text, length_text
 from posenc.results.runs import Run
 from posenc.results.summary import DIVERGED, FINISHED, RESUMABLE, RUNNING, RunSummary, summarize
 
-ORDER = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
+# states in the order in which they are counted
+STATES = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 SILENT = 600  # seconds after which a running run that writes nothing is worth a note
+# A run with more than this share of its tokens is complete: the last step may fall short by a part of a
+# batch.
+COMPLETE_SHARE = 0.999
 
 
 def counts(runs: Sequence[RunSummary]) -> str:
     """Return `25 runs: 20 finished, 5 failed`."""
     number_of = Counter(run.status for run in runs)
-
-    def order(status: str) -> int:
-        return ORDER.index(status) if status in ORDER else len(ORDER)
-
-    parts = [f"{number_of[status]} {visible(status)}" for status in sorted(number_of, key=order)]
+    unknown = [status for status in number_of if status not in STATES]
+    in_order = [status for status in (*STATES, *unknown) if number_of[status]]
+    parts = [f"{number_of[status]} {visible(status)}" for status in in_order]
     total = plural(len(runs), "run")
     return f"{total}: {', '.join(parts)}" if parts else total
 
@@ -42,7 +44,7 @@ class RunColumn:
     head: str
     text: Callable[[RunSummary], str | None]  # None where nothing is known
     is_words: bool = False
-    leaves: int | None = None  # where the width is too small: the lowest goes first; None: it stays
+    drop_rank: int | None = None  # if the table is too wide the lowest is dropped first, None never
 
 
 def run_table(runs: Sequence[RunSummary], now: float) -> Table:
@@ -50,24 +52,26 @@ def run_table(runs: Sequence[RunSummary], now: float) -> Table:
     columns = []
     for column in _columns(now):
         texts = [column.text(run) or "-" for run in runs]
-        columns.append(text_column(column.head, texts, is_words=column.is_words, leaves=column.leaves))
+        columns.append(text_column(column.head, texts, is_words=column.is_words, drop_rank=column.drop_rank))
     return Table(tuple(columns))
 
 
 def _columns(now: float) -> tuple[RunColumn, ...]:
+    """Return the columns; the age of a run is that at the time `now`."""
+
     def age_text(run: RunSummary) -> str | None:
         return None if run.written is None else age(now - run.written)
 
     return (
         RunColumn(head="status", text=lambda run: run.status),
-        RunColumn(head="experiment", text=lambda run: run.experiment, is_words=True, leaves=4),
+        RunColumn(head="experiment", text=lambda run: run.experiment, is_words=True, drop_rank=4),
         RunColumn(head="encoding", text=lambda run: run.encoding, is_words=True),
-        RunColumn(head="model", text=lambda run: run.model, is_words=True, leaves=3),
+        RunColumn(head="model", text=lambda run: run.model, is_words=True, drop_rank=3),
         RunColumn(head="T", text=lambda run: _text_of(run.context_length)),
         RunColumn(head="seed", text=lambda run: _text_of(run.seed)),
-        RunColumn(head="tokens", text=_tokens_text, leaves=2),
-        RunColumn(head="tok/s", text=_speed_text, leaves=1),
-        RunColumn(head="age", text=age_text, leaves=0),
+        RunColumn(head="tokens", text=_tokens_text, drop_rank=2),
+        RunColumn(head="tok/s", text=_speed_text, drop_rank=1),
+        RunColumn(head="age", text=age_text, drop_rank=0),
         RunColumn(head="at T", text=_loss_at_t_text),
         RunColumn(head="longest", text=_longest_text),
         RunColumn(head="run", text=lambda run: Path(run.path).name, is_words=True),
@@ -79,13 +83,14 @@ def _text_of(value: object) -> str | None:
 
 
 def _tokens_text(run: RunSummary) -> str | None:
-    """Return `3.2M/4M`, or `4M` where all tokens that were asked for are trained on."""
+    """Return `3.2M/4M`, or `4M` if the run was trained on all of its tokens."""
     tokens = run.tokens
-    planned = run.tokens_asked
     if tokens is None:
         return None
-    is_part = planned and tokens < 0.999 * planned
-    return f"{count_text(tokens)}/{count_text(planned)}" if is_part else count_text(tokens)
+    is_complete = not run.tokens_asked or tokens >= COMPLETE_SHARE * run.tokens_asked
+    if is_complete:
+        return count_text(tokens)
+    return f"{count_text(tokens)}/{count_text(run.tokens_asked)}"
 
 
 def _speed_text(run: RunSummary) -> str | None:
@@ -145,13 +150,15 @@ def _line(run: RunSummary, name: str, progress: Sequence[str] = ()) -> str:
     reason = run.reason or ""
     if run.status == RUNNING:
         reason = f"process {run.pid or '?'} on {run.host or '?'}"
+    # "failed, failed in step 3" would say it twice
     state = "" if reason.startswith(run.status) else run.status
-    line = f"{name}: {', '.join(part for part in (state, reason, *progress) if part)}"
+    parts = [part for part in (state, reason, *progress) if part]
+    line = f"{name}: {', '.join(parts)}"
     log = Path(run.path) / "log.txt"
     return f"{line} (log: {log})" if log.is_file() else line
 
 
-# --- programs
+# --- JSON
 
 
 def document(runs: Sequence[RunSummary]) -> str:

@@ -1,4 +1,4 @@
-"""A report as plain text in cells: what terminal, papers and page all print. They escape it."""
+"""Reports as plain text in cells, which terminal, papers and page print and escape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableColumn:
     head: str
     cells: tuple[TableCell, ...]
     is_words: bool = False
-    leaves: int | None = None  # where the width is too small: the lowest goes first; None: it stays
+    drop_rank: int | None = None  # if the table is too wide the lowest is dropped first, None never
 
 
 @dataclass(frozen=True)
@@ -33,37 +33,37 @@ class Table:
 
     columns: tuple[TableColumn, ...]
     title: str = ""
-    keys: int = 1  # columns that are repeated where the others go below each other
+    n_keys: int = 1  # first columns that every block repeats if the table is cut into blocks
 
     @property
     def heads(self) -> list[str]:
-        """The heads of the columns."""
+        """Return the heads of the columns."""
         return [column.head for column in self.columns]
 
     @property
     def rows(self) -> list[tuple[TableCell, ...]]:
-        """The cells by row."""
+        """Return the cells of each row."""
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a reader gets."""
+    """A comparison for a reader: facts, an answer, tables and notes."""
 
-    facts: Sequence[str]  # what the numbers are of
-    answer: str  # empty: there is none
+    facts: Sequence[str]  # such as `6 encodings`, `T = 64 bytes`
+    answer: str  # may be empty
     tables: Sequence[Table]
     notes: Sequence[str]
     tail: Sequence[str] = ()  # a path, a command: never wrapped
     has_gap: bool = False  # an empty line between the tables and the notes
-    name: str = ""  # for a paper's label
+    label: str = ""  # of a table in LaTeX
 
 
 def text_column(
-    head: str, texts: Iterable[str], *, is_words: bool = False, leaves: int | None = None
+    head: str, texts: Iterable[str], *, is_words: bool = False, drop_rank: int | None = None
 ) -> TableColumn:
     """Return a column of texts without marks."""
-    return TableColumn(head, tuple(TableCell(text) for text in texts), is_words, leaves)
+    return TableColumn(head, tuple(TableCell(text) for text in texts), is_words, drop_rank)
 
 
 def table_of_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:

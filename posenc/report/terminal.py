@@ -82,8 +82,7 @@ def terminal_text(reports: Sequence[Report], width: int, color: bool) -> str:
 def table_text(table: Table, width: int, color: bool = False) -> str:
     """Return a table without the columns that the width has no room for."""
     console = _console(width, color)
-    fitting, _ = _without_leaving(table, width)
-    _print_table(console, fitting, width)
+    _print_table(console, _drop_columns(table, width), width)
     return _without_trailing_blanks(console)
 
 
@@ -121,9 +120,9 @@ def _print_tables(console: Console, tables: Sequence[Table], width: int) -> int:
     left_out = 0
     blocks = []
     for table in tables:
-        fitting, gone = _without_leaving(table, width)
-        left_out += gone
-        blocks += _blocks(fitting, width)
+        narrow_table = _drop_columns(table, width)
+        left_out += len(table.columns) - len(narrow_table.columns)
+        blocks += _blocks(narrow_table, width)
     for number, block in enumerate(blocks):
         if number:
             console.print()
@@ -134,18 +133,16 @@ def _print_tables(console: Console, tables: Sequence[Table], width: int) -> int:
 # --- what fits
 
 
-def _without_leaving(table: Table, width: int) -> tuple[Table, int]:
-    """Return the table without the columns that leave it so that the others fit, and their number."""
-    leaving = [column for column in table.columns if column.leaves is not None]
-    leaving.sort(key=lambda column: column.leaves or 0)
+def _drop_columns(table: Table, width: int) -> Table:
+    """Return the table without as many columns, by their rank, as it takes for the others to fit."""
+    droppable = [column for column in table.columns if column.drop_rank is not None]
+    droppable.sort(key=lambda column: column.drop_rank or 0)
     columns = list(table.columns)
-    gone = 0
-    for column in leaving:
+    for column in droppable:
         if _least_width(columns) <= width:
             break
         columns.remove(column)
-        gone += 1
-    return replace(table, columns=tuple(columns)), gone
+    return replace(table, columns=tuple(columns))
 
 
 def _least_width(columns: Sequence[TableColumn]) -> int:
@@ -157,8 +154,8 @@ def _least_width(columns: Sequence[TableColumn]) -> int:
 def _blocks(table: Table, width: int) -> list[Table]:
     """Return the table in as few blocks of columns as fit; each begins with the key columns."""
     names = table.columns[0]
-    keys = table.columns[: table.keys]
-    others = table.columns[table.keys :]
+    keys = table.columns[: table.n_keys]
+    others = table.columns[table.n_keys :]
     has_words = any(column.is_words for column in table.columns)
     longest_name = LEAST_NAME if has_words else LONGEST_NAME
     room = width - min(column_width(names), longest_name)

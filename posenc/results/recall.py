@@ -81,10 +81,15 @@ class RowRecall:
     grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
     note: str | None  # how many seeds have no number or did not learn
 
+    @property
+    def cells(self) -> tuple[RecallCell | None, ...]:
+        """Return the recall within T and in each longer window."""
+        return (self.within, *self.beyond)
+
 
 @dataclass(frozen=True)
 class RecallColumns:
-    """What the rows' recall is of."""
+    """The windows in which the rows of a table recall, and the level that they need."""
 
     level: float  # per cent within T that a row needs
     multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance

@@ -39,9 +39,9 @@ def trained(store, folder, seed=0):
     arguments = []
     forward = NextTokenLoss.forward
 
-    def watched(self, *tensors):
-        arguments.append([tensor.numpy().copy() for tensor in tensors])
-        return forward(self, *tensors)
+    def watched(self, inputs, targets, pos, weights):
+        arguments.append([tensor.numpy().copy() for tensor in (inputs, targets, pos)])
+        return forward(self, inputs, targets, pos, weights)
 
     with mock.patch.object(NextTokenLoss, "forward", watched):
         run(
