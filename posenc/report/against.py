@@ -18,47 +18,47 @@ FORMATS = ("table", "markdown", "json")
 HEADS = ("encoding", "T there", "length", "published", "change", "measured", "change", "difference")
 
 
-def show_against(beside: Against, format: str, stream: TextIO) -> None:
+def show_against(against: Against, format: str, stream: TextIO) -> None:
     """Print to a stream. Raises UserError for a format that is not in FORMATS."""
     if format not in FORMATS:
         raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
     if format == "json":
-        document = {"schema_version": SCHEMA_VERSION, **beside.to_dict()}
+        document = {"schema_version": SCHEMA_VERSION, **against.to_dict()}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     elif format == "markdown":
-        text = markdown([against_report(beside)])
+        text = markdown([against_report(against)])
     else:
-        text = terminal_text([against_report(beside)], terminal_width(), has_color(stream))
+        text = terminal_text([against_report(against)], terminal_width(), has_color(stream))
     write(text, stream)
 
 
-def against_report(beside: Against) -> Report:
-    """Return a line for each published number at a length that was measured, and both sides' settings."""
-    lines = [line for line in beside.rows if line.multiple is not None]
-    hidden = len(beside.rows) - len(lines)
-    notes = list(beside.notes)
-    if hidden:
-        notes.append(f"{hidden} more published numbers, at lengths that were not measured")
-    unit = "shares found" if beside.is_accuracy else "nats per token"
-    notes += [_published_note(beside), _measured_note(beside, unit)]
+def against_report(against: Against) -> Report:
+    """Return a line for each published number at a measured length, and the settings of both sides."""
+    lines = [line for line in against.rows if line.multiple is not None]
+    n_hidden = len(against.rows) - len(lines)
+    notes = list(against.notes)
+    if n_hidden:
+        notes.append(f"{n_hidden} more published numbers, at lengths that were not measured")
+    unit = "shares found" if against.is_accuracy else "nats per token"
+    notes += [_published_note(against), _measured_note(against, unit)]
     notes.append(
         f"change: against T, in {unit}, ± SD over seeds. Corpus, model, tokenizer and length differ: compare "
         "its direction, not its size"
     )
     table = table_of_rows(HEADS, [_texts(line) for line in lines])
-    return Report([f"{beside.table} beside these runs"], "", [table], notes, has_gap=True)
+    return Report([f"{against.table} beside these runs"], "", [table], notes, has_gap=True)
 
 
-def _published_note(beside: Against) -> str:
-    source = beside.published
+def _published_note(against: Against) -> str:
+    source = against.published
     return (
         f"published: {source['paper']} (arXiv {source['arxiv'] or 'none'}), {source['parameters']} "
         f"parameters, {source['corpus']}, {source['protocol']}, {source['metric']}"
     )
 
 
-def _measured_note(beside: Against, unit: str) -> str:
-    header = beside.measured
+def _measured_note(against: Against, unit: str) -> str:
+    header = against.measured
     sizes = dict.fromkeys(count_text(count) for count in header.parameters or ())
     parts = [
         f"{' to '.join(sizes)} parameters",
@@ -73,7 +73,7 @@ def _measured_note(beside: Against, unit: str) -> str:
 
 
 def _texts(line: AgainstLine) -> list[str]:
-    """Return the cells of a line; `-` where nobody measured, empty where there is nothing to say."""
+    """Return the cells of a line; `-` for a loss that was not measured, empty for an unknown change."""
     measured_change = _change_text(line.measured_change)
     if line.measured_spread is not None:
         measured_change += f"±{printed(line.measured_spread, 'nats')}"

@@ -1,4 +1,4 @@
-"""What every chart of comparisons has: rows with names and styles, panels, and the words below a figure.
+"""Parts of every chart of comparisons: rows with names and styles, panels, and the note below a figure.
 
 Row names are data of a chart and never part of an expression, so that a name can do nothing there.
 """
@@ -21,12 +21,13 @@ from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 
 DIGITS = 6  # significant digits of a coordinate: more would only make the page larger
-# Changes are about linear up to here and logarithmic beyond, so that 0.01 and 2 nats are both seen.
+# The scale of changes is about linear up to here and logarithmic beyond, so that 0.01 and 2 nats are both
+# seen.
 FINE = 0.02
 CHANGE_TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIGNED_LABELS = {"format": "~g", "labelExpr": "(datum.value > 0 ? '+' : '') + datum.label"}
 
-Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text
+Point = dict[str, Any]  # a datum of Vega's: panel, row, x, y (null: a gap), low and high (its band), text
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ class Chart:
     rows: Sequence[str]  # of the legend: those with a number
     note: str  # below a figure
     has_own_scales: bool = False  # the panels do not share y
-    names_points: bool = (
-        False  # in a file of one panel each point has its name beside it, instead of a legend
-    )
+    # In a file of one panel each point has its name beside it, and there is no legend.
+    names_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,40 +60,44 @@ class RowNames:
         for comparison in comparisons:
             for row in comparison.rows:
                 encodings[row_label(row)] = row.encoding
-        times = Counter(cut(label) for label in encodings)
-        self._names = {label: cut(label) if times[cut(label)] == 1 else label for label in encodings}
+        count_of = Counter(cut(label) for label in encodings)
+        self._names: dict[str, str] = {}
+        for label in encodings:
+            is_unique = count_of[cut(label)] == 1
+            self._names[label] = cut(label) if is_unique else label
         self.styles: dict[str, Style] = {}
         for label, style in styles_of(encodings).items():
             self.styles[self._names[label]] = style
 
     def name(self, row: Row) -> str:
-        """Return what to call a row: its label, without its middle where it is long."""
+        """Return the name of a row: its label, without its middle if it is long."""
         return self._names[row_label(row)]
 
     def number(self, name: str) -> int:
-        """Return a row's place among all of them: its colour is `var(--s3)`."""
+        """Return the number n of a row among all of them: its colour is `var(--sn)`."""
         return list(self.styles).index(name)
 
 
 def panels_of(comparisons: Sequence[Comparison]) -> list[Panel]:
-    """Return the comparisons, each with what sets it apart; the title of a single one is empty."""
+    """Return a panel for each comparison, whose title has the facts that not all of them share."""
     facts = [facts_of(comparison) for comparison in comparisons]
     shared = _shared_facts(facts)
     panels = []
-    for comparison, own_facts in zip(comparisons, facts, strict=True):
-        title = ", ".join(fact for fact in own_facts if fact not in shared)
+    for comparison, facts_of_panel in zip(comparisons, facts, strict=True):
+        title = ", ".join(fact for fact in facts_of_panel if fact not in shared)
         panels.append(Panel(comparison, cut(title)))
     return panels
 
 
 def source_note(panels: Sequence[Panel]) -> str:
-    """Return what all panels were measured on, as a sentence."""
+    """Return the facts that all panels share, as a sentence."""
     shared = _shared_facts([facts_of(panel.comparison) for panel in panels])
     return ", ".join(cut(fact) for fact in shared) + "."
 
 
-def _shared_facts(facts: Sequence[Sequence[str]]) -> list[str]:
-    return [fact for fact in facts[0] if all(fact in others for others in facts)]
+def _shared_facts(facts_by_panel: Sequence[Sequence[str]]) -> list[str]:
+    first = facts_by_panel[0]
+    return [fact for fact in first if all(fact in facts for facts in facts_by_panel)]
 
 
 # --- points
@@ -119,7 +123,7 @@ def band_ends(cell: Cell, value: float, spread: float | None) -> tuple[float, fl
 
 
 def tooltip(name: str, cell: Cell, metric: str) -> str:
-    """Return what pointing at a cell shows, in lines: its window, the cell of the table, what it is of."""
+    """Return the lines that pointing at a cell shows: its window, its numbers, and how many were scored."""
     window = length_text(round(cell.multiple, 3))
     if cell.window is not None:
         window += f" = {cell.window} tokens"
@@ -163,7 +167,7 @@ def visible_if_chosen(opacity: float, otherwise: float = 0.12) -> Spec:
 
 
 def selections() -> list[Spec]:
-    """Return what a reader of the page can choose: rows in the legend, and the point that is nearest."""
+    """Return the selections of a reader of the page: rows in the legend, and the nearest point."""
     nearest = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
     return [
         {"name": "chosen", "select": {"type": "point", "fields": ["row"]}, "bind": "legend"},

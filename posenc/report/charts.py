@@ -57,8 +57,8 @@ KINDS_OF_CHARTS = {
     ),
 }
 PLOTS = {name: kind.meaning for name, kind in KINDS_OF_CHARTS.items()}
-KIND = "context"  # where none is asked for
-KINDS = {RECALL: "recall"}  # of a protocol, instead
+KIND = "context"  # if the user chooses none
+KINDS = {RECALL: "recall"}  # instead of it, by protocol
 
 
 def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames) -> Chart | None:
@@ -76,7 +76,7 @@ def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison]) -> None:
 
 
 def check_plot(path: Path, kind: str) -> Path:
-    """Return where the figure will be. Raises UserError for a wrong suffix, folder or kind."""
+    """Return the path of the figure. Raises UserError for a wrong suffix, folder or kind."""
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", path, "its ending names the format", allowed=allowed)
@@ -102,7 +102,7 @@ def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison]) -> byt
         columns = 1  # its numbers need the width
     panel_width = WIDTH / columns
     svg = draw_svg(_figure_spec(chart, names, panel_width, columns))
-    # How wide axes and names are is known once they are drawn: the second drawing has the width asked for.
+    # The width of axes and names is known only once they are drawn, so the figure is drawn twice.
     drawn_width = float(re.findall(r' width="([\d.]+)"', svg)[0])
     panel_width = max(40.0, panel_width + (WIDTH - drawn_width) / columns)
     return image_bytes(draw_svg(_figure_spec(chart, names, panel_width, columns)), format)

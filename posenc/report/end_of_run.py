@@ -1,4 +1,4 @@
-"""What a training or an evaluation prints at its end: the answer of its runs, and what to type next."""
+"""Print the answer at the end of a training or an evaluation, and what to type next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posenc.results.records import HEADLINE
 from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings
 
-LEFT = len("next   ")  # columns before the command
+COMMAND_START = len("next   ")  # columns before the command
 
 
 def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
@@ -49,15 +49,17 @@ def next_command(run: Run, saved: Path, is_weak: bool, width: int) -> str:
     if not has_parameters:  # another encoding would refuse them
         overrides = _with_second_encoding(overrides)
     sweep = shlex.join([program, train, "-m", *overrides, "seed=0,1,2"])
-    return sweep if LEFT + len(sweep) <= width else f"posenc compare {saved.parent.parent}"
+    return sweep if COMMAND_START + len(sweep) <= width else f"posenc compare {saved.parent.parent}"
 
 
 def _with_second_encoding(overrides: Sequence[str]) -> list[str]:
     names = sorted(choice_files("encoding"))
     second = next(name for name in names if f"encoding={name}" not in overrides)
-    return [
-        f"{override},{second}" if override.startswith("encoding=") else override for override in overrides
-    ]
+    extended = []
+    for override in overrides:
+        is_encoding = override.startswith("encoding=")
+        extended.append(f"{override},{second}" if is_encoding else override)
+    return extended
 
 
 def _trained_tokens(run: Run) -> int | None:

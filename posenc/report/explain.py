@@ -11,7 +11,7 @@ from posenc.results.records import BREAK
 from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
 
 WIDTH = 80
-INDENT = 10
+INDENT = 10  # columns of the term before its meaning
 MARGINS = {
     "same": SAME,
     "collapsed": COLLAPSED,

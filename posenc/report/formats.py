@@ -35,8 +35,8 @@ def render(
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
-    `full`: every number with its interval; `every`: lengths below T too. Raises UserError for a format that
-    is not in FORMATS.
+    With `full` every number has its interval; with `every` there are lengths below T, too. Raises UserError
+    for a format that is not in FORMATS.
     """
     match format:
         case "table" if full:
@@ -60,7 +60,7 @@ def render(
 
 
 def json_document(comparisons: Sequence[Comparison]) -> str:
-    """Return the document of docs/schema.md; of several tables a list of them as `comparisons`."""
+    """Return the document of docs/schema.md; several tables are in a list, `comparisons`."""
     import orjson
 
     documents = []
@@ -162,5 +162,5 @@ def _csv_field(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = visible(value)
-    begins = text.lstrip()[:1]
-    return f"'{text}" if begins and begins in FORMULA_SIGNS else text
+    looks_like_formula = text.lstrip().startswith(tuple(FORMULA_SIGNS))
+    return f"'{text}" if looks_like_formula else text

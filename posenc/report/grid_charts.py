@@ -14,7 +14,7 @@ from posenc.results.cells import Cell, short_note
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed, printed_change
 
-DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
+DARKEST = 1.16  # shades go from 0 to 1/DARKEST: the ends of the colours are too dark for numbers
 CELL_HEIGHT = 13.7  # points
 HEAD_LINE = 9  # points
 LARGEST_CHANGE = 1e30  # a perplexity may be infinite
@@ -33,8 +33,8 @@ def change_grid(panels: Sequence[Panel], names: RowNames) -> Chart | None:
             heads[f"{column.multiple:g}"] = length_heads(column.multiple, window)
         for row in panel.comparison.rows:
             for column, cell in zip(columns, row.cells, strict=True):
-                place = {"panel": panel.title, "row": names.name(row), "column": f"{column.multiple:g}"}
-                points.append({**place, **_change_look(panel.comparison, row, cell, darkest)})
+                point = {"panel": panel.title, "row": names.name(row), "column": f"{column.multiple:g}"}
+                points.append(point | _change_look(panel.comparison, row, cell, darkest))
     if not points:
         return None
     most_lines = max(len(lines) for lines in heads.values())

@@ -31,10 +31,10 @@ from posenc.report.vega import FAINT, GRID, INK, PAGE_CONFIG, SCHEMA, Spec, nomi
 from posenc.results.cells import Column
 from posenc.results.comparison import Comparison
 
-MANY_POINTS = 16  # of a line: with more than these none is marked
-MOST_BANDS = 12  # lines: the bands of more would hide each other
+MANY_POINTS = 16  # in a line: with more than these none is marked
+MOST_BANDS = 12  # lines with bands: those of more would hide each other
 MOST_TICKS = 8
-EMPTY_BELOW = 1.2  # the domain of changes is that much wider than they are
+DOMAIN_FACTOR = 1.2  # the width of the axis of changes over that of the changes
 
 
 def loss_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
@@ -182,7 +182,7 @@ def _domain(points: Sequence[Point], fine: float) -> tuple[float, float]:
     values = [-fine, fine]
     for point in points:
         values += [point[key] for key in ("y", "low", "high") if point.get(key) is not None]
-    return EMPTY_BELOW * min(values), EMPTY_BELOW * max(values)
+    return DOMAIN_FACTOR * min(values), DOMAIN_FACTOR * max(values)
 
 
 def _per_bit(comparison: Comparison) -> float | None:

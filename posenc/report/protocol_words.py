@@ -1,4 +1,4 @@
-"""What each protocol says of itself in tables and in --explain, by its file in evaluation/protocols.
+"""The words of each protocol in tables and in --explain, from its file in evaluation/protocols.
 
 A stored record may name a protocol that this posenc does not have. Then there are no words.
 """
@@ -16,7 +16,7 @@ def note_of(protocol: str) -> str | None:
 
 
 def sample_noun(protocol: str) -> str:
-    """Return what the targets lie in: `document`, or `sequence` where the text is random."""
+    """Return the noun of the text that targets are in: `document`, or `sequence` for random text."""
     return find_protocol(protocol).sample_noun if protocol in protocol_names() else DOCUMENT
 
 

@@ -47,7 +47,7 @@ DASHES: tuple[tuple[float, ...], ...] = (  # on and off in line widths, of exten
     (6, 1.5, 1.2, 1.5, 1.2, 1.5),
     (2.5, 1, 2.5, 3),
 )
-FEW = len(COLORS)  # rows that can all have colours of their own
+FEW_ROWS = len(COLORS)  # so many rows can all have colours of their own
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Style:
 
     @property
     def on_white(self) -> str:
-        """The colour on white, `#RRGGBB`."""
+        """Return the colour on white, `#RRGGBB`."""
         return COLORS[self.color][0]
 
     @property
     def on_dark(self) -> str:
-        """The colour on a dark background, `#RRGGBB`."""
+        """Return the colour on a dark background, `#RRGGBB`."""
         return COLORS[self.color][1]
 
 
@@ -98,7 +98,7 @@ def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
     styles: dict[str, Style] = {}
     for label in sorted(encodings, key=priority):
         preferred = style_of(label, encodings[label])
-        if len(encodings) <= FEW:
+        if len(encodings) <= FEW_ROWS:
             colors = {style.color for style in styles.values()}
             styles[label] = next(style for style in _other_colors(preferred) if style.color not in colors)
         else:

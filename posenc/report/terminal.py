@@ -111,8 +111,8 @@ def _new_facts(reports: Sequence[Report], number: int) -> Sequence[str]:
     facts = reports[number].facts
     if number == 0:
         return facts
-    new = [fact for fact in facts if any(fact not in report.facts for report in reports)]
-    return new or facts
+    not_shared = [fact for fact in facts if any(fact not in report.facts for report in reports)]
+    return not_shared or facts
 
 
 def _print_tables(console: Console, tables: Sequence[Table], width: int) -> int:
@@ -218,11 +218,11 @@ def _aligned(text: Text, width: int, is_left: bool) -> Text:
 
 def _cell_text(cell: TableCell, has_marks: bool, longest: int | None) -> Text:
     """Return a cell; numbers of a column with marks stay below each other."""
-    shown = visible(cell.text) if longest is None else cut(cell.text, longest)
+    content = visible(cell.text) if longest is None else cut(cell.text, longest)
     if cell.mark:
-        return Text(f"{shown} {cell.mark}", style=MARK_STYLES[cell.mark])
-    word, _, _ = shown.partition(",")
-    text = Text(shown, style=WORD_STYLES.get(word, ""))
+        return Text(f"{content} {cell.mark}", style=MARK_STYLES[cell.mark])
+    word, _, _ = content.partition(",")
+    text = Text(content, style=WORD_STYLES.get(word, ""))
     if has_marks:
         text.append(" " * MARK_WIDTH)
     return text

@@ -29,9 +29,9 @@ from posenc.results.comparison import Comparison
 from posenc.results.records import RECALL
 
 HEIGHT = 230  # points, of a panel with names beside its points
-CHARACTER = 3.4  # points, the width of one of small text
+CHARACTER = 3.4  # points, the width of a character of small text
 HALF_LINE = 3.5  # points
-EMPTY_BESIDE = 1.3  # the domain of changes is that much wider than they are
+DOMAIN_FACTOR = 1.3  # the width of the axis of changes over that of the changes
 RULE = "Top left: far text is used and does no harm; bottom left: it is not used; bottom right: it harms."
 
 
@@ -41,9 +41,11 @@ def use_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
     multiples = set()
     for panel in panels:
         multiple = _longest_shared_window(panel.comparison)
-        new = [] if multiple is None else _points_at(panel, names, multiple)
-        if new:
-            points += new
+        if multiple is None:
+            continue
+        points_of_panel = _points_at(panel, names, multiple)
+        if points_of_panel:
+            points += points_of_panel
             multiples.add(multiple)
     if not points:
         return None
@@ -108,8 +110,8 @@ def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[Point]:
 
 def _use_spec(points: Sequence[Point], rows: Sequence[str], names: RowNames, window: str, unit: str) -> Spec:
     changes = [point[key] for point in points for key in ("x", "left", "right") if key in point]
-    low = EMPTY_BESIDE * min(*changes, -FINE)
-    high = EMPTY_BESIDE * max(*changes, FINE)
+    low = DOMAIN_FACTOR * min(*changes, -FINE)
+    high = DOMAIN_FACTOR * max(*changes, FINE)
     x_title = f"harm: change of the loss at {window} against T ({unit})"
     x_axis = {"grid": False, "labelOverlap": True, "title": x_title, **change_axis(low, high)}
     y_axis = {"values": [0, 25, 50, 75, 100], "minExtent": 28, "title": f"use: recall at {window} (%)"}
@@ -224,9 +226,10 @@ def _height_of(percent: float) -> float:
 
 
 def _symlog(change: float) -> float:
-    """Return where the bent axis of Vega's symlog scale has a change."""
+    """Return the place of a change on the bent axis of Vega's symlog scale."""
     return math.copysign(math.log1p(abs(change) / FINE), change)
 
 
 def _change_at(bent: float) -> float:
+    """Invert `_symlog`."""
     return math.copysign(FINE * math.expm1(abs(bent)), bent)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenc.core.paths import conf_dir
-from posenc.report.styles import COLORS, DASHES, FEW, SOLID, style_of, styles_of
+from posenc.report.styles import COLORS, DASHES, FEW_ROWS, SOLID, style_of, styles_of
 
 CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
@@ -63,7 +63,9 @@ def test_every_encoding_of_the_catalogue_is_listed_with_a_look_of_its_own():
     assert len(looks) == len(CATALOGUE)
 
 
-@pytest.mark.parametrize("rows", [README_ROWS, CATALOGUE[:FEW], CATALOGUE[-FEW:], EXTENSIONS[:FEW]])
+@pytest.mark.parametrize(
+    "rows", [README_ROWS, CATALOGUE[:FEW_ROWS], CATALOGUE[-FEW_ROWS:], EXTENSIONS[:FEW_ROWS]]
+)
 def test_up_to_eight_rows_have_colours_of_their_own(rows):
     styles = styles_of({name: name for name in rows})
     assert len({style.color for style in styles.values()}) == len(rows)
