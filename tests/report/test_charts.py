@@ -8,7 +8,7 @@ from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
-from posenc.report.charts import PLOTS, chart, check_plot, plot_bytes, save_plot
+from posenc.report.charts import PLOTS, check_plot, make_chart, plot_bytes, save_plot
 from posenc.report.styles import style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
@@ -23,7 +23,7 @@ def comparisons_of(root, **request):
 
 
 def chart_of(kind, comparisons):
-    made = chart(kind, comparisons, RowNames(comparisons))
+    made = make_chart(kind, comparisons, RowNames(comparisons))
     assert made is not None
     return made
 
