@@ -1,9 +1,15 @@
 """posenc: how positional encodings extrapolate in length."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = (
+    False  # as type checkers know it: typing takes as long to import as all else up to the command
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from posenc.api.jobs import evaluate, train
     from posenc.api.loaded_run import load
     from posenc.api.runs import load_runs

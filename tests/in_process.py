@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 import tiny
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
@@ -25,6 +25,7 @@ def as_a_new_process(arguments):
     log_level_before = root.level
     environment_before = dict(os.environ)
     signal_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    unraisable_hook_before = sys.unraisablehook
     sys.argv = ["posenc", *arguments]
     try:
         yield
@@ -32,6 +33,7 @@ def as_a_new_process(arguments):
         sys.argv = argv_before
         root.handlers[:] = log_handlers_before
         root.level = log_level_before
+        sys.unraisablehook = unraisable_hook_before
         for number, handler in signal_handlers.items():
             signal.signal(number, handler)
         # posenc sets POSENC_SWEEP, HYDRA_FULL_ERROR and HF_HUB_OFFLINE for its own process.

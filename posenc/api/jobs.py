@@ -153,7 +153,11 @@ def _compose(command: str, words: list[str]) -> ComposedJob:
 def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield KEY=VALUE for each; a mapping below a key sets the keys inside it."""
     for key, value in overrides.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
+            # the choice of a group, which brings the parameters of its YAML along
+            yield f"{prefix}{key}={value['name']}"
+            yield from _words({name: value[name] for name in value if name != "name"}, f"{prefix}{key}.")
+        elif isinstance(value, Mapping):
             yield from _words(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}={value_text(value)}"

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import CommandLine, key_of
+from posenc.config.overrides import CommandLine, group_of, key_of
 from posenc.core.errors import UserError
 from posenc.report.papers import markdown
 from posenc.report.tables import Report, Table, table_of_rows
@@ -32,6 +32,8 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
         if key in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key, None, "is not read by bench", hint=hint)
+        if group_of(key) == "sweep":
+            raise UserError(key, None, "is not read by bench", hint="it measures one case after the other")
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     keep_freed_memory()

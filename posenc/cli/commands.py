@@ -21,9 +21,10 @@ from posenc.cli.options import (
     option,
     where_option,
 )
-from posenc.config.completion import complete_encoding, complete_table, one_of
+from posenc.config.completion import complete_encoding, complete_table, one_of, table_names
 from posenc.config.overrides import CommandLine
 from posenc.evaluation.protocols import protocol_names
+from posenc.report.chart_kinds import PLOTS
 from posenc.running.invocation import Invocation
 
 app = typer.Typer(
@@ -122,16 +123,24 @@ def compare_command(
     against: Annotated[
         Text,
         option(
-            "Compare with a paper's table, such as alibi-table2; a wrong name lists them.",
+            f"Compare with a paper's table: {', '.join(table_names())}.",
             metavar="TABLE",
             complete=complete_table,
         ),
     ] = None,
     plot: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
-    plot_kind: Annotated[Text, option("Default: the loss by context; a wrong name lists all kinds.")] = None,
+    plot_kind: Annotated[
+        Text,
+        option(
+            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in PLOTS.items())}.", complete=one_of(*PLOTS)
+        ),
+    ] = None,
     html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
-    """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing."""
+    """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing.
+
+    Names of encodings choose among the runs: `posenc compare study rope alibi`.
+    """
     from posenc.cli.compare import Output, run_compare, split_list
     from posenc.results.comparison import CompareRequest
     from posenc.results.measurements import parse_multiple
@@ -148,12 +157,14 @@ def compare_command(
         **more,
     )
     output = Output(format, full, explain, against, plot, plot_kind, html)
-    run_compare(runs or ["runs"], where or [], request, output)
+    run_compare(runs or [], where or [], request, output)
 
 
 @app.command(name="encodings")
 def encodings_command(
-    name: Annotated[Text, argument(None, "One encoding; all of them without.", complete_encoding)] = None,
+    name: Annotated[
+        Text, argument(None, "One encoding, or the file of one; all of them without.", complete_encoding)
+    ] = None,
     json: Json = False,
     plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
@@ -251,7 +262,7 @@ def runs_command(
     """List the runs on disk: status, progress, speed, losses, and why one failed."""
     from posenc.cli.runs import print_runs
 
-    print_runs(directories or ["runs"], where or [], format, sort)
+    print_runs(directories or [], where or [], format, sort)
 
 
 @app.command(name="export")
@@ -294,6 +305,14 @@ def dashboard_command(
     from posenc.tracking.dashboard import make_dashboard
 
     make_dashboard(entity, project, protocol, length, out)
+
+
+# What the command line may begin with.
+COMMANDS = [
+    *(str(command.name) for command in app.registered_commands),
+    *(str(group.name) for group in app.registered_groups),
+]
+ROOT_OPTIONS = ["--version", "--debug", "--help", "-h", "--install-completion", "--show-completion"]
 
 
 def _invocation(context: typer.Context) -> Invocation:

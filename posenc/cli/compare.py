@@ -12,12 +12,13 @@ from pathlib import Path
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
+from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.explain import explain
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
-from posenc.results.discovery import load_runs
+from posenc.results.discovery import load_runs, paths_and_encodings
 from posenc.results.records import RECALL
 from posenc.results.runs import Run
 from posenc.results.where import where
@@ -47,7 +48,13 @@ def run_compare(
         write(explain(), sys.stdout)
         return
     _check(request, output)
-    runs = _read(paths)
+    directories, encodings = paths_and_encodings(paths)
+    runs = _read(directories)
+    if encodings:
+        runs = where(runs, [f"encoding={','.join(encodings)}"])
+    for encoding in encodings:
+        if all(run.encoding != encoding for run in runs):
+            say(f"{encoding}: there is no run of it")
     if conditions:
         runs = where(runs, conditions)
     if output.against is not None:
@@ -118,9 +125,9 @@ def _check_against(table: str, request: CompareRequest, output: Output) -> None:
 
 
 def _plot_kind(request: CompareRequest, output: Output) -> str:
-    from posenc.report.charts import KIND, KINDS
+    from posenc.report.charts import KINDS
 
-    return output.plot_kind or KINDS.get(request.protocol, KIND)
+    return output.plot_kind or KINDS.get(request.protocol, DEFAULT_PLOT)
 
 
 # --- output

@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.config.overrides import value_text
+from posenc.core.console import say
+from posenc.core.errors import visible
 from posenc.encodings.catalogue import ACTS_ON, EncodingEntry, describe_encoding
-from posenc.encodings.registry import list_encodings
+from posenc.encodings.registry import FILE, list_encodings
 from posenc.report.terminal import terminal_width
 
 SYMBOLS = "(T training length, d model width, D head width, H heads, L layers)"
@@ -25,13 +27,15 @@ With any: positions=randomized|offset|pose; attention.window=W, attention.scale=
 
 
 def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:
-    """Print all encodings as a table, or one of them in full. Raises UserError for an unknown name."""
+    """Print all encodings as a table, or one of them, by its name or its file, in full. Raises UserError."""
     if name is not None:
         entry = describe_encoding(name, plugins)
         if as_json:
             print(json.dumps(asdict(entry), indent=2, ensure_ascii=False))
         else:
             _print_entry(entry)
+        if FILE.fullmatch(name):
+            say(f"hold it to the laws: posenc check encoding={visible(name)}")
         return
     entries = [describe_encoding(encoding, plugins) for encoding in list_encodings(plugins)]
     if as_json:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
+import threading
 import traceback
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from posenc.cli.commands import app
+import typer
+
+from posenc.cli.commands import COMMANDS, ROOT_OPTIONS, app
+from posenc.cli.usage import is_help_printed, is_usage_error, usage_error
+from posenc.cli.verbs import refuse_wrong_verb
 from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
+from posenc.core.first_signals import CODES
 from posenc.running.invocation import DEBUG, Invocation
 from posenc.running.report_error import report_error
 from posenc.running.signals import (
+    ONE_WISH,
     InterruptedRunError,
     StopFlag,
     ignore_signals,
@@ -22,13 +30,17 @@ from posenc.running.signals import (
     stop_with_parent,
 )
 
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 DEBUG_FLAG = "--debug"  # wherever it stands
 COMPLETING = "_POSENC_COMPLETE"  # Typer's environment variable while it answers a TAB
 
 
-def main(command: str | None = None) -> None:
-    """Run the console script and exit. train.py and eval.py of a clone name the command to put in front."""
+def run(command: str | None = None) -> None:
+    """Run the command of the console script and exit; `command` is put in front of its arguments."""
     _replace_closed_streams()
+    sys.unraisablehook = _send_again
     stop_with_parent()
     arguments = sys.argv[1:] if command is None else [command, *sys.argv[1:]]
     invocation = Invocation.read()
@@ -37,14 +49,26 @@ def main(command: str | None = None) -> None:
         invocation = replace(invocation, debug=True)
         os.environ[DEBUG] = "1"  # Hydra reads it, and so do the jobs of a sweep
     try:
-        with StopFlag() as stop:
+        with StopFlag(has_begun=False) as stop:
             _run(arguments, invocation, stop)
+    except InterruptedRunError:  # a second signal, while the first one was answered
+        leave_at_once(CODES[signal.SIGINT])
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
             leave_at_once(exit_code)
         atexit.register(ignore_signals)  # the function registered last is called first
         raise
+
+
+def _send_again(unraisable: UnraisableHookArgs) -> None:
+    """Repeat a signal whose exception Python has swallowed, such as in a finalizer; show other errors."""
+    if not isinstance(unraisable.exc_value, InterruptedRunError):
+        sys.__unraisablehook__(unraisable)
+        return
+    again = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _replace_closed_streams() -> None:
@@ -57,13 +81,19 @@ def _replace_closed_streams() -> None:
 def _run(arguments: list[str], invocation: Invocation, stop: StopFlag) -> NoReturn:
     """Run the command and exit. A command that has something to save takes the signals over from `stop`."""
     try:
-        app(arguments, prog_name="posenc", obj=invocation)
+        if COMPLETING not in os.environ:
+            refuse_wrong_verb(arguments, COMMANDS, ROOT_OPTIONS)
+        exit_code = app(arguments, prog_name="posenc", obj=invocation, standalone_mode=False)
     except (InterruptedRunError, Exception) as error:
         if COMPLETING in os.environ:
             sys.exit()
+        if is_help_printed(error):
+            sys.exit(UserError.exit_code)
+        if is_usage_error(error):
+            sys.exit(report_error(usage_error(error, typer.main.get_command(app), arguments), stop))
         if invocation.debug and isinstance(error, Exception):
             if not isinstance(error, UserError | RunError):
                 raise
             traceback.print_exc()
         sys.exit(report_error(error, stop))
-    sys.exit()
+    sys.exit(exit_code)

@@ -15,7 +15,7 @@ from posenc.core.errors import visible
 from posenc.report.runs_table import counts, document, notes, run_table
 from posenc.report.terminal import has_color, table_text, terminal_width, write
 from posenc.results.bundles import SUFFIX
-from posenc.results.discovery import run_places
+from posenc.results.discovery import paths_and_encodings, run_places
 from posenc.results.runs import Run, load_run
 from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import where as fitting
@@ -35,6 +35,9 @@ SORT_KEYS: dict[str, Callable[[RunSummary], Any]] = {
 
 def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sort: str) -> None:
     """List the runs below `paths`. Raises UserError for a path that does not exist."""
+    paths, encodings = paths_and_encodings(paths)
+    if encodings:
+        conditions = [f"encoding={','.join(encodings)}", *conditions]
     summaries = _sorted(_read(paths, conditions), SORT_KEYS[sort])
     if format == "json":
         print(document(summaries))

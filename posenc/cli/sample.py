@@ -40,6 +40,8 @@ def read_settings(arguments: Sequence[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if not equals and key not in KEYS:
+            raise UserError(argument, None, "is no KEY=VALUE", hint=f"did you mean: run={argument}")
         if key not in KEYS:
             raise UserError("KEY", key, "there is no such setting", allowed=KEYS)
         if not value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import typer
@@ -20,11 +21,17 @@ def one_of(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: _beginning_with(incomplete, names)
 
 
+def table_names() -> list[str]:
+    """Return the names of the papers' tables, from the file itself: `--help` lists them."""
+    # posenc.results.published reads the numbers, and imports all that compares runs
+    text = files("posenc").joinpath("results", "published.csv").read_text(encoding="utf-8")
+    _, *lines = text.splitlines()
+    return list(dict.fromkeys(line.partition(",")[0] for line in lines))
+
+
 def complete_table(incomplete: str) -> list[str]:
     """Return the published tables that begin so."""
-    from posenc.results.published import tables
-
-    return _beginning_with(incomplete, tables())
+    return _beginning_with(incomplete, table_names())
 
 
 def complete_encoding(incomplete: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from posenc.config.encoding_file import expand_encoding_file
 from posenc.config.grid import grid
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER
-from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
+from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quoted
 from posenc.config.parsing import is_sweep
 from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.typed import typed_settings
 from posenc.config.yaml_files import groups
+from posenc.core.console import long_loop
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
 from posenc.settings.tree import EvalCommandSettings, RunSettings, TrainSweepSettings
@@ -119,6 +119,7 @@ def _jobs_of_line(command: str, line: CommandLine) -> Jobs:
         if _makes_sweep(line, base):
             return _compose_sweep(command, line, search_overrides, base)
         _refuse_launcher(base)
+        _refuse_settings_of_sweeps(line, base)
         config = base
         if may_be_sweep:  # so far only the deciding overrides were composed
             config = compose_config(command, [*search_overrides, *line.overrides])
@@ -136,6 +137,16 @@ def _refuse_callbacks(base: DictConfig) -> None:
     if base.hydra.callbacks:
         hint = "metrics.jsonl and status.json say how a run goes, tracking= sends it elsewhere"
         raise UserError("hydra.callbacks", None, "posenc calls none", hint=hint)
+
+
+def _refuse_settings_of_sweeps(line: CommandLine, base: DictConfig) -> None:
+    """Raise UserError for `sweep.jobs=2` and the like where there is no sweep: nothing would read them."""
+    if base.hydra.mode == RunMode.RUN:  # one job of a sweep, with the sweep's line
+        return
+    for override in line.overrides:
+        if group_of(key_of(override)) == "sweep":
+            key, _, value = override.partition("=")
+            raise UserError(key, value, "has an effect in a sweep only", hint="for a sweep add -m")
 
 
 def _makes_sweep(line: CommandLine, base: DictConfig) -> bool:
@@ -165,12 +176,14 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
     experiment_overrides = [f"{key!s}={value}" for key, value in experiment_params.items()]
     combinations = grid(command, experiment_overrides + line.overrides)
     jobs = []
-    for number, overrides in enumerate(combinations, 1):
-        try:
-            jobs.append(_job_of_sweep(command, search_overrides, overrides, is_local))
-        except UserError as error:
-            position = f"in job {number} of {len(combinations)} ({' '.join(overrides)})"
-            raise error.within(position) from None
+    with long_loop("composing jobs", len(combinations)) as progress:
+        for number, overrides in enumerate(combinations, 1):
+            progress.update(number - 1, "")
+            try:
+                jobs.append(_job_of_sweep(command, search_overrides, overrides, is_local))
+            except UserError as error:
+                position = f"in job {number} of {len(combinations)} ({' '.join(overrides)})"
+                raise error.within(position) from None
     if not jobs:
         hint = "glob() chooses among the choices of a group, such as encoding"
         raise UserError("-m", None, "there is no job in this sweep", hint=hint)
@@ -252,9 +265,9 @@ def _refuse_several_choices(override: str) -> None:
     """Raise UserError for `encoding=[alibi,rope]`, which Hydra would merge, keeping the last one's name."""
     group, _, value = override.partition("=")
     is_list = value.strip().startswith("[")
-    is_group = os.path.isdir(conf_dir() / group)  # noqa: PTH112 (Path.is_dir raises for names too long)
-    if is_group and (is_list or value == "null"):
-        raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
+    if is_group(group) and (is_list or value == "null"):
+        choices = value.strip().strip("[]").replace(" ", "") if is_list else "A,B"
+        raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}={choices}")
 
 
 def _refuse_long_choice(command: str, override: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 import yaml
 
 from posenc.config.overrides import key_of, quoted
 from posenc.core.errors import UserError, first_line
-from posenc.encodings.registry import file_encoding
-
-FILE = re.compile(r"(.+\.py)(?::(\w+))?")
+from posenc.encodings.registry import FILE, file_encoding
 
 
 def expand_encoding_file(overrides: Sequence[str]) -> list[str]:

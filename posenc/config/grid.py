@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import math
+from fractions import Fraction
 
-from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
 
 from posenc.config.hydra_adapter import combinations, override_parser
 from posenc.config.overrides import key_of, quoted
@@ -16,6 +18,11 @@ from posenc.results.discovery import run_places
 from posenc.results.runs import load_run
 from posenc.training.checkpoint import checkpoint_paths
 
+# A job takes 10 ms to compose and as long to check, and a sweep of a day has some hundreds. Slurm's own limit
+# for an array is 1,001 unless a cluster raises it.
+LARGEST_SWEEP = 2_000  # jobs
+UNCOUNTED = 10**15  # jobs; a larger number is not printed in digits
+
 
 def grid(command: str, overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every job. Needs an initialized Hydra. Raises UserError."""
@@ -25,10 +32,42 @@ def grid(command: str, overrides: list[str]) -> list[list[str]]:
         overrides = [_with_runs_listed(text) if key_of(text) == "run" else text for text in overrides]
     parsed = override_parser().parse_overrides(overrides)
     by_key = {element.get_key_element(): element for element in parsed}  # the last one on the line wins
+    jobs = 1
     for key, element in by_key.items():
-        if element.is_sweep_override() and not element.is_discrete_sweep():
+        if not element.is_sweep_override():
+            continue
+        if not element.is_discrete_sweep():
             raise UserError(key, element.get_value_string(), "cannot be enumerated")
+        jobs *= _count_values(key, element)
+    if jobs > LARGEST_SWEEP:
+        swept = [text for text in overrides if is_sweep(text)]
+        count = f"{jobs:,}" if jobs < UNCOUNTED else f"more than {UNCOUNTED:.0e}"
+        hint = "several commands, each with a part of the values"
+        allowed = f"up to {LARGEST_SWEEP:,} jobs in a sweep"
+        raise UserError(" ".join(swept), None, f"makes {count} jobs", allowed=allowed, hint=hint)
     return combinations(list(by_key.values()))
+
+
+def _count_values(key: str, element: Override) -> int:
+    """Return how many values a sweep over one key has, without making them. Raises UserError."""
+    values = element.value()
+    if isinstance(values, RangeSweep):
+        return _count_range(key, element.get_value_string(), values)
+    return sum(1 for _ in element.sweep_iterator())
+
+
+def _count_range(key: str, text: str, values: RangeSweep) -> int:
+    """Return how many numbers a range has. Raises UserError for one that has no end, or is none."""
+    assert values.start is not None  # Hydra's grammar fills both in
+    assert values.stop is not None
+    allowed = "range(stop), range(start,stop), range(start,stop,step)"
+    if not all(math.isfinite(number) for number in (values.start, values.stop, values.step)):
+        raise UserError(key, text, "is no range of finite numbers", allowed=allowed)
+    if values.step == 0:
+        raise UserError(key, text, "has a step of 0", allowed=allowed)
+    # exact, since whole numbers may be too large for a float, and a step too small
+    length = Fraction(values.stop) - Fraction(values.start)
+    return max(0, math.ceil(length / Fraction(values.step)))
 
 
 def _with_runs_listed(override: str) -> str:

@@ -6,19 +6,25 @@ Imports neither Hydra nor torch: it runs at every TAB.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
+from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
-from posenc.core.paths import exists, expanded
+from posenc.core.foreign_names import setting_called
+from posenc.core.paths import conf_dir, exists, expanded, is_folder
 
 COMMON_FLAGS = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRAS_FLAGS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 NOT_FOR_POSENC = ("config_name", "config_path", "experimental_rerun")  # Hydra's options
+TAKES_NAMES = ("show", "check", "bench")  # a bare name chooses an encoding
+NAME_OF_RUN = re.compile(r"[\w.+-]+-[0-9a-f]{8}", re.ASCII)
 HOW_TO_WRITE = "settings are written KEY=VALUE: encoding=rope, seed=1"
 # Settings that are paths: quoted for Hydra, whose grammar reads neither `~/x` nor `läufe`.
 PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path", "train.init")
@@ -51,7 +57,9 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     hydras = HYDRAS_FLAGS if command in ("train", "eval") else COMMON_FLAGS
     offered = sorted({*hydras, *command_flags})
     long_flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
-    words = [_checked_word(word, long_flags, offered) for word in arguments]
+    _refuse_unknown_flag(command, arguments, long_flags, offered)
+    _refuse_split_list(arguments)
+    words = [_checked_word(word) for word in arguments]
     parsed = parser.parse_intermixed_args(words)  # flags may stand between overrides
     if parsed.multirun and parsed.cfg:
         raise UserError("--cfg", parsed.cfg, "cannot be combined with --multirun", hint="leave out -m")
@@ -60,6 +68,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
         if value:
             hint = "--config-dir DIR adds YAML files of your own"
             raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
+    _check_repeated(parsed.overrides)
     return CommandLine(
         overrides=[with_paths_quoted(override) for override in parsed.overrides],
         flags=[word for word in words if word not in parsed.overrides],
@@ -69,16 +78,93 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     )
 
 
-def _checked_word(word: str, long_flags: Iterable[str], offered: list[str]) -> str:
+def _checked_word(word: str) -> str:
     """Return an argument; expand the `~` of `--config-dir=~/x`, which shells leave. Raises UserError."""
     if any("\ud800" <= character <= "\udfff" for character in word):
         raise UserError(visible(word), None, "is not UTF-8, and settings are kept as text")
     flag, _, value = word.partition("=")
-    if flag.startswith("--") and not any(known.startswith(flag) for known in long_flags):
-        close = nearest(flag, offered)
-        hint = f"did you mean: {close}\n{HOW_TO_WRITE}" if close else HOW_TO_WRITE
-        raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
     return f"{flag}={expanded(value)}" if flag == "--config-dir" and value else word
+
+
+def _refuse_unknown_flag(
+    command: str, arguments: Sequence[str], long_flags: Sequence[str], offered: Sequence[str]
+) -> None:
+    """Raise UserError for a flag that does not exist, with the nearest, or with the setting that is meant."""
+    unknown = [word for word in arguments if _is_unknown_flag(word, long_flags)]
+    if not unknown:
+        return
+    flag = unknown[0].partition("=")[0]
+    close = nearest(flag, offered)
+    hint = f"did you mean: {close}\n{HOW_TO_WRITE}"
+    if close is None:
+        line = shlex.join(_with_settings(command, arguments, unknown))
+        hint = f"settings are written KEY=VALUE: posenc {command} {line}"
+    raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+
+
+def _is_unknown_flag(word: str, long_flags: Sequence[str]) -> bool:
+    flag = word.partition("=")[0]
+    return flag.startswith("--") and not any(known.startswith(flag) for known in long_flags)
+
+
+def _with_settings(command: str, arguments: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """Return the arguments with `--key value` and `--key=value` of other programs written as `key=value`."""
+    words: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word not in unknown:
+            words.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        has_value_behind = bool(rest) and "=" not in rest[0] and not rest[0].startswith("-")
+        if not equals:
+            value = rest.pop(0) if has_value_behind else "true"
+        key = flag.removeprefix("--").replace("-", "_")
+        words.append(f"{setting_called(command, key) or key}={value}")
+    return words
+
+
+def _refuse_split_list(arguments: Sequence[str]) -> None:
+    """Raise UserError for a list that a shell has split at its spaces: `eval.lengths=[1x, 16x]`."""
+    for number, word in enumerate(arguments):
+        if "=" not in word or not _is_open(word):
+            continue
+        for end in range(number + 2, len(arguments) + 1):
+            joined = "".join(arguments[number:end])
+            if not _is_open(joined):
+                hint = f"quote it, without spaces: '{joined}'"
+                raise UserError(word, None, "is a list that the shell has split at a space", hint=hint)
+
+
+def _is_open(text: str) -> bool:
+    """Tell whether a bracket or brace is opened and not closed."""
+    return text.count("[") > text.count("]") or text.count("{") > text.count("}")
+
+
+def _check_repeated(overrides: Sequence[str]) -> None:
+    """Refuse two choices of one group: `encoding=rope encoding=alibi`. Of a setting the last one counts.
+
+    That is Hydra's way, which scripts use to append to a line, but it is said.
+    """
+    last: dict[str, str] = {}
+    for override in overrides:
+        key = key_of(override)
+        before = last.get(key, override)
+        last[key] = override
+        if before == override or is_hydras(override) or "=" not in override:
+            continue
+        if is_group(key):
+            choices = f"{before.partition('=')[2]},{override.partition('=')[2]}"
+            hint = f"leave out one; for a sweep: -m {key}={choices}"
+            raise UserError(override, None, f"stands beside {before}, and only one can be chosen", hint=hint)
+        if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+            say(f"{visible(before)} has no effect: the last one counts, {visible(override)}")
+
+
+def is_group(key: str) -> bool:
+    """Tell whether a key names a group of choices, such as `encoding`."""
+    return bool(key) and is_folder(conf_dir() / key)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -88,12 +174,32 @@ def _refuse(message: str) -> NoReturn:
 def read_settings_line(command: str, arguments: list[str], command_flags: Collection[str]) -> CommandLine:
     """Parse the line of a command that takes settings but runs no job of Hydra's. Raises UserError."""
     line = parse(arguments, command, command_flags)
+    if command in TAKES_NAMES:
+        line = replace(line, overrides=_with_names(command, line.overrides))
     if line.asks_hydra:
         raise UserError(command, None, "prints no configuration", hint="posenc train --cfg job does")
     if line.multirun:
         hint = "leave it out: check and bench take encoding=rope,alibi as it is"
         raise UserError("-m", None, "is for posenc train and eval", hint=hint)
     return line
+
+
+def _with_names(command: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with bare names as the encoding, or the run, that they choose: `show rope`."""
+    names = [word for word in overrides if "=" not in word and not word.startswith(("+", "~"))]
+    if not names:
+        return list(overrides)
+    settings = [word for word in overrides if word not in names]
+    if command == "show" and all(_is_run(name) for name in names):
+        chosen = f"run={','.join(quoted(name) for name in names)}"
+    else:
+        chosen = f"encoding={','.join(names)}"
+    _check_repeated([*settings, chosen])
+    return [chosen, *settings]
+
+
+def _is_run(name: str) -> bool:
+    return bool(NAME_OF_RUN.fullmatch(name)) or is_folder(name)
 
 
 def key_of(override: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from posenc.config.overrides import key_of
+from posenc.config.hints import hint_at_choice
+from posenc.config.overrides import is_hydras, key_of
 from posenc.config.parsing import is_sweep, unreadable
 from posenc.config.yaml_files import groups
 from posenc.core.errors import UserError, first_line, nearest
+from posenc.core.foreign_names import instead_of_setting
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
 from posenc.settings.tree import RunSettings
@@ -31,7 +34,7 @@ def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
     if isinstance(error, MissingConfigException):
-        return _no_such_choice(error)
+        return _no_such_choice(command, error)
     if isinstance(error, yaml.YAMLError):
         return _no_yaml(error)
     in_file = re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error))
@@ -53,8 +56,10 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
         if key not in known and key not in choosing:
             return unknown_setting(command, key, value or None, known)
         if "Ambiguous value" in str(error) and is_sweep(f"{key}={value}"):
-            is_list = OmegaConf.is_list(OmegaConf.select(config, key))
-            hint = f"a list is written so: '{key}=[{value}]'" if is_list else "for a sweep add -m"
+            line = shlex.join(text for text in overrides if not is_hydras(text))
+            hint = f"for a sweep: posenc {command} -m {line}"
+            if OmegaConf.is_list(OmegaConf.select(config, key)):
+                hint = f"a list is written so: '{key}=[{value}]'"
             return UserError(key, value, "several values", hint=hint)
     cause = error.__cause__ or error
     return UserError(getattr(cause, "full_key", None) or "override", None, first_line(cause))
@@ -68,17 +73,24 @@ def _no_yaml(error: yaml.YAMLError) -> UserError:
     return UserError(str(mark.name), None, f"cannot be read as YAML in line {mark.line + 1}: {problem}")
 
 
-def _no_such_choice(error: MissingConfigException) -> UserError:
-    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
+    missing = error.missing_cfg_file or ""
+    group, _, choice = missing.rpartition("/")
+    for known in (*groups(command), SWEEPER, LAUNCHER):
+        if missing.startswith(f"{known}/"):  # the choice may be a path, which has slashes of its own
+            group, choice = known, missing.removeprefix(f"{known}/")
     if not group:
         return UserError(choice, None, first_line(error))
-    hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
+    hint = hint_at_choice(group, choice)
     if group == SWEEPER:
         hint = MAKES_JOBS
     elif group == LAUNCHER:
         hint = "without it jobs run at once here, sweep.jobs=N says how many\n"
         hint += "slurm needs a plug-in: pip install 'posenc[slurm]'"
-    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
+    options = list(error.options or [])
+    # one answer is enough: of a list the error would name the nearest choice, too
+    allowed = ", ".join(options) if hint.startswith("did you mean") else options
+    return UserError(group, choice, f"there is no such {group}", allowed=allowed, hint=hint)
 
 
 def unknown_setting(command: str, key: str, value: object, known: list[str]) -> UserError:
@@ -92,21 +104,43 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
     if owners:
         hint = f"{key} is a setting of {group}={', '.join(owners)}"
     else:
-        close = _nearest_settings(key, same_part)
-        hint = f"did you mean: {close}" if close else ""
+        written = value if isinstance(value, str) else None
+        close = _meant_setting(command, key, written, same_part)
+        hint = f"did you mean: {close}" if close else f"posenc {command} --help says what each setting means"
     siblings = ", ".join(sorted(_siblings(key, known)))
     return UserError(key, value, "there is no such setting", allowed=siblings, hint=hint)
 
 
-def _nearest_settings(key: str, known: list[str]) -> str | None:
-    """Return the settings whose last part is most like a bare key; else the setting most like the key."""
-    if "." not in key:
-        last_parts = [other.rpartition(".")[2] for other in known]
-        close = nearest(key, last_parts)
-        alike = [other for other in known if other.rpartition(".")[2] == close]
-        if alike:
-            return " or ".join(alike)
-    return nearest(key, [other for other in known if not key.startswith(f"{other}.")])
+def _meant_setting(command: str, key: str, value: str | None, known: list[str]) -> str | None:
+    """Return what was meant by a key: a setting without its group, one of another tool, or a similar one."""
+    parent, _, name = key.rpartition(".")
+    same_name = [other for other in known if other.rpartition(".")[2] == name]
+    if same_name:
+        same_name.sort(key=lambda other: not other.startswith(f"{command}."))  # that of the command first
+        return _listed(same_name, value)
+    if not key.startswith("hydra"):
+        instead = instead_of_setting(command, key, value)
+        if instead:
+            return instead
+    return _listed(_similar_settings(parent, name, known), value)
+
+
+def _listed(settings: list[str], value: str | None) -> str | None:
+    """Return `train.lr=1e-3`, or several settings without the value; None without any."""
+    if len(settings) == 1 and value is not None:
+        return f"{settings[0]}={value}"
+    return " or ".join(settings) or None
+
+
+def _similar_settings(parent: str, name: str, known: list[str]) -> list[str]:
+    """Return the settings whose last part is most like the name, of the same group; of all for a bare key."""
+    # whole keys are not compared: a group's name in common would make `optim.epochs` like `optim.eps`
+    candidates = [other for other in known if not parent or other.rpartition(".")[0] == parent]
+    if not candidates:
+        similar = nearest(f"{parent}.{name}", known)
+        return [] if similar is None else [similar]
+    close = nearest(name, [other.rpartition(".")[2] for other in candidates])
+    return [other for other in candidates if other.rpartition(".")[2] == close]
 
 
 def _siblings(key: str, known: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TextIO, TypeVar
 PROGRESS = "POSENC_PROGRESS"
 LEFT_BEHIND = "posenc: a library at work"  # name of a thread that may outlive the command
 PIPED_WIDTH = 100  # columns: a pipe has no width
+LONG_LOOP = 50  # rounds
 T = TypeVar("T")
 
 
@@ -62,6 +63,16 @@ def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
         line.close()
 
 
+@contextmanager
+def long_loop(label: str, total: int) -> Iterator[ProgressLine]:
+    """Show how far a loop is whose rounds take some hundredths of a second; nothing where it is short."""
+    if total < LONG_LOOP:
+        yield _NoLine(label, total)
+        return
+    with progress_line(label, total) as line:
+        yield line
+
+
 class ProgressLine(ABC):
     """Show how far a task is, with the time left."""
 
@@ -92,6 +103,13 @@ class ProgressLine(ABC):
         seconds_each = (time.monotonic() - self._began_at) / new
         seconds_left = seconds_each * (self.total - done)
         return f"{line}  {clock(seconds_left)} left"
+
+
+class _NoLine(ProgressLine):
+    """Print nothing."""
+
+    def update(self, done: int, text: str) -> None:
+        pass
 
 
 class _LogLines(ProgressLine):

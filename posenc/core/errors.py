@@ -6,11 +6,17 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from posenc.core.foreign_names import instead_of_value
+
 LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
 LONGEST_LINE = 600  # characters of any other line; the list of all encodings has 350
 END_OF_LINE = 50  # characters that stay at the end of a line that is cut
 LONGEST_NAME = 60  # characters of a part of a file name
-CLOSE_ENOUGH = 0.5  # of difflib's ratio, for a suggestion
+# of difflib's ratio, for a suggestion. At 0.5 `epochs` was answered with `eps` (0.67), `--encoding` with
+# `--config-dir`, and the name of any folder with some corpus; swapped letters (`yran`) give 0.75.
+CLOSE_ENOUGH = 0.7
+SHORTEST_PART = 3  # letters of a part of a name, for a suggestion
+PART = re.compile(r"[\W_]+")  # what stands between the parts of a name
 
 
 def visible(text: object) -> str:
@@ -45,10 +51,27 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like `word`, ignoring case, or None if nothing is close."""
+    """Return the choice that `word` stands for, ignoring case, or None if nothing is close.
+
+    It is what other tools call so, or a slip of the fingers, or the choice and the word share a whole part:
+    `fixed` and `fixed-target`, `bf16-mixed` and `bf16`.
+    """
     by_folded = {choice.casefold(): choice for choice in choices}
+    meant = instead_of_value(word, by_folded)
+    if meant is not None:
+        return by_folded[meant]
     closest = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=CLOSE_ENOUGH)
-    return by_folded[closest[0]] if closest else None
+    if closest:
+        return by_folded[closest[0]]
+    sharing = [choice for folded, choice in by_folded.items() if _share_a_part(word.casefold(), folded)]
+    return next(iter(sharing), None)
+
+
+def _share_a_part(word: str, choice: str) -> bool:
+    """Tell whether one of two names is a whole part of the other: `fixed` of `fixed-target`."""
+    if min(len(word), len(choice)) < SHORTEST_PART:
+        return False
+    return word in PART.split(choice) or choice in PART.split(word)
 
 
 class UserError(Exception):

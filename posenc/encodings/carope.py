@@ -26,7 +26,7 @@ class CARoPE(PhaseSums):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        check_pairs(shape.head_dim)
+        check_pairs(shape)
         self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
 
     def learned_parameters(self) -> int:

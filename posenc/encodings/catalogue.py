@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.encodings.registry import default_parameters, encoding_class
-from posenc.settings.signature import parameters_of
+from posenc.encodings.base import Encoding
+from posenc.encodings.registry import FILE, default_parameters, encoding_class, file_encoding, without_name
+from posenc.settings.signature import defaults_of, parameters_of
 
 # Where an encoding acts, in the order of a forward pass, and in words.
 ACTS_ON = {
@@ -44,9 +45,17 @@ class EncodingEntry:
 
 
 def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
-    """Return what the class of an encoding declares. Raises UserError for an unknown name."""
-    cls = encoding_class(name, plugins)
-    defaults = default_parameters(name)
+    """Return what the class of an encoding declares; `name` may be its file. Raises UserError."""
+    file = FILE.fullmatch(name)
+    if file is None:
+        return _entry(encoding_class(name, plugins), default_parameters(name))
+    settings = file_encoding(file[1], file[2])
+    cls = encoding_class(settings["name"], [*plugins, file[1]])
+    return _entry(cls, {**defaults_of(cls), **without_name(settings)})
+
+
+def _entry(cls: type[Encoding], defaults: Mapping[str, Any]) -> EncodingEntry:
+    name = cls.name
     return EncodingEntry(
         name=name,
         acts_on=cls.acts_on,
@@ -58,7 +67,7 @@ def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
         relative=cls.relative,
         decouples=cls.decouples,
         learned_parameters=cls.learned,
-        parameters=defaults,
+        parameters=dict(defaults),
         without_default=sorted(set(parameters_of(cls)) - set(defaults)),
         refuses=dict(cls.refuses),
         description=(sys.modules[cls.__module__].__doc__ or "").strip(),

@@ -33,7 +33,7 @@ class FoPE(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, gain: float) -> None:
         super().__init__(shape)
-        check_pairs(shape.head_dim)
+        check_pairs(shape)
         check_base(base)
         check_at_least(0, gain=gain)
         self.base = base

@@ -76,7 +76,7 @@ class GRAPE(Encoding):
         layers, heads, head_dim = shape.n_layers, shape.n_heads, shape.head_dim
         parameters: dict[str, Tensor] = {}
         if rotation:
-            check_pairs(head_dim)
+            check_pairs(shape)
             parameters["log_factor"] = torch.empty(layers, head_dim // 2)
         if additive == "gated":
             one = torch.ones(()).expm1().log().item()  # before the softplus

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
+FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # of an encoding, with or without its class
 NOT_ENCODINGS = {"base", "catalogue", "initial_values", "modules", "options", "registry"}
 
 
@@ -57,8 +59,19 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     if name in from_plugins:
         return from_plugins[name]
     hint = "one of your own: plugins=[MODULE] (posenc encodings: --plugin)"
+    meant = named_elsewhere(name)
+    if meant is not None:
+        hint = f"did you mean: {meant}"
     allowed = list_encodings(plugins)
     raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
+
+
+def named_elsewhere(name: str) -> str | None:
+    """Return the encoding of posenc that other tools and papers call so: rope for `rotary`."""
+    for own_name in own_encodings():
+        if name.casefold() in encoding_class(own_name).also_called:
+            return own_name
+    return None
 
 
 def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:
@@ -100,7 +113,8 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     """
     path = expanded(file)
     if not is_file(path):
-        raise UserError("encoding", file, why_missing(path, "file"))
+        hint = "how to write one: docs/add-an-encoding.md"
+        raise UserError("encoding", file, why_missing(path, "file"), hint=hint)
     names = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
     allowed = [f"{file}:{cls}" for cls in names]
     if len(names) > 1 and class_name is None:

@@ -30,7 +30,7 @@ class RoPEPlusPlus(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout) -> None:
         super().__init__(shape)
-        check_pairs(shape.head_dim)
+        check_pairs(shape)
         check_base(base)
         self.base = base
         self.layout = layout

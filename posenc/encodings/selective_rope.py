@@ -35,7 +35,7 @@ class SelectiveRoPE(PhaseSums):
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)
-        check_pairs(shape.head_dim)
+        check_pairs(shape)
         check_base(base)
         check_at_least(1, rank=rank)
         self.base = base

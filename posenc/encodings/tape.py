@@ -48,7 +48,7 @@ class TAPE(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
         super().__init__(shape)
-        check_pairs(shape.head_dim)
+        check_pairs(shape)
         check_base(base)
         if width is None:
             width = self.derived["width"] = 4 * shape.n_heads

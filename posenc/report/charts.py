@@ -12,6 +12,7 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.chart import Chart, Panel, RowNames, panels_of
+from posenc.report.chart_kinds import PLOTS
 from posenc.report.grid_charts import change_grid, recall_grid
 from posenc.report.line_charts import change_chart, loss_chart
 from posenc.report.use_chart import CHARACTER, names_layer, use_chart
@@ -41,24 +42,20 @@ NOTE = {  # below a figure, as the title of its chart
 class Kind:
     """A kind of chart."""
 
-    meaning: str  # for --help
     make: Callable[[Sequence[Panel], RowNames], Chart | None]
     problem: str = "no run has a number yet"  # if there is nothing to draw
 
 
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 KINDS_OF_CHARTS = {
-    "context": Kind("loss against context", loss_chart),
-    "change": Kind("change against the loss at T, against context", change_chart),
-    "heatmap": Kind("change against T by encoding and context", change_grid),
-    "recall": Kind("share of planted values found, by window and distance", recall_grid, NO_RECALL),
-    "use": Kind(
-        "harm and use: recall against the change of the loss, in the longest window", use_chart, NO_RECALL
-    ),
+    "context": Kind(loss_chart),
+    "change": Kind(change_chart),
+    "heatmap": Kind(change_grid),
+    "recall": Kind(recall_grid, NO_RECALL),
+    "use": Kind(use_chart, NO_RECALL),
 }
-PLOTS = {name: kind.meaning for name, kind in KINDS_OF_CHARTS.items()}
-KIND = "context"  # if the user chooses none
-KINDS = {RECALL: "recall"}  # instead of it, by protocol
+assert KINDS_OF_CHARTS.keys() == PLOTS.keys()
+KINDS = {RECALL: "recall"}  # instead of the default, by protocol
 
 
 def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames) -> Chart | None:

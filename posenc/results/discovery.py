@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from posenc.core.errors import UserError, visible
-from posenc.core.paths import is_file, is_folder, named_path
+from posenc.core.errors import UserError, nearest, visible
+from posenc.core.paths import choice_files, is_file, is_folder, named_path
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
 
 STUDIES = ("study", "study-recall", "study-room")  # names of stored records, where there is no such folder
+PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
 AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or several, one in another
@@ -40,6 +42,13 @@ def paths_in(paths: AnyPaths) -> list[str | Path]:
     if not isinstance(paths, Iterable):
         raise UserError("paths", paths, "is no path", allowed="a str, a Path, or a list of them")
     return [path for part in paths for path in paths_in(part)]
+
+
+def paths_and_encodings(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into paths, `runs` without one, and names of encodings: `study rope alibi`."""
+    is_name = {text: text in choice_files("encoding") and not os.path.lexists(text) for text in texts}
+    paths = [text for text in texts if not is_name[text]]
+    return paths or ["runs"], [text for text in texts if is_name[text]]
 
 
 def _load(path: Path, problem: str | None) -> Iterable[Run]:
@@ -101,6 +110,10 @@ def _records_of(study: str) -> Path:
 
 def _nothing_there(text: str | Path) -> UserError:
     hint = "train one first: posenc train encoding=rope"
+    if PLAIN_NAME.fullmatch(str(text)) and str(text) != "runs":
+        close = nearest(str(text), [*STUDIES, *choice_files("encoding")])
+        similar = f"did you mean: {close}" if close else f"runs of one encoding: --where encoding={text}"
+        hint = f"{similar}\n{hint}"
     if "=" in str(text):
         hint = f"to choose among runs, each with its own option: --where {visible(text)}"
     return UserError("DIRS", visible(text), "no such run directory", hint=hint)

@@ -24,7 +24,12 @@ def check_model(model: ModelSettings) -> ModelShape:
     if model.d_model % model.n_heads:
         divisors = [heads for heads in range(1, min(model.d_model, 64) + 1) if model.d_model % heads == 0]
         problem = f"does not divide the width model.d_model={model.d_model}"
-        raise UserError("model.n_heads", model.n_heads, problem, allowed=", ".join(map(str, divisors)))
+        step = 2 * model.n_heads
+        below = model.d_model // step * step
+        widths = " or ".join(f"model.d_model={width}" for width in (below, below + step) if width)
+        hint = f"{widths} gives each head an even head_dim, as rotary encodings need it"
+        allowed = ", ".join(map(str, divisors))
+        raise UserError("model.n_heads", model.n_heads, problem, allowed=allowed, hint=hint)
     return ModelShape(
         name=_model_name(model),
         d_model=model.d_model,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import is_hydras
-from posenc.core.console import say
+from posenc.core.console import long_loop, say
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.end_of_run import show_runs
@@ -52,23 +52,25 @@ def check_jobs(composed: Jobs) -> list[CheckedJob]:
     count = len(composed.jobs)
     checked: list[CheckedJob] = []
     refusals: list[NotForThisEncodingError] = []
-    for number, entry in enumerate(composed.jobs, 1):
-        try:
-            job = plan_job(entry.settings)
-        except NotForThisEncodingError as error:
-            if count == 1:
-                raise
-            refusals.append(error)
-            say(f"{_measured(entry.eval_settings)}: left out: {error.value}: {error.problem}")
-        except UserError as error:
-            if count == 1:
-                raise
-            position = f"in job {number} of {count} ({' '.join(entry.overrides)})"
-            raise error.within(position) from None
-        else:
-            if count > 1:  # the documents of all jobs at once may be gigabytes
-                job.facts.release()
-            checked.append(CheckedJob(entry, job))
+    with long_loop("checking jobs", count) as progress:
+        for number, entry in enumerate(composed.jobs, 1):
+            progress.update(number - 1, "")
+            try:
+                job = plan_job(entry.settings)
+            except NotForThisEncodingError as error:
+                if count == 1:
+                    raise
+                refusals.append(error)
+                say(f"{_measured(entry.eval_settings)}: left out: {error.value}: {error.problem}")
+            except UserError as error:
+                if count == 1:
+                    raise
+                position = f"in job {number} of {count} ({' '.join(entry.overrides)})"
+                raise error.within(position) from None
+            else:
+                if count > 1:  # the documents of all jobs at once may be gigabytes
+                    job.facts.release()
+                checked.append(CheckedJob(entry, job))
     if not checked:
         raise refusals[0]
     return checked

@@ -28,8 +28,10 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     if settings.run is None:
         raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
     if settings.context_length is not None:
-        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
-        raise UserError("context_length", settings.context_length, "is the run's own", hint=hint)
+        asked_length = settings.context_length
+        longer = "..." if asked_length == "auto" else asked_length
+        hint = f"to measure it in windows of another length: 'eval.lengths=[{longer}]'"
+        raise UserError("context_length", asked_length, "is the run's own", hint=hint)
     stored = stored_run(settings.run, settings.plugins)
     trained = stored.settings
     check_name("experiment_name", trained.experiment_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
@@ -13,7 +14,7 @@ from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial
 from posenc.running.job import Job, Stage, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
-from posenc.settings.tree import RunSettings
+from posenc.settings.tree import NONE, RunSettings
 from posenc.tracking import check_tracking
 
 
@@ -78,6 +79,8 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     if settings.train.init is not None:
         initial = initial_checkpoint(settings.train.init, settings.tokenizer, settings.plugins)
         settings = _beginning_with(settings, initial)
+    elif settings.extend.name != NONE:
+        raise _extension_without_weights(settings.extend.name)
     step = check_step(settings)
     if initial is not None:
         check_fit(initial, step.outline)
@@ -98,6 +101,14 @@ def _checked(settings: RunSettings) -> CheckedTraining:
         initial=initial,
         identity=Identity(resolved, facts, code_of(step.settings, step.outline)),
     )
+
+
+def _extension_without_weights(name: str) -> UserError:
+    """Return the error for a training from random weights that asks for a test-time extension."""
+    problem = "extends a trained run, and this one begins with random weights"
+    hint = f"train without it, then: posenc eval run=RUN extend={name}\n"
+    hint += "a training that goes on with it begins with a run's weights: train.init=RUN"
+    return UserError("extend", name, problem, hint=hint)
 
 
 def _beginning_with(settings: RunSettings, initial: InitialCheckpoint) -> RunSettings:

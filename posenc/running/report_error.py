@@ -9,14 +9,15 @@ import traceback
 
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line
-from posenc.running.signals import CODES, InterruptedRunError, StopFlag
+from posenc.core.first_signals import CODES, STOPPED
+from posenc.running.signals import InterruptedRunError, StopFlag
 
 
 def report_error(error: BaseException, stop: StopFlag) -> int:
     """Print on stderr why the command ends; return its exit code."""
     if isinstance(error, InterruptedRunError):
         if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
-            say(f"{stop.name}: stopped; what is on disk stays; the same command begins again")
+            say(f"{stop.name}: {STOPPED}")
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     if isinstance(error, UserError | RunError):
         explained: UserError | RunError = error

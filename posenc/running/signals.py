@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from posenc.core.first_signals import CODES, leave
 from posenc.running.invocation import PARENT
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 # Seconds in which several signals count as one. Ctrl-C reaches every process of a terminal, and a sweep or a
 # cluster then passes it on; the second copy must not strike the code that cleans up after the first.
 ONE_WISH = 1.0
@@ -54,6 +54,15 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def _is_importing(frame: FrameType | None) -> bool:
+    """Tell whether a module is being imported at this moment."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class InterruptedRunError(BaseException):
     """A stop was requested, and what is finished so far is on disk.
 
@@ -67,10 +76,12 @@ class StopFlag:
     """Remember the first signal. A second one changes nothing, so that a save is never cut short.
 
     As a context manager it takes over the signals. Until `guard` is called there is nothing to save, and a
-    signal raises InterruptedRunError wherever it strikes (tokenising, waiting).
+    signal raises InterruptedRunError wherever it strikes (tokenising, waiting). While `has_begun` is False,
+    a signal in the middle of an import ends the process at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_begun: bool = True) -> None:
+        self.has_begun = has_begun  # whether there is anything to clear up
         self.received: int | None = None
         self.elsewhere = False  # another process of this run was asked to stop
         self.guarded = False
@@ -97,6 +108,8 @@ class StopFlag:
         is_copy = now - self._last_signal_at < ONE_WISH
         self._last_signal_at = now
         if not self.guarded and not is_copy:
+            if not self.has_begun and _is_importing(frame):
+                leave(number)  # an exception may strike where the import system swallows it, and prints it
             raise InterruptedRunError
 
     def guard(self) -> None:

@@ -28,11 +28,12 @@ from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.config.typed import typed_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
+from posenc.core.first_signals import CODES
 from posenc.core.paths import exists
 from posenc.running.invocation import WAIT, Invocation
 from posenc.running.jobs import plan_job, run_job
 from posenc.running.report_error import report_error
-from posenc.running.signals import CODES, InterruptedRunError, StopFlag
+from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import end_line
 from posenc.running.sweep.task import SweepResult, SweepTask, TaskOutcome, outcome_of_process
 

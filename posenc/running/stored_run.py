@@ -108,10 +108,19 @@ def directory_of(run: str) -> Path:
         problem = why_missing(directory, "folder")
         if exists(directory):
             problem = "not a run directory: there is no config.yaml"
-        hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
+        close = _runs_named(directory.name)
+        hint = f"did you mean: run={' or '.join(close)}\n" if close else ""
+        hint += "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
         raise UserError("run", run, problem, hint=hint)
     return directory
+
+
+def _runs_named(name: str) -> list[str]:
+    """Return up to three runs below runs/ whose names begin so: for a wrong path, or a name without hash."""
+    if not RUN_NAME.fullmatch(name):
+        return []
+    return sorted(str(path.parent) for path in Path("runs").glob(f"*/{name}*/config.yaml"))[:3]
 
 
 def _below_runs(run: str) -> Path | None:

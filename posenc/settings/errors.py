@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import keys_of_users
-from posenc.settings.numbers import as_written
+from posenc.settings.numbers import as_written, hint_at_number
 
 TYPE_WORDS = {
     int: "a whole number",
@@ -51,7 +51,7 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
     if _is_whole(field):
         value = as_written(value)  # YAML made a float of 4e6
     problem = problem_of(kind, first["msg"], field)
-    return UserError(key, value, problem, allowed=allowed_values(field))
+    return UserError(key, value, problem, allowed=allowed_values(field), hint=hint_at_number(value))
 
 
 def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError:

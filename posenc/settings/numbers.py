@@ -7,6 +7,7 @@ Python would take for 1. The types here accept the first and refuse the second.
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
@@ -16,6 +17,8 @@ from pydantic_core import PydanticCustomError
 from posenc.core.errors import UserError
 
 LARGEST_WHOLE = 2**63 - 1  # the largest number that files, seeds and tensors can hold
+WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([kmbg])", re.I)  # as the output prints numbers of tokens
+EXPONENTS = {"k": "e3", "m": "e6", "b": "e9", "g": "e9"}
 
 
 def _as_whole(value: Any) -> Any:
@@ -98,3 +101,9 @@ def as_written(value: Any) -> Any:
     if abs(value) < 1e16:
         return f"{value:.0f}" if float(value).is_integer() else value
     return repr(float(value)).replace("e+", "e")
+
+
+def hint_at_number(value: object) -> str:
+    """Return how to write a number that was given with a unit: `did you mean: 32e6` for 32M; else nothing."""
+    match = WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+    return f"did you mean: {match[1]}{EXPONENTS[match[2].lower()]}" if match else ""

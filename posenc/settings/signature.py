@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import Choice
 from posenc.settings.errors import describe, dotted
-from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole
+from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole, hint_at_number
 
 # the types of an author's signature, and the types of settings that check their values
 SETTINGS_TYPES: dict[Any, Any] = {int: Whole, float: Number, bool: Flag}
@@ -159,4 +159,5 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
         return UserError(key, value, "too large", allowed=f"up to {LARGEST_WHOLE}")
     if kind == "out_of_range":
         return UserError(key, value, "out of range", allowed=describe(annotation))
-    return UserError(key, value, f"wrong type ({type(value).__name__})", allowed=describe(annotation))
+    problem = f"wrong type ({type(value).__name__})"
+    return UserError(key, value, problem, allowed=describe(annotation), hint=hint_at_number(value))

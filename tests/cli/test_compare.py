@@ -192,7 +192,7 @@ def test_what_is_no_regular_file_is_not_replaced(compare):
         ("encoding=rope", ["--where encoding=rope"]),
         ("--format tex", ["--format=tex", "latex"]),
         ("--protocol slidin", ["--protocol=slidin", "eval.protocols=["]),
-        ("--length 16x", ["No such option: --length"]),
+        ("--length 16x", ["--length: there is no such option"]),
         ("--recall-level 200", ["--recall-level=200.0", "allowed: 0 to 100"]),
         ("--html notes.md", ["--html=notes.md", "allowed: .html"]),
         ("--plot-kind heatmap", ["--plot-kind=heatmap", "--plot FILE"]),

@@ -8,8 +8,9 @@ import time
 import pytest
 from fake_runs import read_json
 
+from posenc.core.first_signals import CODES
 from posenc.running import evaluate as evaluating
-from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag, to_take_over
+from posenc.running.signals import ONE_WISH, InterruptedRunError, StopFlag, to_take_over
 
 
 def send_signal_at(patch, function, number, *, call=1):

@@ -8,7 +8,8 @@ from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
-from posenc.report.charts import PLOTS, check_plot, make_chart, plot_bytes, save_plot
+from posenc.report.chart_kinds import PLOTS
+from posenc.report.charts import check_plot, make_chart, plot_bytes, save_plot
 from posenc.report.styles import style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs

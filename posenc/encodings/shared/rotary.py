@@ -15,10 +15,11 @@ Layout = Literal["interleaved", "half"]
 FrequencyChange = Callable[[Tensor], Tensor]
 
 
-def check_pairs(head_dim: int) -> None:
+def check_pairs(shape: Shape) -> None:
     """Raise ValueError for a head that is not made of pairs."""
-    if head_dim % 2:
-        raise ValueError(f"head_dim={head_dim}: rotary pairs need an even width")
+    if shape.head_dim % 2:
+        sizes = f"model.n_heads={shape.n_heads} and model.d_model={shape.d_model}"
+        raise ValueError(f"needs an even head_dim, and {sizes} give head_dim={shape.head_dim}")
 
 
 def even_share(head_dim: int, fraction: float) -> int:
@@ -70,6 +71,8 @@ class Rotary(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)
+        if width > shape.head_dim:  # the even width that is nearest to an odd one
+            check_pairs(shape)
         if width % 2 or not 0 < width <= shape.head_dim:
             raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
         check_base(base)

@@ -11,10 +11,10 @@ from pathlib import Path
 from posenc.config.compose import ComposedJob
 from posenc.config.overrides import CommandLine
 from posenc.core.errors import visible
+from posenc.core.first_signals import CODES
 from posenc.core.machine import threads_for, usable_cores
 from posenc.running.jobs import CheckedJob
 from posenc.running.run_directory import DIVERGED, FINISHED, read_status, run_state
-from posenc.running.signals import CODES
 from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"

@@ -1,0 +1,66 @@
+"""Say in posenc's words what Typer's parser refused: an option that does not exist, or has no value.
+
+Typer's exceptions and commands are `Any` here: newer versions carry a copy of click, older ones use click.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from posenc.config.overrides import is_group
+from posenc.core.errors import UserError, nearest
+from posenc.core.foreign_names import setting_called
+
+HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer's for `posenc` and `posenc data` alone
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Tell whether Typer's parser refused the line."""
+    return hasattr(error, "format_message") and hasattr(error, "ctx")
+
+
+def is_help_printed(error: BaseException) -> bool:
+    """Tell whether the help of a command without arguments was all the answer."""
+    return type(error).__name__ == HELP_IS_PRINTED
+
+
+def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
+    """Return what is wrong with the line of a command below `root`, what is allowed, and the nearest."""
+    command, path = _command_of(root, arguments)
+    option = getattr(error, "option_name", None)
+    if option is None and hasattr(command, "commands"):
+        word = arguments[len(path.split()) - 1]
+        return UserError(path, word, "there is no such command", allowed=list(command.commands))
+    if option is None:
+        return UserError(path, None, error.format_message(), hint=f"see {path} --help")
+    parameter = next((known for known in command.params if option in known.opts), None)
+    if parameter is None:
+        return _no_such_option(str(option), command, path)
+    problem = "takes no value" if getattr(parameter, "is_flag", False) else "needs a value"
+    return UserError(str(option), None, problem, hint=parameter.help or "")
+
+
+def _command_of(root: Any, arguments: Sequence[str]) -> tuple[Any, str]:
+    """Return the command that the first words name, and these words: `posenc data info`."""
+    command, path = root, "posenc"
+    for word in arguments:
+        below = getattr(command, "commands", {})
+        if word not in below:
+            break
+        command = below[word]
+        path = f"{path} {word}"
+    return command, path
+
+
+def _no_such_option(option: str, command: Any, path: str) -> UserError:
+    offered = [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+    close = nearest(option, offered)
+    key = option.lstrip("-").replace("-", "_")
+    setting = key if is_group(key) else setting_called("train", key) or ""
+    hint = f"see {path} --help"
+    if close is not None:
+        hint = f"did you mean: {close}"
+    elif is_group(setting) and "--where" in offered:
+        hint = f"to choose among runs: --where {setting}=..."
+    return UserError(option, None, "there is no such option", allowed=", ".join(offered), hint=hint)

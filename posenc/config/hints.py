@@ -1,0 +1,77 @@
+"""What a user may have meant by a word without a value, or by a choice that does not exist."""
+
+from __future__ import annotations
+
+import glob
+import shlex
+
+from posenc.config.overrides import NAME_OF_RUN, is_group
+from posenc.core.errors import nearest
+from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_file
+from posenc.encodings.registry import named_elsewhere
+
+# The choice of a group that takes a file, a folder or a name of the hub, and the setting that it goes to.
+CHOICE_AND_PATH = {
+    "data": ("files", "data.paths"),
+    "tokenizer": ("hf", "tokenizer.path"),
+    "subject": ("hf", "subject.path"),
+}
+HOW_TO_QUOTE = "no spaces around '='; quote what holds spaces or brackets:\n'eval.lengths=[1x,2x]'"
+
+
+def hint_at_word(word: str) -> str:
+    """Return what an argument may mean that cannot be read as KEY=VALUE."""
+    key, equals, value = word.partition("=")
+    if equals:
+        return hint_at_choice(key, value) if key in CHOICE_AND_PATH and value else HOW_TO_QUOTE
+    if is_group(word):
+        return f"its value stands behind '=', without spaces: {word}=..."
+    meant = _setting_of(word)
+    return f"did you mean: {meant}" if meant else HOW_TO_QUOTE
+
+
+def _setting_of(word: str) -> str | None:
+    """Return the override that a bare word stands for: a run, a choice, a file or folder."""
+    if is_file(expanded(word) / "config.yaml") or NAME_OF_RUN.fullmatch(word.rpartition("/")[2]):
+        return f"run={word}"
+    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
+    for group in ("encoding", *groups):
+        if word in choice_files(group):
+            return f"{group}={word}"
+    if word.endswith(".py"):
+        return f"encoding={word}"
+    return _by_path("data", word) if exists(word) else None
+
+
+def hint_at_choice(group: str, value: str) -> str:
+    """Return what was meant by a choice that a group does not have, or how to add one of one's own."""
+    is_similar = nearest(value, choice_files(group)) is not None  # which the error names itself
+    if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or (group != "data" and not is_similar)):
+        return f"did you mean: {_by_path(group, value)}"
+    if glob.has_magic(value):
+        return f"several of them: -m '{group}=glob({value})'"
+    if group == "data":
+        return "text of your own: data=files data.paths=FILE_OR_FOLDER"
+    if group == "encoding":
+        meant = _encoding_meant(value)
+        if meant is not None:
+            return f"did you mean: {meant}"
+    return f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
+
+
+def _encoding_meant(value: str) -> str | None:
+    """Return the choice that another name, or a sum such as `alibi+rope`, stands for."""
+    parts = value.split("+")
+    if len(parts) > 1 and set(parts) <= set(choice_files("encoding")):
+        return f"encoding=sum 'encoding.parts=[{','.join(parts)}]'"
+    name = named_elsewhere(value)
+    return None if name is None else f"encoding={name}"
+
+
+def _by_path(group: str, value: str) -> str:
+    choice, key = CHOICE_AND_PATH[group]
+    return f"{group}={choice} {shlex.quote(f'{key}={value}')}"
+
+
+def _looks_like_a_path(value: str) -> bool:
+    return "/" in value or value.startswith("~") or exists(value)

@@ -1,0 +1,149 @@
+"""What other tools and papers call a setting of posenc or its value, for the hint at an unknown one.
+
+From nanoGPT, transformers' configurations and Trainer, Lightning, lm-evaluation-harness, and papers. What
+an encoding is called elsewhere stands in its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ForeignNames:
+    """What one setting of posenc is called elsewhere."""
+
+    setting: str
+    names: str  # separated by spaces
+    instead: str = ""  # what to type, where the value means something else there; empty: the same value
+
+
+LENGTH = (
+    "T block_size seq_len seq_length sequence_length max_seq_len max_seq_length max_length max_len n_ctx ctx "
+)
+LENGTH += "ctx_len context context_size train_length n_positions max_position_embeddings"
+STEPS = "steps max_steps n_steps num_steps train_steps total_steps iters max_iters iterations updates"
+EPOCHS = "epoch epochs n_epochs num_epochs max_epochs num_train_epochs"
+BATCH = "batch bs batch_size train_batch_size micro_batch_size global_batch_size per_device_train_batch_size"
+RESUME = "resume resume_from_checkpoint checkpoint ckpt ckpt_path init_from pretrained from_pretrained load"
+ENCODING = "pe pos_enc pos_emb pos_encoding pos_embedding position_encoding position_embedding "
+ENCODING += "positional_encoding positional_embedding position_embedding_type"
+
+SETTINGS = (
+    ForeignNames("context_length", LENGTH),
+    ForeignNames(
+        "train.tokens", STEPS, "train.tokens=4e6, which counts tokens: updates times train.batch_tokens"
+    ),
+    ForeignNames("train.tokens", EPOCHS, "train.tokens=4e6, which counts tokens instead of epochs"),
+    ForeignNames(
+        "train.batch_tokens",
+        BATCH,
+        "train.batch_tokens=2048, which counts tokens: windows times context_length",
+    ),
+    ForeignNames("train.lr", "lr learning_rate max_lr peak_lr step_size"),
+    ForeignNames(
+        "train.precision", "dtype torch_dtype amp mixed_precision fp16 bf16 half", "train.precision=bf16"
+    ),
+    ForeignNames(
+        "train.init",
+        RESUME,
+        "the same command again, which resumes a run; train.init=RUN begins another one with its weights",
+    ),
+    ForeignNames("optim", "optimizer optimiser", "optim=adamw"),
+    ForeignNames("optim.weight_decay", "wd decay"),
+    ForeignNames("optim.grad_clip", "clip clip_grad gradient_clip gradient_clip_val max_grad_norm"),
+    ForeignNames(
+        "optim.warmup_fraction",
+        "warmup warmup_steps warmup_iters num_warmup_steps warmup_ratio",
+        "optim.warmup_fraction=0.02, a share of the training",
+    ),
+    ForeignNames("model", "size model_size model_name", "model=nano"),
+    ForeignNames("model.d_model", "dim width hidden_size hidden_dim n_embd embed_dim emb_dim"),
+    ForeignNames("model.n_layers", "depth layers n_layer num_layers num_hidden_layers n_blocks"),
+    ForeignNames("model.n_heads", "heads n_head num_heads num_attention_heads"),
+    ForeignNames("encoding", ENCODING),
+    ForeignNames("encoding.base", "theta rope_theta rotary_base rope_base"),
+    ForeignNames("extend", "extension scaling rope_scaling interpolation"),
+    ForeignNames(
+        "eval.lengths",
+        "length lengths eval_length eval_lengths test_length test_lengths eval_seq_len",
+        "'eval.lengths=[1x,16x]'",
+    ),
+    ForeignNames("eval.protocols", "protocol task tasks", "'eval.protocols=[sliding]'"),
+    ForeignNames("seed", "random_seed rng_seed manual_seed"),
+    ForeignNames("seed", "seeds n_seeds num_seeds", "-m seed=0,1,2"),
+    ForeignNames("data", "dataset dataset_name corpus text"),
+    ForeignNames(
+        "data.paths",
+        "data_dir data_path train_file train_data input files file path",
+        "data=files data.paths={value}",
+    ),
+    ForeignNames("device", "gpu gpus cuda accelerator devices", "device=cuda"),
+    ForeignNames("tracking", "report_to logger log_with tracker"),
+    ForeignNames("tracking", "wandb use_wandb wandb_log", "tracking=wandb"),
+    ForeignNames("tracking.project", "wandb_project", "tracking=wandb tracking.project={value}"),
+    ForeignNames("runs_dir", "out out_dir output output_dir save_dir log_dir logdir run_dir"),
+    ForeignNames("name", "run_name wandb_run_name"),
+    ForeignNames("experiment_name", "exp exp_name group"),
+    ForeignNames("sweep.jobs", "workers num_workers n_jobs parallel", "-m sweep.jobs={value}"),
+)
+
+# what `posenc eval` calls differently: a run has its T already
+SETTINGS_OF_EVAL = (
+    ForeignNames("eval.lengths", LENGTH, "'eval.lengths=[{value}]'"),
+    ForeignNames("eval.batch_tokens", f"{BATCH} eval_batch_size", "eval.batch_tokens=8192"),
+    ForeignNames("run", f"{RESUME} run_dir runs path"),
+    ForeignNames("subject", "hf model_name model_name_or_path", "subject=hf subject.path={value}"),
+)
+
+VALUES = {
+    "bf16": ("fp16", "float16", "half", "bfloat16", "16", "16-mixed", "bf16-mixed", "bf16-true", "mixed"),
+    "fp32": ("float32", "float", "full", "single", "32", "32-true", "tf32"),
+    "ppl": ("perplexity",),
+    "nats": ("loss", "nll", "ce", "cross_entropy", "log_loss"),
+    "bpb": ("bits", "bpc", "bits_per_byte", "bits_per_character"),
+    "validation": ("val", "valid", "dev"),
+    "none": ("off", "null", "false", "no"),
+    "hf": ("huggingface", "transformers", "hub"),
+    "bytes": ("byte", "utf8", "utf-8", "char", "characters"),
+    "markdown": ("md",),
+    "latex": ("tex",),
+    "wandb": ("weights_and_biases", "weights-and-biases", "w&b"),
+}
+
+
+def instead_of_setting(command: str, key: str, value: str | None) -> str:
+    """Return what to type in posenc for a setting of another tool, or nothing: `context_length=128`.
+
+    A group before the name does not matter: `train.learning_rate`.
+    """
+    entry = _entry(command, key)
+    if entry is None:
+        return ""
+    if entry.instead:
+        return entry.instead.replace("{value}", value or "...")
+    return f"{entry.setting}={value or '...'}"
+
+
+def setting_called(command: str, key: str) -> str | None:
+    """Return the setting of posenc that other tools call so; None if there is none."""
+    entry = _entry(command, key)
+    return None if entry is None else entry.setting
+
+
+def _entry(command: str, key: str) -> ForeignNames | None:
+    name = key.rpartition(".")[2].casefold()
+    tables = (*SETTINGS_OF_EVAL, *SETTINGS) if command == "eval" else SETTINGS
+    for entry in tables:
+        if name in entry.names.casefold().split() and entry.setting != key:
+            return entry
+    return None
+
+
+def instead_of_value(value: str, choices: Collection[str]) -> str | None:
+    """Return the choice that other tools call so, if it is one of these."""
+    for choice, names in VALUES.items():
+        if value.casefold() in names and choice in choices:
+            return choice
+    return None

@@ -1,0 +1,12 @@
+"""The kinds of charts by name. A file of its own: `posenc compare --help` lists them and draws nothing."""
+
+from __future__ import annotations
+
+PLOTS = {
+    "context": "loss against context",
+    "change": "change against the loss at T, against context",
+    "heatmap": "change against T by encoding and context",
+    "recall": "share of planted values found, by window and distance",
+    "use": "harm and use: recall against the change of the loss, in the longest window",
+}
+DEFAULT_PLOT = "context"
