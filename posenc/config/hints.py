@@ -8,7 +8,7 @@ import shlex
 from posenc.config.overrides import NAME_OF_RUN, is_group
 from posenc.core.errors import nearest
 from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_file
-from posenc.encodings.registry import named_elsewhere
+from posenc.encodings.other_names import named_elsewhere
 
 # The choice of a group that takes a file, a folder or a name of the hub, and the setting that it goes to.
 CHOICE_AND_PATH = {

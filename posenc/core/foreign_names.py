@@ -1,7 +1,7 @@
 """What other tools and papers call a setting of posenc or its value, for the hint at an unknown one.
 
 From nanoGPT, transformers' configurations and Trainer, Lightning, lm-evaluation-harness, and papers. What
-an encoding is called elsewhere stands in its class.
+an encoding is called elsewhere stands in posenc.encodings.other_names.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ def slopes(n_heads: int) -> list[float]:
 
 class ALiBi(Encoding):
     name = "alibi"
-    also_called = ("linear_bias", "linear_biases")
     paper = "Press, Smith, Lewis 2021, arXiv 2108.12409"
     formula = "score_ij - m_h (i - j), m_h = 2^(-8h/H)"
     acts_on = "bias"

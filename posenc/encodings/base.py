@@ -96,7 +96,6 @@ class Encoding(nn.Module):
     """
 
     name: ClassVar[str]
-    also_called: ClassVar[tuple[str, ...]] = ()  # in other tools and papers; a hint names this one for them
     paper: ClassVar[str] = "not given"
     formula: ClassVar[str] = "not given"
     acts_on: ClassVar[str] = "not given"  # a hook | nothing | several

@@ -18,7 +18,6 @@ from posenc.encodings.shared.gates import CumulativeGates
 
 class FoX(CumulativeGates):
     name = "fox"
-    also_called = ("forgetting", "forgetting_transformer", "forget_gate")
     paper = "Lin, Nikishin, He, Courville 2025, arXiv 2503.02130"
     formula = "score_ij + sum over l=j+1..i of log sigmoid(w_h . x_l + b_h)"
     past_training = "defined everywhere; the far past fades as fast as the gates forget"

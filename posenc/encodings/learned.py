@@ -19,7 +19,6 @@ from posenc.encodings.shared.absolute import JOINED, PLACES, Beyond, Combine, Ta
 
 class Learned(Tabled):
     name = "learned"
-    also_called = ("absolute", "learnable", "learned_absolute", "gpt2")
     paper = "Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019)"
     formula = "x_t + E[t]"
     past_training = "no trained row exists; `beyond` decides what is used"

@@ -8,7 +8,6 @@ from posenc.encodings.base import Encoding
 
 class NoPE(Encoding):
     name = "nope"
-    also_called = ("none", "no", "nopos", "no_pe")
     paper = "Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466"
     formula = "nothing: the causal mask alone"
     acts_on = "nothing"

@@ -23,6 +23,7 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded, is_file, why_missing
+from posenc.encodings.other_names import named_elsewhere
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "posenc.encodings"
 FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # of an encoding, with or without its class
-NOT_ENCODINGS = {"base", "catalogue", "initial_values", "modules", "options", "registry"}
+NOT_ENCODINGS = {"base", "catalogue", "initial_values", "modules", "options", "other_names", "registry"}
 
 
 # --- classes by name
@@ -64,14 +65,6 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
         hint = f"did you mean: {meant}"
     allowed = list_encodings(plugins)
     raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
-
-
-def named_elsewhere(name: str) -> str | None:
-    """Return the encoding of posenc that other tools and papers call so: rope for `rotary`."""
-    for own_name in own_encodings():
-        if name.casefold() in encoding_class(own_name).also_called:
-            return own_name
-    return None
 
 
 def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:

@@ -16,7 +16,6 @@ from posenc.encodings.shared.rotary import Layout, Rotary, even_share
 
 class RoPE(Rotary):
     name = "rope"
-    also_called = ("rotary", "roformer", "rotary_embedding")
     paper = "Su et al. 2021, arXiv 2104.09864; p-RoPE: Barbero et al. 2024, arXiv 2410.06205"
     formula = "pairs of q, k rotated by t * theta_k, theta_k = base^(-2k/D)"
     past_training = "defined everywhere; low frequencies reach angles that training never showed"

@@ -19,7 +19,6 @@ from posenc.encodings.shared.blocks import rows_of_block
 
 class Shaw(Encoding):
     name = "shaw"
-    also_called = ("relative_key", "relative_key_query", "rpr")
     paper = "Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155"
     formula = "q_i . (k_j + aK[min(i-j, clip)]) / sqrt(D); sum_j p_ij (v_j + aV[min(i-j, clip)])"
     acts_on = "scores"

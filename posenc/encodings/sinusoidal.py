@@ -14,7 +14,6 @@ from posenc.encodings.shared.sinusoids import check_base, sinusoids
 
 class Sinusoidal(Absolute):
     name = "sinusoidal"
-    also_called = ("sin", "sine", "sincos", "sinusoid", "vanilla")
     paper = "Vaswani et al. 2017, arXiv 1706.03762"
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(t/base^(2k/d)), PE_{t,2k+1} = cos(same)"
     past_training = "defined everywhere; combinations of phases beyond T were never seen in training"

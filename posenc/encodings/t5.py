@@ -31,7 +31,6 @@ def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 class T5(Encoding):
     name = "t5"
-    also_called = ("relative_bias", "t5_bias", "relative_position_bias")
     paper = "Raffel et al. 2019, arXiv 1910.10683"
     formula = "score_ij + b[h, bucket(i - j)]"
     acts_on = "bias"

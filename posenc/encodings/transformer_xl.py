@@ -22,7 +22,6 @@ from posenc.encodings.shared.sinusoids import check_base, check_even_width, sinu
 
 class TransformerXL(Encoding):
     name = "transformer_xl"
-    also_called = ("xl", "transformerxl", "transfo-xl")
     paper = "Dai et al. 2019, arXiv 1901.02860"
     formula = "[(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R sinusoids of the distance"
     acts_on = "scores"

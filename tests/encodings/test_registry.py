@@ -14,7 +14,8 @@ from tiny_model import encoding_of
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.encodings import list_encodings, registry
-from posenc.encodings.registry import encoding_class, resolve_encoding, sources_of
+from posenc.encodings.other_names import OTHER_NAMES
+from posenc.encodings.registry import encoding_class, own_encodings, resolve_encoding, sources_of
 from posenc.encodings.rope import RoPE
 from posenc.settings.signature import parameters_of
 
@@ -51,6 +52,10 @@ def test_names_that_are_no_encodings_import_nothing(name, monkeypatch):
     monkeypatch.setattr(registry.importlib, "import_module", None)  # whoever calls it fails
     with pytest.raises(UserError, match="no such encoding"):
         resolve_encoding({"name": name})
+
+
+def test_every_name_of_other_tools_leads_to_an_encoding():
+    assert set(OTHER_NAMES) <= set(own_encodings())
 
 
 def test_a_plugin_is_found_when_it_is_named(plugin):
