@@ -74,7 +74,8 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     corpus = tokenised(job)
     with locked(job.directory, "evaluation", waits=invocation.waits), folder.log_file(job.directory):
         stop.guard()
-        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+        # a running training may have moved on
+        checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.shape, checkpoint, vocabulary(trained.data.plant, corpus.store))

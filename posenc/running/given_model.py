@@ -87,6 +87,7 @@ def plan_given_model(given: GivenModel) -> Job:
         directory=folder / f"{given.name}-T{length}-{digest}",
         settings=settings,
         hash=digest,
+        identity={},
         data=data,
         tokenizer=tokenizer,
         tracking=TrackingSettings(name=NONE),

@@ -61,6 +61,15 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def identity_beside_weights(settings: RunSettings, settings_hash: str | None) -> dict[str, Any]:
+    """Return what checkpoints say of the run that wrote them, as plain JSON.
+
+    The hash covers the text and the code, too. None: the reader does not know it, and it is not compared.
+    """
+    identity = settings.identity()
+    return identity if settings_hash is None else {"settings_hash": settings_hash, **identity}
+
+
 def readable_name(settings: RunSettings) -> str:
     """Return the part of a run's name that is for people: the user's own, or encoding, model, T and seed."""
     if settings.name is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,10 +18,9 @@ from posenc.running.stored_run import StoredRun, stored_run
 from posenc.settings.tree import InitialWeights, TokenizerSettings
 from posenc.training.checkpoint import (
     Checkpoint,
+    DamagedCheckpointError,
+    checkpoint_at,
     checkpoint_paths,
-    newest_checkpoint,
-    problem_of,
-    step_of,
     stored_shapes,
 )
 
@@ -51,7 +50,7 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         raise UserError("train.init", run, problem)
     checkpoint = stored.checkpoint
     if names_a_step and path.name != checkpoint.path.name:
-        checkpoint = _checkpoint_at(run, path)
+        checkpoint = _checkpoint_at(run, path, stored.identity)
     state = checkpoint.state
     about = InitialWeights(
         encoding=trained_name(stored.settings),
@@ -76,16 +75,16 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
     return stored
 
 
-def _checkpoint_at(run: str, path: Path) -> Checkpoint:
+def _checkpoint_at(run: str, path: Path, identity: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint of a step. Raises UserError where there is none or it is damaged."""
     paths = checkpoint_paths(path.parent)
     if path not in paths:
         names = [other.name for other in paths]
         raise UserError("train.init", run, "there is no such checkpoint", allowed=names)
-    damage = problem_of(path)
-    if damage:
-        raise UserError("train.init", run, f"is damaged: {damage}")
-    return Checkpoint(path, step_of(path), json.loads((path / "state.json").read_bytes()))
+    try:
+        return checkpoint_at(path, identity)
+    except DamagedCheckpointError as error:
+        raise UserError("train.init", run, f"is damaged: {error}") from error
 
 
 def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
@@ -94,7 +93,7 @@ def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
     Parameters of the encoding and of options may be missing or left over. Where both have one, its shapes
     must agree.
     """
-    stored = stored_shapes(initial.checkpoint.path)
+    stored = stored_shapes(initial.checkpoint)
     ours = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     rows = stored["embedding.weight"][0]  # one a token; the outline has none to speak of
     ours["embedding.weight"] = (rows, *ours["embedding.weight"][1:])
@@ -113,7 +112,7 @@ def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
 
 def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) -> None:
     """Copy the weights into the model, unless the run has a checkpoint of its own. Raises UserError."""
-    if newest_checkpoint(checkpoints) is not None:
+    if checkpoint_paths(checkpoints):
         return
     stored = load_file(initial.checkpoint.path / "model.safetensors")
     with torch.no_grad():

@@ -53,6 +53,7 @@ class Job:
     directory: Path
     settings: RunSettings | SubjectSettings  # of the run: what config.yaml says
     hash: str
+    identity: dict[str, Any]  # what its checkpoints say of the run that wrote them; empty for a subject
     data: DataSettings  # the corpus to measure on
     tokenizer: TokenizerSettings  # the one that the model is trained with
     tracking: TrackingSettings

@@ -62,7 +62,8 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     return Job(
         directory=stored.directory,
         settings=trained,
-        hash=stored.directory.name.rpartition("-")[2],
+        hash=stored.checkpoint.state["run"]["settings_hash"],
+        identity=stored.identity,
         data=data,
         tokenizer=tokenizer,
         tracking=settings.tracking,

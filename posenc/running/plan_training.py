@@ -9,7 +9,7 @@ from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.running.checks import check_length_schedule, check_name, check_positions_reach, check_runs_dir
-from posenc.running.identity import Identity
+from posenc.running.identity import Identity, identity_beside_weights
 from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial_checkpoint
 from posenc.running.job import Job, Stage, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
@@ -44,6 +44,7 @@ def plan_training(settings: RunSettings) -> Job:
         directory=directory,
         settings=run.settings,
         hash=run.hash,
+        identity=identity_beside_weights(run.settings, run.hash),
         data=run.settings.data,
         tokenizer=run.settings.tokenizer,
         tracking=run.settings.tracking,

@@ -35,6 +35,7 @@ from posenc.results.runs import load_run
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
+from posenc.training.checkpoint import drop_leftovers, leftovers
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
@@ -152,6 +153,15 @@ def forget_diverged(directory: Path) -> None:
     """Remove the checkpoints of a run that diverged, now that it is trained again."""
     if read_status(directory).get("status") == DIVERGED:
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+
+
+@by_the_first
+def drop_leftovers_of(directory: Path) -> None:
+    """Remove what a finished run could not remove; not if another process holds it, or none may write."""
+    checkpoints = directory / "checkpoints"
+    if leftovers(checkpoints):
+        with contextlib.suppress(RunError), locked(directory):
+            drop_leftovers(checkpoints)
 
 
 # --- metrics.jsonl

@@ -10,18 +10,19 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.runs import load_run
+from posenc.results.runs import Run, load_run
 from posenc.running.checks import check_model
+from posenc.running.identity import identity_beside_weights
 from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
 from posenc.running.run_directory import refuse_links
 from posenc.settings.tree import RunSettings
 from posenc.training.checkpoint import (
     Checkpoint,
-    check_run,
     check_weights,
     load_weights,
     newest_checkpoint,
@@ -40,6 +41,7 @@ class StoredRun:
     settings: RunSettings
     shape: ModelShape
     outline: Decoder
+    identity: dict[str, Any]  # what its checkpoints must say of the run that wrote them
     checkpoint: Checkpoint
 
 
@@ -47,23 +49,26 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """Return the run in the directory `run`. Raises UserError, and RunError for damaged files."""
     directory = directory_of(run)
     refuse_links(directory)
-    settings = _checked_settings(run, directory, plugins)
+    loaded = load_run(directory)
+    stored_settings = _trained_settings(run, loaded)
+    settings = _checked_settings(stored_settings, plugins)
     shape = check_model(settings.model)
     outline = build_outline(settings, shape)
-    checkpoint = newest_checkpoint(directory / "checkpoints")
+    # the settings as stored: checking them may fill in a parameter that is newer than the run
+    settings_hash = None if loaded.facts is None else loaded.facts.get("settings_hash")
+    identity = identity_beside_weights(stored_settings, settings_hash)
+    checkpoint = newest_checkpoint(directory / "checkpoints", identity)
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
-    check_run(checkpoint, {"encoding": settings.encoding.plain()})
     if checkpoint.state.get("encoding") != code_of(settings, outline):
         problem = f"was trained by other code of its encoding {settings.encoding.name}"
         hint = "its weights mean nothing to the changed one; train it again"
         raise UserError("run", run, problem, hint=hint)
-    return StoredRun(directory, settings, shape, outline, checkpoint)
+    return StoredRun(directory, settings, shape, outline, identity, checkpoint)
 
 
-def _checked_settings(run: str, directory: Path, plugins: list[str]) -> RunSettings:
-    """Return the settings of a run that was trained. Raises UserError."""
-    loaded = load_run(directory)
+def _trained_settings(run: str, loaded: Run) -> RunSettings:
+    """Return the settings of a run that was trained, as they are stored. Raises UserError."""
     stored = loaded.settings
     if stored is None:
         raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
@@ -72,6 +77,14 @@ def _checked_settings(run: str, directory: Path, plugins: list[str]) -> RunSetti
         raise UserError("run", run, "is a model that was measured, not a run that was trained", hint=hint)
     if stored.train.precision == "auto":
         raise UserError("run", run, "its precision 'auto' is not one of posenc's")
+    return stored
+
+
+def _checked_settings(stored: RunSettings, plugins: list[str]) -> RunSettings:
+    """Return stored settings with their encoding, attention, positions and extension checked.
+
+    Raises UserError.
+    """
     try:
         return check_parts(stored.with_changes(plugins=plugins))
     except UserError as error:
@@ -89,11 +102,11 @@ def load_model(
 
     `vocab_size` is that of the weights unless it is given.
     """
-    size = vocab_size or stored_shapes(checkpoint.path).get("embedding.weight", (1,))[0]
+    size = vocab_size or stored_shapes(checkpoint).get("embedding.weight", (1,))[0]
     # before anything of a size that a stranger wrote is allocated
-    check_weights(checkpoint.path, build_outline(settings, shape, size))
+    check_weights(checkpoint, build_outline(settings, shape, size))
     model = build_model(settings, shape, size)
-    load_weights(checkpoint.path, model)
+    load_weights(checkpoint, model)
     return model
 
 

@@ -57,6 +57,7 @@ def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome
     """
     evaluation = job.settings.eval
     if current().first(lambda: folder.is_done(job.directory, evaluation, retry=invocation.retry)):
+        folder.drop_leftovers_of(job.directory)
         say(f"already finished: {job.directory}")
         return Outcome(0)
     training = job.training
@@ -212,7 +213,7 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
         encoding=training.code,
-        run={"encoding": settings.encoding.plain(), "settings_hash": job.hash},
+        run=job.identity,
     )
     seconds = settings.train.checkpoint_seconds
     return CheckpointPlan(job.directory / "checkpoints", seconds, provenance, files)

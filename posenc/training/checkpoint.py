@@ -36,12 +36,17 @@ log = logging.getLogger(__name__)
 CHECKPOINTS_KEPT = 2  # the newest and the one before it, to fall back on
 BYTES_BESIDE_CHECKPOINTS = 2**20  # of records, metrics and logs, about
 NAME = re.compile(r"step-\d{8,}")
+DIFFERENCES_NAMED = 4  # between the run that wrote a checkpoint and the one that reads it
 # errors of a file that is gone or broken; any other (too many open files) says nothing about the checkpoint
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
 class NonFiniteWeightsError(Exception):
     """The weights are not finite: no checkpoint of them is ever written."""
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint is not what was written; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Provenance:
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
-    run: dict[str, Any]  # `encoding`, its settings, and `settings_hash`: only this run may continue
+    run: dict[str, Any]  # what tells the run from every other one; whoever reads the weights compares it
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,10 @@ class TrainedSoFar:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on disk."""
+    """A verified checkpoint on disk, and of the run that its reader asked for.
+
+    Weights are read by way of it alone: those of another seed or rate have the same names and shapes.
+    """
 
     path: Path
     step: int
@@ -162,6 +170,17 @@ def _drop(path: Path) -> None:
         shutil.rmtree(renamed)
 
 
+def drop_leftovers(folder: Path) -> None:
+    """Remove what a killed save left, and an old checkpoint that the disk did not let go of before."""
+    for leftover in leftovers(folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """List the folders that are no checkpoints yet, or no longer."""
+    return list(folder.glob(".tmp-step-*"))
+
+
 # --- Continuing
 
 
@@ -171,15 +190,13 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
     Drops what killed saves left, and checkpoints newer than the one it continues from. Raises RunError if
     the checkpoint is another run's, if none is intact, and if the disk has no room for `steps`.
     """
-    for leftover in plan.folder.glob(".tmp-step-*"):  # of a killed save
-        shutil.rmtree(leftover, ignore_errors=True)
-    checkpoint = newest_checkpoint(plan.folder)
+    drop_leftovers(plan.folder)
+    checkpoint = newest_checkpoint(plan.folder, plan.provenance.run)
     if checkpoint is None or checkpoint.step < steps:
         _check_room(plan.folder, model)
     if checkpoint is None:
         return TrainedSoFar(step=0, tokens=0, seconds=0.0, final_loss=None)
-    check_run(checkpoint, plan.provenance.run)
-    load_weights(checkpoint.path, model)
+    load_weights(checkpoint, model)
     _load_moments(checkpoint.path, model, optimizer)
     for path in checkpoint_paths(plan.folder):
         if step_of(path) > checkpoint.step:
@@ -237,37 +254,47 @@ def made_by(model: Decoder) -> dict[str, Any]:
 # --- Reading
 
 
-def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint, None without any.
+def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+    """Return the newest intact checkpoint, None without any; `run` is what its Provenance must say.
 
-    Warns of damaged ones, with the tokens of training that they cost. Raises RunError if all are damaged: a
-    run never begins afresh by itself.
+    Warns of damaged ones, with the tokens of training that they cost. Raises RunError if another run wrote
+    it, and if all are damaged: a run never begins afresh by itself.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
     for path in reversed(paths):
-        problem = problem_of(path)
-        if problem:
-            damaged.append(f"{path.name} ({problem})")
-            continue
         try:
-            state = json.loads((path / "state.json").read_bytes())
-            step = int(state["step"])
-        except (ValueError, KeyError, TypeError) as error:  # somebody changed it, and the manifest with it
-            damaged.append(f"{path.name} (state.json: {first_line(error)})")
+            checkpoint = checkpoint_at(path, run)
+        except DamagedCheckpointError as error:
+            damaged.append(f"{path.name} ({error})")
             continue
         if damaged:
-            lost_steps = step_of(paths[-1]) - step
-            lost = lost_steps * int(state["tokens"]) // max(1, step)
+            lost_steps = step_of(paths[-1]) - checkpoint.step
+            lost = lost_steps * int(checkpoint.state["tokens"]) // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
-            log.warning(text, ", ".join(damaged), step, f"{lost:,}")
-        return Checkpoint(path, step, state)
+            log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
+        return checkpoint
     if not all(path.exists() for path in paths):  # a training that goes on has replaced them meanwhile
-        return newest_checkpoint(folder)
+        return newest_checkpoint(folder, run)
     if damaged:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
         raise RunError(problem, hint="remove the run directory to train afresh")
     return None
+
+
+def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint in a folder. Raises DamagedCheckpointError; RunError if another run wrote it."""
+    problem = problem_of(path)
+    if problem:
+        raise DamagedCheckpointError(problem)
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        step = int(state["step"])
+        writer = flatten(state["run"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # changed, and the manifest with it
+        raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
+    _check_writer(path, writer, flatten(run))
+    return Checkpoint(path, step, state)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -303,38 +330,46 @@ def problem_of(path: Path) -> str | None:
     return None
 
 
-def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
-    """Raise RunError if another run wrote the checkpoint: its weights may have the same names and shapes."""
-    stored = flatten(checkpoint.state.get("run", {}))
-    expected = flatten(run)
-    differing = [key for key in expected if stored.get(key) != expected[key]]
+def _check_writer(path: Path, writer: Mapping[str, str], reader: Mapping[str, str]) -> None:
+    """Raise RunError if the run that wrote a checkpoint is not the one that reads it."""
+    differing = [key for key in reader if writer.get(key) != reader[key]]
     if differing:
-        writer = ", ".join(f"{key}={stored.get(key)}" for key in differing)
-        reader = ", ".join(f"{key}={expected[key]}" for key in differing)
-        problem = f"{checkpoint.path} was written by another run: {writer}; this run has {reader}"
+        theirs = _listed({key: writer.get(key, "unknown") for key in differing})
+        ours = _listed({key: reader[key] for key in differing})
+        problem = f"{path} was written by another run: {theirs}; this run has {ours}"
         raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")
 
 
-def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def _listed(values: Mapping[str, str]) -> str:
+    """Return `seed=1, train.lr=0.002`, the first few."""
+    texts = [f"{key}={value}" for key, value in values.items()]
+    hidden = len(texts) - DIFFERENCES_NAMED
+    more = [f"and {hidden} more"] if hidden > 0 else []
+    return ", ".join([*texts[:DIFFERENCES_NAMED], *more])
+
+
+def stored_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
     """Read the shapes of a checkpoint's weights by name, and nothing else. Raises RunError."""
+    path = checkpoint.path / "model.safetensors"
     try:
-        with safe_open(path / "model.safetensors", framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise RunError(f"{path}/model.safetensors: {error}") from error
+        raise RunError(f"{path}: {error}") from error
 
 
-def check_weights(path: Path, model: Decoder) -> None:
+def check_weights(checkpoint: Checkpoint, model: Decoder) -> None:
     """Raise RunError if stored weights do not have the model's shapes; it may be on the meta device."""
-    stored = stored_shapes(path)
+    stored = stored_shapes(checkpoint)
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     names = sorted(stored.keys() | expected.keys())
     differing = [name for name in names if stored.get(name) != expected.get(name)]
     if differing:
-        raise RunError(f"{path} does not fit this model: {', '.join(differing[:3])}")
+        raise RunError(f"{checkpoint.path} does not fit this model: {', '.join(differing[:3])}")
 
 
-def load_weights(path: Path, model: Decoder) -> None:
-    """Copy a verified checkpoint's weights into the model. Raises RunError if they have another shape."""
-    check_weights(path, model)
-    model.load_state_dict(load_file(path / "model.safetensors"), strict=False)  # buffers are not stored
+def load_weights(checkpoint: Checkpoint, model: Decoder) -> None:
+    """Copy a checkpoint's weights into the model. Raises RunError if they have another shape."""
+    check_weights(checkpoint, model)
+    weights = load_file(checkpoint.path / "model.safetensors")
+    model.load_state_dict(weights, strict=False)  # buffers are not stored

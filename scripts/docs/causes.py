@@ -180,7 +180,7 @@ def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
     train_length = run.settings.context_length
     store = prepare(run.settings.data, run.settings.tokenizer)
     model = build_model(run.settings, run.shape, store.vocab_size)
-    load_weights(run.checkpoint.path, model)
+    load_weights(run.checkpoint, model)
     alter(model.encoding)
     windows = [multiple * train_length for multiple in MULTIPLES]
     protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))

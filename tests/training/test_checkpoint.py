@@ -25,6 +25,7 @@ from posenc.training.checkpoint import (
 from posenc.training.optimizer import build_optimizer
 
 BATCH_TOKENS = 64
+RUN = {"encoding": {"name": "rope"}, "settings_hash": "12345678"}  # that of `tiny_model.plan_of`
 
 
 @pytest.fixture
@@ -68,12 +69,12 @@ def test_the_last_two_by_number_are_kept(folder, store):
 
 
 def test_the_newest_is_the_last_by_number(folder):
-    assert newest_checkpoint(folder).step == 9
+    assert newest_checkpoint(folder, RUN).step == 9
 
 
 def test_what_a_killed_save_left_is_no_checkpoint_and_goes(folder, store):
     shutil.copytree(folder / "step-00000009", folder / ".tmp-step-00000011")
-    assert newest_checkpoint(folder).step == 9
+    assert newest_checkpoint(folder, RUN).step == 9
     resumed(folder, store)
     assert names_in(folder) == ["step-00000006", "step-00000009"]
 
@@ -199,7 +200,7 @@ damaged_ways = pytest.mark.parametrize(
 def test_after_damage_the_one_before_is_used_and_the_loss_is_told(folder, name, damage, caplog):
     damage(folder / "step-00000009" / name)
     with caplog.at_level(logging.WARNING):
-        assert newest_checkpoint(folder).step == 6
+        assert newest_checkpoint(folder, RUN).step == 6
     assert "step-00000009" in caplog.text
     assert f"back to step 6: {3 * BATCH_TOKENS} tokens of training are lost" in caplog.text
 
@@ -223,4 +224,4 @@ def test_what_cannot_be_read_now_is_no_damage(folder, monkeypatch):
     too_many_open_files = mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
     monkeypatch.setattr(checkpoint, "sha256_of_file", too_many_open_files)
     with pytest.raises(RunError, match="Too many open files"):
-        newest_checkpoint(folder)
+        newest_checkpoint(folder, RUN)

@@ -18,7 +18,7 @@ from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
 from posenc.running.jobs import CheckedJob, seed_by_seed
-from posenc.running.run_directory import FINISHED
+from posenc.running.run_directory import FINISHED, drop_leftovers_of
 from posenc.running.sweep.lines import failure_lines, settled_line
 from posenc.running.sweep.pool import WorkerPool
 from posenc.running.sweep.resources import tasks_at_once, threads_of, visible_gpus
@@ -62,6 +62,7 @@ def run_sweep(
         outcome = outcome_on_disk(task)
         if outcome is not None:
             outcomes[task.name] = outcome
+            drop_leftovers_of(task.directory)
             say(settled_line(task, outcome, "already finished"))
     open_tasks = [task for task in tasks if task.name not in outcomes]
     settings = ordered[0].composed.settings.sweep  # the jobs of a sweep share it
