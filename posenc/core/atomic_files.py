@@ -6,11 +6,15 @@ Locks of files, free space, and the errors of a disk that refuses are here too.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from posenc.core.errors import RunError
 from posenc.core.paths import exists
 
 CONTINUES = "what was saved before is intact; the same command continues once it can be written"
+WRITES_AGAIN = "nothing is left of it; the same command writes it once it can be written"
 NO_LOCK_ERRNOS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 LONGEST_STEM = 100  # characters of a temporary name; file systems take 255 bytes
@@ -27,9 +32,9 @@ LONGEST_STEM = 100  # characters of a temporary name; file systems take 255 byte
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """Write a file that has the old or the new content, also after a power cut. Raises RunError."""
-    temporary = path.with_name(f".{path.name[:LONGEST_STEM]}.posenc-{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(path)
         try:
             with temporary.open("xb") as file:
                 file.write(data)
@@ -41,6 +46,63 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
         sync(path.parent)
     except OSError as error:
         raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
+
+
+@contextmanager
+def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
+    """Yield a new folder for files, which takes the name `path` once all of them are there and synced.
+
+    `path` is no folder yet, or an empty one. `needed`: bytes of the files, about. Raises RunError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            for file in temporary.iterdir():
+                sync(file)
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(path, error, needed=needed, hint=WRITES_AGAIN) from error
+
+
+def temporary_beside(path: Path) -> Path:
+    """Return a new name in the folder of `path`; drop what killed processes left under such names.
+
+    The name holds the process, so that what a running one writes stays.
+    """
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    prefix = f".{path.name[:LONGEST_STEM]}.posenc-{host}-"
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
+        writer = leftover.name.removeprefix(prefix).partition("-")[0]
+        if not _is_running(writer):
+            remove(leftover)
+    return path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(8)}.tmp")
+
+
+def _is_running(pid: str) -> bool:
+    """Tell whether a process of this machine has this number; True for what is no number."""
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, PermissionError):
+        return True
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as the disk lets it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def write_text_atomic(path: Path, text: str) -> None:

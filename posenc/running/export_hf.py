@@ -7,33 +7,48 @@ positions Arcee's rotation gets frequencies so small that nothing turns.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from posenc.core.atomic_files import folder_written_whole
 from posenc.core.console import say
-from posenc.core.errors import UserError
-from posenc.core.paths import expanded, is_folder, refuse_impossible
+from posenc.core.errors import UserError, visible
+from posenc.core.paths import exists, expanded, is_folder, refuse_impossible
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
 from posenc.running.stored_run import load_model, stored_run
 from posenc.running.subject_hf import library_of
+from posenc.settings.tree import NONE
 
 STILL = 1e30  # a rotation whose frequencies are divided by this turns nothing at any length
+NEW_FOLDER = "--hf FOLDER, a new one or an empty one"
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
+# the weights that `state_of` writes
+OF_ARCEE = re.compile(
+    r"embedding\.weight|norm\.weight"
+    r"|blocks\.\d+\.(attention_norm|attention\.qkv|attention\.out|mlp_norm|mlp\.up|mlp\.down)\.weight"
+)
 ACCEPTED = "an encoding without hooks, or one that turns every pair of a head by the frequencies of a base"
 
 
 def export_hf(run: str, folder: str) -> Path:
     """Write config.json, model.safetensors and the tokenizer of a trained run; return the folder.
 
-    Raises UserError for a run whose parts no architecture of transformers has.
+    Raises UserError for a run whose parts no architecture of transformers has; RunError if the disk refuses.
     """
     target = _new_folder(folder)
     stored = stored_run(run, [])
+    extend = stored.settings.extend.name
+    if extend != NONE:
+        raise refused(run, f"it was trained with extend={extend}")
     rope = rope_parameters(stored.outline, run)  # refuses the run before any library is loaded
     transformers = library_of("--hf")
     model = load_model(stored.settings, stored.shape, stored.checkpoint)
@@ -52,35 +67,73 @@ def export_hf(run: str, folder: str) -> Path:
     )
     with torch.device("meta"):
         arcee = transformers.ArceeForCausalLM(config)
-    arcee.load_state_dict(state_of(model), strict=False, assign=True)
+    not_loaded = arcee.load_state_dict(state_of(model), strict=False, assign=True)
+    assert not not_loaded.unexpected_keys
     arcee.tie_weights()
-    target.mkdir(parents=True, exist_ok=True)
-    arcee.save_pretrained(target)
-    _write_tokenizer(transformers, stored.checkpoint.path, target)
-    say(f"wrote {target}: transformers.AutoModelForCausalLM.from_pretrained reads it")
+    tokenizer = _tokenizer(transformers, stored.checkpoint.path)
+    needed = sum(parameter.nbytes for parameter in model.parameters())
+    with folder_written_whole(target, needed) as temporary, _refusals_of_the_disk():
+        arcee.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+    say(f"wrote {visible(folder)}: transformers.AutoModelForCausalLM.from_pretrained reads it")
     return target
 
 
 def _new_folder(folder: str) -> Path:
-    """Return the path of a folder that is empty, or can be made. Raises UserError."""
-    target = expanded(folder)
-    refuse_impossible("--hf", folder)
-    existing = next(path for path in (target, *target.parents) if os.path.lexists(path))
-    if not is_folder(existing):  # a link to nothing is no folder either
-        raise UserError("--hf", folder, f"{existing} is not a folder")
-    if existing == target and any(target.iterdir()):
-        raise UserError("--hf", folder, "exists already", hint="a new folder, or an empty one")
+    """Return the path of a folder that is empty, or can be made, links followed. Raises UserError."""
+    target = _named_folder(folder)
+    existing = next(parent for parent in target.parents if exists(parent))
+    problem = None
+    if not is_folder(existing):
+        problem = f"{visible(existing)} is not a folder"
+    elif target == Path.cwd():
+        problem = "is the current folder"
+    elif exists(target) and not _is_empty_folder(target):
+        problem = "exists already"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"the folder {visible(existing)} cannot be written"
+    if problem is not None:
+        raise UserError("--hf", folder, problem, hint=NEW_FOLDER)
     return target
 
 
-def _write_tokenizer(transformers: Any, checkpoint: Path, target: Path) -> None:
-    """Write the tokenizer that is kept in the checkpoint, or else the bytes."""
+def _named_folder(folder: str) -> Path:
+    """Return the path that the user names, links followed. Raises UserError for a name that can be none."""
+    if not folder.strip():
+        raise UserError("--hf", "''", "is not the name of a folder", hint=NEW_FOLDER)
+    refuse_impossible("--hf", folder)
+    path = expanded(folder)
+    for named in (path, *path.parents):
+        if os.path.islink(named) and not exists(named):  # noqa: PTH114 (Path's may raise)
+            raise UserError("--hf", folder, f"{visible(named)} is a link to nothing", hint=NEW_FOLDER)
+    return Path(os.path.realpath(path))
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return is_folder(path) and os.access(path, os.R_OK) and not any(path.iterdir())
+
+
+@contextmanager
+def _refusals_of_the_disk() -> Iterator[None]:
+    """Turn what libraries in Rust say of a disk, `No space left on device (os error 28)`, into an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # safetensors and tokenizers each raise their own
+        number = OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+def _tokenizer(transformers: Any, checkpoint: Path) -> Any:
+    """Return the tokenizer that is kept in the checkpoint, or else the bytes."""
     from tokenizers import Tokenizer
 
     kept = checkpoint / "tokenizer.json"
     definition = kept.read_text(encoding="utf-8") if kept.is_file() else bytes_definition()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(definition))
-    tokenizer.save_pretrained(target)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(definition))
 
 
 def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
@@ -97,12 +150,14 @@ def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
     positions = outline.effective_encoding.positions(8, False, torch.Generator().manual_seed(0))
     if positions.tolist() != list(range(8)):
         raise refused(run, "its positions are drawn, also in evaluation")
-    if not encoding.hooks:
-        return {"rope_type": "linear", "rope_theta": 10_000.0, "factor": STILL}
-    if turns_all(encoding):
-        assert isinstance(encoding, Rotary)
+    if encoding.hooks and not turns_all(encoding):
+        raise refused(run, f"encoding={encoding.name} is not in it; it takes {ACCEPTED}")
+    nameless = [name for name, _ in outline.named_parameters() if not OF_ARCEE.fullmatch(name)]
+    if nameless:
+        raise refused(run, f"that architecture has no place for the weights {', '.join(nameless[:3])}")
+    if isinstance(encoding, Rotary):
         return {"rope_type": "default", "rope_theta": float(encoding.base)}
-    raise refused(run, f"encoding={encoding.name} is not in it; it takes {ACCEPTED}")
+    return {"rope_type": "linear", "rope_theta": 10_000.0, "factor": STILL}
 
 
 def turns_all(encoding: Encoding) -> bool:

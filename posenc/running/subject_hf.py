@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +20,12 @@ from posenc.core.atomic_files import sha256_of_file
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import conf_dir, expanded, is_file, is_folder, looks_local, why_missing
 from posenc.data.hub import not_loaded, reachable
-from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
+from posenc.evaluation.models.transformers import (
+    TransformersModel,
+    has_bias_instead,
+    rope_settings,
+    trained_length,
+)
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.results.identity import own_yaml
 from posenc.running.checks import check_name
@@ -38,6 +47,9 @@ LARGEST_LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller
 # Models whose biases, slope times position, bf16 would round. Falcon's too, with `alibi`.
 BIASED = ("bloom", "mpt")
 WEIGHT_FILES = ("*.safetensors", "*.bin")
+REMOTE_CODE = "transformers_modules."  # the package that transformers makes of it
+WEIGHTS_NAMED = 3  # in an error
+SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")  # of a configuration
 
 
 def _parameters(
@@ -89,7 +101,7 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
             device=resolve_device(settings.device),
             runs_dir=chosen["runs_dir"],
             experiment_name="subjects",
-            digest=f"{_identity(chosen['path'], loaded.config)} bos={bos}",
+            digest=f"{_identity(chosen, loaded)} bos={bos}",
             subject=Choice.model_validate({"name": "hf", **about}),
         )
     )
@@ -131,19 +143,77 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
         "local_files_only": not is_online,
     }
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, **options
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+        _check_config(path, config.get_text_config())
+        model, report = _model_class(transformers, config, source, options).from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            **options,
         )
+    except UserError:
+        raise
     except Exception as error:  # of many packages; all are final here
         raise _not_loaded(path, is_local, is_online, error) from error
-    if report["missing_keys"]:
-        names = ", ".join(sorted(report["missing_keys"])[:3])
-        raise UserError("subject.path", path, f"weights are missing, which would be random: {names}")
+    _check_weights(path, report)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except Exception:  # it has none, or none that can be read: said where one is needed
         tokenizer = None
     return LoadedModel(model.config, model.eval(), tokenizer)
+
+
+def _model_class(transformers: Any, config: Any, source: str, options: dict[str, Any]) -> Any:
+    """Return the class that loads the weights: of transformers, or of the code that came with the model.
+
+    AutoModelForCausalLM keeps the class that it loaded first in a process, also once the code was edited.
+    """
+    reference = getattr(config, "auto_map", {}).get("AutoModelForCausalLM")
+    if reference is None or not options["trust_remote_code"]:
+        return transformers.AutoModelForCausalLM
+    return transformers.dynamic_module_utils.get_class_from_dynamic_module(reference, source, **options)
+
+
+def _check_config(path: str, config: Any) -> None:
+    """Raise UserError for sizes and rotations that no model has: transformers builds it all the same."""
+    for name in SIZES:
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size < 1:
+            problem = f"its config.json says {name}={size}"
+            raise UserError("subject.path", path, problem, allowed="a whole number from 1")
+    for rotation in rope_settings(config):
+        base = rotation.get("rope_theta", 10_000)
+        if not isinstance(base, Real) or not 1 < base < math.inf:
+            problem = f"its config.json says rope_theta={base}"
+            raise UserError("subject.path", path, problem, allowed="a finite number above 1")
+
+
+def _check_weights(path: str, report: Mapping[str, Any]) -> None:
+    """Raise UserError unless every weight in the files has a place in the model, and the other way round.
+
+    transformers draws the missing ones at random and drops the others, both without an error. What it
+    reports leaves out buffers that older checkpoints hold, such as masks and frequencies.
+    """
+    problems = []
+    if report["mismatched_keys"]:
+        shapes = [f"{name} {tuple(stored)}" for name, stored, _ in report["mismatched_keys"]]
+        problems.append(f"weights have another shape than in the model: {_listed(shapes)}")
+    if report["missing_keys"]:
+        problems.append(f"weights are missing, which would be random: {_listed(report['missing_keys'])}")
+    if report["unexpected_keys"]:
+        names = _listed(report["unexpected_keys"])
+        problems.append(f"weights have no place in the model, and would be dropped: {names}")
+    if problems:
+        hint = "its config.json is not that of the model whose weights these are"
+        raise UserError("subject.path", path, "; ".join(problems), hint=hint)
+
+
+def _listed(names: Collection[str]) -> str:
+    hidden = len(names) - WEIGHTS_NAMED
+    more = [f"and {hidden} more"] if hidden > 0 else []
+    return ", ".join([*sorted(names)[:WEIGHTS_NAMED], *more])
 
 
 def _check_path(path: str, folder: Path) -> None:
@@ -168,7 +238,7 @@ def library_of(key: str) -> Any:
 
 
 def _not_loaded(path: str, is_local: bool, is_online: bool, error: Exception) -> Exception:
-    message = first_line(error)
+    message = _message_of(error)
     if "trust_remote_code" in str(error):
         hint = "subject.trust_remote_code=true runs the code in it; say so if you trust it"
         return UserError("subject.path", path, "needs code of its own", hint=hint)
@@ -178,6 +248,14 @@ def _not_loaded(path: str, is_local: bool, is_online: bool, error: Exception) ->
         return UserError("subject.path", path, f"is no causal language model of transformers: {message}")
     ways_out = "subject.path=FOLDER, saved by save_pretrained"
     return not_loaded(f"the model {path}", error if is_online else None, ways_out)
+
+
+def _message_of(error: Exception) -> str:
+    """Return the first line of an error; with the second one where the first says that it follows."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return " ".join(lines[:2])
+    return first_line(error)
 
 
 def bos_of(chosen: dict[str, Any], tokenizer: Any | None) -> int | None:
@@ -206,13 +284,31 @@ def _tokenizer(asked: str | None, tokenizer: Any | None, path: str) -> Tokenizer
     return kept_tokenizer(tokenizer)
 
 
-def _identity(path: str, config: Any) -> str:
-    """Return what identifies the weights: the commit on the hub, or a digest of the files."""
+def _identity(chosen: Mapping[str, Any], loaded: LoadedModel) -> str:
+    """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
+    path = chosen["path"]
     folder = expanded(path)
+    code = _code_files(folder, loaded) if chosen["trust_remote_code"] else []
+    code_digests = [sha256_of_file(file) for file in code]
     if not is_folder(folder):
-        return f"{path} {getattr(config, '_commit_hash', None)}"
-    sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
+        commit = getattr(loaded.config, "_commit_hash", None)
+        return " ".join([path, str(commit), *code_digests])
     files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
-    for file in sorted(files):
-        sha.update(bytes.fromhex(sha256_of_file(file)))
+    sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
+    for digest in (*map(sha256_of_file, sorted(files)), *code_digests):
+        sha.update(bytes.fromhex(digest))
     return sha.hexdigest()
+
+
+def _code_files(folder: Path, loaded: LoadedModel) -> list[Path]:
+    """Return the Python files that came with a model: those in its folder, or those of the hub that ran.
+
+    A repository on the hub may take its code from another one, whose commit is not known.
+    """
+    sources = {folder}
+    if not is_folder(folder):
+        kinds = [type(loaded.model), type(loaded.config)]
+        kinds_of_hub = [kind for kind in kinds if kind.__module__.startswith(REMOTE_CODE)]
+        sources = {Path(inspect.getfile(kind)).parent for kind in kinds_of_hub}
+    files = [file for source in sources for file in source.rglob("*.py")]
+    return sorted(file for file in files if file.is_file())

@@ -27,6 +27,8 @@ T = hf_models.T
 load = transformers.AutoModelForCausalLM.from_pretrained
 YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
 DIVISORS, SHORT = [1.0, 1.5, 3.0, 4.5], {"short_factor": [1.0] * 4}  # one for each pair
+# a configuration without the biases that qwen2's weights have
+NO_BIAS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "layer_types": None}
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
 
 
@@ -217,7 +219,19 @@ def changed(folder, source, config, cut=None):
         ("llama", {"tracking": "wandb"}, "for runs that posenc trains"),
         ("llama", {"run": "x"}, "has a model of its own"),
         ("llama", {"config": {"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}}, "code=true"),
-        ("llama", {"config": {"num_hidden_layers": 3}}, "weights are missing"),
+        ("llama", {"config": {"num_hidden_layers": 3}}, "random: model.layers.2.input_layernorm.weight"),
+        ("llama", {"config": {"num_hidden_layers": 1}}, "dropped: model.layers.1.input_layernorm.weight"),
+        ("llama", {"config": {"num_hidden_layers": 0}}, "num_hidden_layers=0"),
+        ("llama", {"config": {"num_hidden_layers": -1}}, "num_hidden_layers=-1"),
+        (
+            "llama",
+            {"config": {"intermediate_size": 32}},
+            "another shape than in the model: model.layers.0.mlp",
+        ),
+        ("llama", {"config": {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}}, "rope_theta=0"),
+        ("qwen2", {"config": NO_BIAS}, "dropped: model.layers.0.self_attn.k_proj.bias"),
+        ("qwen2", {"config": NO_BIAS | {"num_hidden_layers": 3}}, "would be random: "),
+        ("qwen2", {"config": NO_BIAS | {"num_hidden_layers": 3}}, "would be dropped: "),
         ("llama", {"cut": 3000}, "its weights cannot be read"),
         ("llama", {"config": {"model_type": "bert", "architectures": ["BertModel"]}}, "subject.path"),
     ],
@@ -229,6 +243,39 @@ def test_what_cannot_be_measured_is_said(name, more, words, checkpoints, asked, 
     with pytest.raises(UserError) as caught:
         measured(path, asked, **more)
     assert words in str(caught.value) and caught.value.exit_code == 2
+
+
+REMOTE_CODE = {
+    "configuration_mine.py": "from transformers import LlamaConfig\n"
+    "class MineConfig(LlamaConfig):\n    model_type = 'mine'\n",
+    "scale.py": "SCALE = 1.0\n",
+    "modeling_mine.py": "from transformers import LlamaForCausalLM\n"
+    "from .configuration_mine import MineConfig\nfrom .scale import SCALE\n"
+    "class Mine(LlamaForCausalLM):\n    config_class = MineConfig\n"
+    "    def forward(self, *inputs, **options):\n"
+    "        output = super().forward(*inputs, **options)\n"
+    "        output.logits = output.logits * SCALE\n        return output\n",
+}
+AUTO_MAP = {"AutoConfig": "configuration_mine.MineConfig", "AutoModelForCausalLM": "modeling_mine.Mine"}
+
+
+@pytest.fixture
+def with_remote_code(checkpoints, tmp_path, monkeypatch):
+    """A checkpoint whose code lies beside it."""
+    copies = tmp_path / "modules"  # not in the user's cache
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(copies))
+    monkeypatch.syspath_prepend(copies)
+    folder = changed(tmp_path / "mine", checkpoints("llama"), {"model_type": "mine", "auto_map": AUTO_MAP})
+    return tiny.write(folder, REMOTE_CODE)
+
+
+def test_edited_code_of_a_model_is_another_model(with_remote_code, asked):
+    asked |= {"subject.path": with_remote_code, "context_length": T, "subject.trust_remote_code": True}
+    before = px.evaluate("hf", **asked)
+    (with_remote_code / "scale.py").write_text("SCALE = 3.0\n")
+    after = px.evaluate("hf", **asked)
+    assert after.path != before.path
+    assert losses(after.records)[T] != losses(before.records)[T]
 
 
 def test_the_command(checkpoints, working_folder, corpus, posenc, capsys):
@@ -283,6 +330,10 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
         ({"encoding": "rope", "attention.window": 8}, "has no window in its attention"),
         ({"encoding": "rope", "attention": "mla"}, "not the multi-head attention"),
         ({"encoding": "nope", "+model.short_conv": 4}, "has no model.short_conv"),
+        (
+            {"encoding": "nope", "attention.qk_norm": True},
+            "no place for the weights blocks.0.attention.q_norm",
+        ),
     ],
 )
 def test_what_transformers_has_is_exported_the_rest_refused(
