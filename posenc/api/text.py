@@ -90,6 +90,12 @@ def continuation(
         if temperature == 0:
             text.append(int(logits.argmax()))
         else:
-            shares = (logits / temperature).softmax(0)
-            text.append(int(torch.multinomial(shares, 1, generator=generator)))
+            text.append(int(torch.multinomial(_shares(logits, temperature), 1, generator=generator)))
     return text[len(ids) :]
+
+
+def _shares(logits: Tensor, temperature: float) -> Tensor:
+    """Return softmax(logits / temperature), (V,); it is finite for the smallest temperature, too."""
+    # the largest logit is 0 before the division, which overflows to minus infinity at worst
+    below_largest = logits.double() - logits.double().max()
+    return (below_largest / temperature).softmax(0).float()

@@ -57,8 +57,9 @@ class Attention(nn.Module):
             (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), parts=1)  # (B, H, T, D)
             k, v = self._by_head(F.linear(x, w_kv), parts=2)  # (B, H, S, D) each
         if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q).to(v.dtype)
-            k = self.k_norm(k).to(v.dtype)
+            # in float32, and rounded once: a norm of bf16 inputs by float32 weights is slow and warns
+            q = self.q_norm(q.to(self.q_norm.weight.dtype)).to(v.dtype)
+            k = self.k_norm(k.to(self.k_norm.weight.dtype)).to(v.dtype)
         y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos))  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 

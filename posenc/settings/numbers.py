@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
@@ -83,14 +84,17 @@ def check_whole(
 
 
 def check_between(
-    key: str, value: float, low: float, high: float = math.inf, *, above_low: bool = False
+    key: str, value: Any, low: float, high: float = math.inf, *, above_low: bool = False
 ) -> float:
     """Return a number from `low` to `high`, with `above_low` one above `low`. Raises UserError."""
+    begin = "above" if above_low else "from"
+    up_to = f" to {high:g}" if high < math.inf else ""
+    allowed = f"a number {begin} {low:g}{up_to}"
+    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are real ones, too
+        raise UserError(key, value, "wrong type", allowed=allowed)
     high_enough = low < value if above_low else low <= value
     if not high_enough or value > high or not math.isfinite(value):
-        begin = "above" if above_low else "from"
-        up_to = f" to {high:g}" if high < math.inf else ""
-        raise UserError(key, value, "out of range", allowed=f"a number {begin} {low:g}{up_to}")
+        raise UserError(key, value, "out of range", allowed=allowed)
     return float(value)
 
 

@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.machine import free_memory
 from posenc.core.paths import is_file, is_folder, why_missing
 from posenc.data.documents import Document, Notes, utf8_text
 from posenc.data.sections import sections
@@ -29,6 +31,8 @@ from posenc.data.sources.tables import rows_of
 # a folder is searched for these; other files are named or globbed
 FOLDER_SUFFIXES = (".txt", ".md", ".gz", ".jsonl")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PIECE_BYTES = 2**26  # that are read at once
+COPIES_OF_TEXT = 3  # as read, as documents and as tokens, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +224,12 @@ def _content(file: Path, notes: Notes) -> bytes | None:
     """Return a file's bytes without compression and byte-order mark; None where it is no text."""
     try:
         with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
-            content: bytes = opened.read()
+            content = _read_all(opened)
+    except MemoryError as error:
+        size = file.stat().st_size
+        problem = f"memory has no room for the text of its {size:,} bytes"
+        hint = "a part of it; or several files, which are documents of their own"
+        raise UserError("data.paths", file, problem, hint=hint) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
     if plain_suffix(file) == ".parquet":  # its reader says what is wrong with it
@@ -230,6 +239,20 @@ def _content(file: Path, notes: Notes) -> bytes | None:
         notes.left_out[problem] += 1
         return None
     return content.removeprefix(BYTE_ORDER_MARK)
+
+
+def _read_all(opened: IO[bytes]) -> bytes:
+    """Return all bytes of an opened file. Raises MemoryError before the machine has no memory left.
+
+    A gzip file of 10 MB may hold 10 GB, and the kernel would kill whoever takes more than there is.
+    """
+    content = bytearray()
+    while piece := opened.read(PIECE_BYTES):
+        content += piece
+        # only a large file pays for asking
+        if len(content) > PIECE_BYTES and COPIES_OF_TEXT * len(content) > free_memory() + len(content):
+            raise MemoryError
+    return bytes(content)
 
 
 def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
