@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import vl_convert
+
+from posenc.core.errors import RunError
 
 FORMATS = ("png", "svg", "pdf")
 DPI = 200  # of a PNG
@@ -21,6 +27,13 @@ FAINT = "var(--faint)"
 GRID = "var(--line)"
 PAPER_COLORS = {"ink": "#1A1A1A", "faint": "#555555", "line": "#DDDDDD"}
 PAPER_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+
+# draws nothing, and leaves no core behind where it is ended
+TRIAL = """
+import resource, vl_convert
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+vl_convert.vegalite_to_svg({"mark": "point"}, allowed_base_urls=[])
+"""
 
 Spec = dict[str, Any]
 
@@ -118,9 +131,28 @@ def on_paper(spec: Spec, colors: Mapping[str, str]) -> Spec:
 
 
 def draw_svg(spec: Spec) -> str:
-    """Return a chart as SVG; nothing is loaded from anywhere."""
+    """Return a chart as SVG; nothing is loaded from anywhere. Raises RunError under a limit of memory."""
+    _check_memory_limit()
     svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     return svg
+
+
+@cache
+def _check_memory_limit() -> None:
+    """Raise RunError where `ulimit -v` leaves no room for V8, the engine that draws.
+
+    It reserves gigabytes of addresses, and ends the whole process where it gets none. So under a limit, and
+    only then, another process tries it first.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    trial = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True)
+    if trial.returncode < 0:
+        hint = "without the limit (ulimit -v unlimited), or draw elsewhere what --format csv writes"
+        raise RunError(
+            f"no picture can be drawn in the {limit:,} bytes that this process may take", hint=hint
+        )
 
 
 def image_bytes(svg: str, format: str) -> bytes:

@@ -185,7 +185,8 @@ def _check_config(path: str, config: Any) -> None:
             raise UserError("subject.path", path, problem, allowed="a whole number from 1")
     for rotation in rope_settings(config):
         base = rotation.get("rope_theta", 10_000)
-        if not isinstance(base, Real) or not 1 < base < math.inf:
+        is_number = isinstance(base, Real)
+        if not is_number or not 1 < base < math.inf:
             problem = f"its config.json says rope_theta={base}"
             raise UserError("subject.path", path, problem, allowed="a finite number above 1")
 

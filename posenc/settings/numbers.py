@@ -90,7 +90,8 @@ def check_between(
     begin = "above" if above_low else "from"
     up_to = f" to {high:g}" if high < math.inf else ""
     allowed = f"a number {begin} {low:g}{up_to}"
-    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are real ones, too
+    is_number = isinstance(value, Real) and not isinstance(value, bool)  # NumPy's numbers are real ones, too
+    if not is_number:
         raise UserError(key, value, "wrong type", allowed=allowed)
     high_enough = low < value if above_low else low <= value
     if not high_enough or value > high or not math.isfinite(value):

@@ -131,6 +131,16 @@ def test_at_temperature_zero_the_likeliest_token_follows(run, context):
     assert run.generate(TEXT, context, tokens=12, temperature=0) == expected
 
 
+def test_at_the_smallest_temperature_too(run):
+    assert run.generate(TEXT, tokens=5, temperature=1e-40) == run.generate(TEXT, tokens=5, temperature=0)
+
+
+@pytest.mark.parametrize("temperature", [None, "hot", True, float("nan"), -1])
+def test_what_is_no_temperature_is_refused(run, temperature):
+    with pytest.raises(UserError, match="temperature"):
+        run.generate(TEXT, tokens=5, temperature=temperature)
+
+
 # --- Training
 def test_training_with_the_same_settings_finds_the_finished_run(run_copy, corpus, capsys):
     before = stamps(run_copy)

@@ -11,6 +11,7 @@ from tiny import write
 from posenc.core.errors import UserError
 from posenc.data import read_facts
 from posenc.data.documents import SPLITS
+from posenc.data.sources import files as files_source
 
 # --- Folders
 
@@ -177,3 +178,12 @@ def test_a_copy_goes_to_the_split_of_the_first_one(splits_with_copies):
 def test_copies_that_moved_are_noted(splits_with_copies, tmp_path):
     (note,) = read_facts(files(tmp_path)).notes
     assert "documents moved to the split of the first copy" in note
+
+
+def test_a_file_that_memory_has_no_room_for_is_named(tmp_path, monkeypatch):
+    """A gzip file of a few bytes may hold more than the machine."""
+    write(tmp_path / "all", {"a.txt": "text", "bomb.txt.gz": gzip.compress(b"a" * 10_000)})
+    monkeypatch.setattr(files_source, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(files_source, "free_memory", lambda: 4000)
+    with pytest.raises(UserError, match=r"bomb\.txt\.gz: memory has no room"):
+        read_facts(files(tmp_path / "all"))

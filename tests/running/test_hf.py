@@ -6,6 +6,7 @@ from pathlib import Path
 import hf_models
 import numpy as np
 import pytest
+import safetensors
 import tiny
 import torch
 import transformers
@@ -20,6 +21,7 @@ from posenc.evaluation.extensions import extensions
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
+from posenc.running import export_hf
 from posenc.running.jobs import check_jobs
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
@@ -243,6 +245,49 @@ def test_what_cannot_be_measured_is_said(name, more, words, checkpoints, asked, 
     with pytest.raises(UserError) as caught:
         measured(path, asked, **more)
     assert words in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "problem"),
+    [
+        ("", "is not the name of a folder"),
+        (".", "is the current folder"),
+        ("link", "link is a link to nothing"),
+        ("link/below", "link is a link to nothing"),
+        ("full", "exists already"),
+        ("full/file/below", "file is not a folder"),
+    ],
+)
+def test_an_export_needs_a_new_folder(folder, problem, run_copy, working_folder, posenc):
+    Path("link").symlink_to("nowhere")
+    tiny.write(Path("full"), {"file": ""})
+    before = sorted(working_folder.rglob("*"))
+    done = posenc("export", f"run={run_copy}", "--hf", folder)
+    assert done.code == 2
+    assert problem in done.err
+    assert sorted(working_folder.rglob("*")) == before
+
+
+def test_an_export_to_a_folder_that_cannot_be_written_says_so(run_copy, posenc, monkeypatch):
+    monkeypatch.setattr(export_hf.os, "access", lambda *_: False)
+    done = posenc("export", f"run={run_copy}", "--hf", "out")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+
+
+def test_an_export_to_a_full_disk_leaves_nothing_and_works_once_there_is_room(run_copy, posenc, monkeypatch):
+    def save_half(model, folder):
+        (folder / "config.json").write_text("{}")
+        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers.ArceeForCausalLM, "save_pretrained", save_half)
+        refused = posenc("export", f"run={run_copy}", "--hf", "deep/out")
+    assert refused.code == 1
+    assert "cannot write" in refused.err
+    assert "No space left on device" in refused.err
+    assert not list(Path("deep").iterdir())
+    assert posenc("export", f"run={run_copy}", "--hf", "deep/out").code == 0
 
 
 REMOTE_CODE = {

@@ -10,6 +10,7 @@ from fake_runs import edit_json, only_run, read_json, stamps
 
 from posenc.core.paths import conf_dir
 from posenc.results.records import SCHEMA_VERSION
+from posenc.running.locks import locked
 from posenc.running.stored_run import stored_run
 
 WINDOWS = [16, 32, 64]
@@ -297,3 +298,23 @@ def test_a_run_is_the_working_folder(run, monkeypatch):
 def test_a_run_is_the_folder_above(run, monkeypatch):
     monkeypatch.chdir(run / "records")
     assert stored_run("..", []).directory.name == run.name
+
+
+# --- What a disk did not let go of
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]], ids=["run", "sweep"])
+def test_the_same_command_removes_what_the_disk_did_not(run_copy, train, sweep):
+    dropped = run_copy / "checkpoints" / ".tmp-step-00000030-dropped"
+    shutil.copytree(run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}", dropped)
+    again = train("encoding=rope", *sweep)
+    assert "already finished" in again.err
+    assert not dropped.exists()
+
+
+def test_what_another_process_may_be_writing_stays(run_copy, train):
+    unfinished = run_copy / "checkpoints" / ".tmp-step-00000030"
+    unfinished.mkdir()
+    with locked(run_copy):
+        train("encoding=rope")
+    assert unfinished.exists()

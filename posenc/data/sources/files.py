@@ -9,8 +9,8 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 from posenc.core.errors import UserError, nearest, plural, visible
 from posenc.core.machine import free_memory
@@ -241,7 +241,7 @@ def _content(file: Path, notes: Notes) -> bytes | None:
     return content.removeprefix(BYTE_ORDER_MARK)
 
 
-def _read_all(opened: IO[bytes]) -> bytes:
+def _read_all(opened: BufferedIOBase) -> bytes:
     """Return all bytes of an opened file. Raises MemoryError before the machine has no memory left.
 
     A gzip file of 10 MB may hold 10 GB, and the kernel would kill whoever takes more than there is.
