@@ -227,9 +227,9 @@ def _content(file: Path, notes: Notes) -> bytes | None:
             content = _read_all(opened)
     except MemoryError as error:
         size = file.stat().st_size
-        problem = f"memory has no room for the text of its {size:,} bytes"
+        too_large = f"memory has no room for the text of its {size:,} bytes"
         hint = "a part of it; or several files, which are documents of their own"
-        raise UserError("data.paths", file, problem, hint=hint) from error
+        raise UserError("data.paths", file, too_large, hint=hint) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
     if plain_suffix(file) == ".parquet":  # its reader says what is wrong with it
