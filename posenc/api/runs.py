@@ -15,7 +15,7 @@ from posenc.results.frame import cells_table, seeds_table
 from posenc.results.measurements import parse_multiple
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
-from posenc.results.where import where
+from posenc.results.where import matching_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class Runs(list[Run]):
 
     def where(self, *conditions: str) -> Runs:
         """Return those that fit all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""
-        return Runs(where(self, list(conditions))) if conditions else self
+        return Runs(matching_runs(self, list(conditions))) if conditions else self
 
     def to_frame(
         self,

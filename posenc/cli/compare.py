@@ -21,7 +21,7 @@ from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_r
 from posenc.results.discovery import load_runs, paths_and_encodings
 from posenc.results.records import RECALL
 from posenc.results.runs import Run
-from posenc.results.where import where
+from posenc.results.where import matching_runs
 
 COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets: the name of a row of mixed runs has some inside
 NOT_WITH_AGAINST = ("full", "plot", "plot_kind", "html")  # outputs that a paper's table does not have
@@ -56,7 +56,7 @@ def run_compare(
         if all(run.encoding != encoding for run in runs):
             say(f"{encoding}: there is no run of it")
     if conditions:
-        runs = where(runs, conditions)
+        runs = matching_runs(runs, conditions)
     if output.against is not None:
         from posenc.report.against import show_against
         from posenc.results.published import against

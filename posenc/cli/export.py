@@ -10,10 +10,10 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, plural, visible
 from posenc.core.paths import output_file
 from posenc.report.texts import MOST_NAMED
-from posenc.results.bundles import SUFFIX, bundled, packed
+from posenc.results.bundles import SUFFIX, bundle_line, pack_bundle
 from posenc.results.discovery import load_runs
 from posenc.results.runs import Run
-from posenc.results.where import where as fitting
+from posenc.results.where import matching_runs
 
 
 def run_export(directories: Sequence[str], conditions: Sequence[str], *, out: str, hf: str | None) -> None:
@@ -37,12 +37,12 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     if not out.endswith(SUFFIX):
         raise UserError("--out", out, "is not the name of a bundle", hint=f"{out}{SUFFIX}")
     path = output_file("--out", out)
-    runs = fitting(load_runs(paths), conditions)
+    runs = matching_runs(load_runs(paths), conditions)
     ended = [run for run in runs if _has_ended(run)]
     if not any(run.state == "finished" for run in ended):
         raise UserError("RUNS", " ".join(paths), "no finished run there", hint="see: posenc runs")
     _refuse_duplicates(ended)
-    data = packed([bundled(run) for run in sorted(ended, key=lambda run: run.name)])
+    data = pack_bundle([bundle_line(run) for run in sorted(ended, key=lambda run: run.name)])
     write_bytes_atomic(path, data)
     diverged = sum(run.state == "diverged" for run in ended)
     written = plural(len(ended), "run")

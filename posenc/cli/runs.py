@@ -18,7 +18,7 @@ from posenc.results.bundles import SUFFIX
 from posenc.results.discovery import paths_and_encodings, run_places
 from posenc.results.runs import Run, load_run
 from posenc.results.summary import RunSummary, summarize
-from posenc.results.where import where as fitting
+from posenc.results.where import matching_runs
 
 
 def _newest_first(summary: RunSummary) -> float | None:
@@ -55,7 +55,7 @@ def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[RunSummary]:
             runs.append(Run(path, problem=problem))
         elif not path.name.endswith(SUFFIX):
             runs.append(load_run(path))
-    return [summarize(run) for run in fitting(runs, conditions)]
+    return [summarize(run) for run in matching_runs(runs, conditions)]
 
 
 def _sorted(summaries: Sequence[RunSummary], key: Callable[[RunSummary], Any]) -> list[RunSummary]:

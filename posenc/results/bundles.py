@@ -21,14 +21,14 @@ from posenc.settings.stored import checked_settings
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
 DIGITS = 7  # of the sums by document: a table shows three to five, and more digits do not compress
-MOST_PACKED = 50  # times smaller than its content; real bundles are 5 to 10 times smaller
+MOST_EXPANSION = 50  # the content over the file, at most; that of real bundles is 5 to 10 times as large
 STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
 def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
-        for line in unpacked(read_file(path.parent, path.name) or b""):
+        for line in unpack_bundle(read_file(path.parent, path.name) or b""):
             yield _run(path, line)
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
@@ -50,8 +50,8 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
         return replace(run, problem=str(error))
 
 
-def bundled(run: Run) -> bytes:
-    """Return a run as a line of a bundle: no host, no process; of its owner's folders only `data.paths`."""
+def bundle_line(run: Run) -> bytes:
+    """Return a run as a line of a bundle, without host, process and folders of its owner but `data.paths`."""
     import orjson
 
     config = None if run.settings is None else run.settings.with_changes(runs_dir="runs").plain()
@@ -70,18 +70,18 @@ def _rounded(sums: PerDocument | None) -> Mapping[str, Any] | None:
     return {**sums, "nats": [float(f"{value:.{DIGITS}g}") for value in sums["nats"]]}
 
 
-def packed(lines: Sequence[bytes]) -> bytes:
+def pack_bundle(lines: Sequence[bytes]) -> bytes:
     """Return the bundle of these lines: the same bytes for the same lines."""
     head = f'{{"{HEAD}":1,"schema_version":{SCHEMA_VERSION},"runs":{len(lines)}}}\n'.encode()
     return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
 
 
-def unpacked(data: bytes) -> Iterator[dict[str, Any]]:
+def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the lines of a bundle, one for each run. Raises ValueError for a damaged or foreign bundle."""
-    unzip = zlib.decompressobj(wbits=31)  # 31: gzip
-    most = MOST_PACKED * len(data) + 10_000
+    unzip = zlib.decompressobj(wbits=31)  # 31 stands for the format of gzip
+    most_bytes = MOST_EXPANSION * len(data) + 10_000
     try:
-        first, *lines = unzip.decompress(data, most).splitlines() or [b""]
+        first, *lines = unzip.decompress(data, most_bytes).splitlines() or [b""]
     except zlib.error as error:
         raise ValueError(f"damaged ({error})") from error
     head = parse_object(first, "head")
@@ -93,4 +93,5 @@ def unpacked(data: bytes) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 2):
         yield parse_object(line, f"line {number}")
     if not unzip.eof or len(lines) != head.get("runs"):
-        raise ValueError(f"damaged, or longer than {most} bytes ({len(lines)} of {head.get('runs')} runs)")
+        counts = f"{len(lines)} of {head.get('runs')} runs"
+        raise ValueError(f"damaged, or longer than {most_bytes} bytes ({counts})")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.results.measurements import Measurement, Member, pairs_of
+from posenc.results.measurements import Measurement, Member, pair_of
 from posenc.results.numbers import as_text
 from posenc.results.records import BREAK, Curve, Metric
 from posenc.results.runs import Run
@@ -19,7 +19,7 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import SAME_WORD, verdict
 
 NOT_MEASURED = "not measured"
-# Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
+# Reasons that say nothing about the encoding, so that the other seeds still represent the row.
 INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
 SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
 LONGEST_NOTE = 12  # characters of a note that a cell has room for
@@ -29,8 +29,8 @@ LONGEST_NOTE = 12  # characters of a note that a cell has room for
 class Column:
     """A window length, or a bin of positions. Counts are null where the rows differ in them."""
 
-    multiple: float  # of T; of a bin its last position
-    window: int | None  # tokens; of a bin its last position
+    multiple: float  # of T; for a bin its last position
+    window: int | None  # tokens; for a bin its last position
     targets: int | None
     documents: int | None
     shown: bool = True  # in tables; programs get all
@@ -47,17 +47,17 @@ class Cell:
     change: float | None = None  # against the run as trained at W = T on the same targets, mean over seeds
     change_spread: float | None = None  # standard deviation of the paired differences over seeds
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
-    seeds: int = 0  # that the mean is of
+    seeds: int = 0  # in the mean
     note: str | None = None
-    verdict: str | None = None  # on the change; null where a seed is missing for being bad
+    verdict: str | None = None  # on the change; null if a seed is missing because it is bad
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
-    verdict_ci95: Interval | None = None  # of it, over seeds and documents (one seed: documents)
+    verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
     versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
-    targets: int | None = None  # that were scored in each seed; null where the seeds differ
-    documents: int | None = None  # that they are in
-    rankable: bool = False  # no seed is left out for being bad
-    versus_baseline: Versus | None = None  # against the row that was asked for
+    targets: int | None = None  # scored in each seed; null if the seeds differ
+    documents: int | None = None  # in which these targets are
+    rankable: bool = False  # whether no seed is left out because it is bad
+    versus_baseline: Versus | None = None  # against the row that the user chose
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class CurveSummary:
     """Where a row's curves past T break, in tokens."""
 
     train_length: int  # T
-    breaks_at: tuple[int | None, ...]  # of each seed: the first position that is surely 0.1 nats above T
-    holds: tuple[bool, ...]  # of each seed: no position past T can be 0.1 nats above T; else it is unclear
+    breaks_at: tuple[int | None, ...]  # for each seed the first position that is surely 0.1 nats above T
+    holds: tuple[bool, ...]  # for each seed whether surely no position past T is 0.1 nats above T
 
 
 def single(values: Iterable[Any]) -> Any:
@@ -149,7 +149,8 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     change = _change(seeds, pairs, metric)
     represents_row = bool(seeds) and set(reasons) <= INNOCENT
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
-    judged = _verdict(pairs) if rankable and len(pairs) == len(seeds) else _Verdict()
+    has_verdict = rankable and len(pairs) == len(seeds)
+    judged = _verdict(pairs) if has_verdict else _Verdict()
     counts = single((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)
     return Cell(
@@ -200,18 +201,20 @@ def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Coun
 
 def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
     """Return the sums by document of each seed, here and at its crop line."""
-    return [
-        pair
-        for seed in seeds
-        if seed.base is not seed.measurement
-        for pair in pairs_of(seed.measurement, seed.base)
-    ]
+    pairs = []
+    for seed in seeds:
+        if seed.base is seed.measurement:
+            continue
+        pair = pair_of(seed.measurement, seed.base)
+        if pair is not None:
+            pairs.append(pair)
+    return pairs
 
 
 def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metric: Metric) -> _Change:
-    """Return the change; empty where a seed lacks its number at T.
+    """Return the change; an empty one if any seed has no number at T.
 
-    The change of some seeds would not fit the loss of all of them beside it.
+    The mean change of some seeds would not fit the mean loss of all seeds in the same cell.
     """
     changes = [seed.change for seed in seeds if seed.change is not None]
     if not seeds or len(changes) < len(seeds) or not all(map(math.isfinite, changes)):
@@ -275,11 +278,15 @@ def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
 
 def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
     """Return where the curves of a row's seeds break; None without a curve."""
-    measured = [one for member in members for one in member.recorded if one.curve is not None]
-    if not measured:
+    curves: list[Curve] = []
+    train_length = 0
+    for member in members:
+        for measurement in member.recorded:
+            if measurement.curve is not None:
+                curves.append(measurement.curve)
+                train_length = train_length or measurement.train_length
+    if not curves:
         return None
-    train_length = measured[0].train_length
-    curves = [one.curve for one in measured if one.curve is not None]
     return CurveSummary(
         train_length=train_length,
         breaks_at=tuple(curve["breaks_at"] for curve in curves),

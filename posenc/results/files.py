@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 50_000_000  # bytes
-LARGEST_RESULTS = 500_000_000  # 25 records of 2000 documents have 3 MB; 900, with every extension, 60 MB
-LARGEST_CONFIG = 1_000_000
+LARGEST_RESULTS = 500_000_000  # bytes; 25 records of 2000 documents have 3 MB, 900 with extensions 60 MB
+LARGEST_CONFIG = 1_000_000  # bytes
 
 
 def read_file(folder: Path, name: str, largest: int = LARGEST) -> bytes | None:

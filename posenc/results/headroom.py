@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from posenc.results.identity import kind_of
-from posenc.results.measurements import Measurement, Member, measurements_of, pairs_of, rounded_multiple
+from posenc.results.measurements import Measurement, Member, measurements_of, pair_of, rounded_multiple
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
-from posenc.results.statistics.documents import Ratio, document_part, jackknife_variance, ratios_of
+from posenc.results.statistics.documents import Ratio, Sample, document_part, jackknife_variance, ratios_of
 from posenc.results.statistics.intervals import DocumentPart, Interval, mean_and_spread, welch
 
 if TYPE_CHECKING:
@@ -54,7 +54,11 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[Measurement]:
     lengths: dict[str, set[int]] = defaultdict(set)
     for measurement in at_own_length:
         lengths[measurement.target_set.targets_hash].add(measurement.window)
-    return [one for one in at_own_length if one.window > min(lengths[one.target_set.targets_hash])]
+    return [
+        measurement
+        for measurement in at_own_length
+        if measurement.window > min(lengths[measurement.target_set.targets_hash])
+    ]
 
 
 def _at_own_length(run: Run, context_length: int, protocol: str) -> list[Measurement]:
@@ -81,11 +85,14 @@ def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -
     by_window = _references_of_kind(with_base[0].run, base, references)
     for window, long in sorted(by_window.items(), reverse=True):
         multiple = rounded_multiple(window / base.window)
-        pairs = [pair for member in with_base for pair in pairs_of(member.base, member.at.get(multiple))]
-        if pairs:
-            near_and_far = [sample for pair in pairs for sample in pair]
-            samples = near_and_far + [one.sums for one in long if one.sums]
-            ratios = ratios_of(samples, "targets")
+        near_and_far: list[Sample] = []  # of each seed the sums at T, then those at the longer window
+        for member in with_base:
+            pair = pair_of(member.base, member.at.get(multiple))
+            if pair is not None:
+                near_and_far += pair
+        if near_and_far:
+            long_sums = [measurement.sums for measurement in long if measurement.sums]
+            ratios = ratios_of([*near_and_far, *long_sums], "targets")
             count = len(near_and_far)
             recovered = share_of(ratios[:count:2], ratios[1:count:2], ratios[count:])
             return replace(recovered, multiple=multiple, window=window)

@@ -23,7 +23,7 @@ from posenc.results.statistics.intervals import Interval
 
 @dataclass(frozen=True)
 class TargetSet:
-    """What identifies the tokens that were scored, and how."""
+    """The identity of the tokens that were scored."""
 
     fingerprint: str
     split: str
@@ -31,31 +31,31 @@ class TargetSet:
     targets_hash: str
 
     @property
-    def order(self) -> tuple[str, str, int, str]:
-        """A key to sort by."""
+    def sort_key(self) -> tuple[str, str, int, str]:
+        """Return a key that sorts sets of targets, always in the same order."""
         return self.fingerprint, self.split, self.stride or 0, self.targets_hash
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a number was measured on and in. The change and the mean of a row are of one of these alone."""
+    """The targets and the precision of a number. Only numbers of the same circumstances are averaged."""
 
     target_set: TargetSet
-    precision: str | None  # None: that of the training
+    precision: str | None  # None if it is that of the training
 
     @property
     def text(self) -> tuple[str, str]:
-        """The corpus and the split of it."""
+        """Return the corpus and its split."""
         return self.target_set.fingerprint, self.target_set.split
 
     @property
-    def order(self) -> tuple[str, tuple[str, str, int, str]]:
-        """A key to sort by."""
-        return self.precision or "", self.target_set.order
+    def sort_key(self) -> tuple[str, tuple[str, str, int, str]]:
+        """Return a key that sorts circumstances, always in the same order."""
+        return self.precision or "", self.target_set.sort_key
 
 
 def target_set_of(record: Record) -> TargetSet:
-    """Return the set of targets that a record is of."""
+    """Return the set of targets of a record."""
     return TargetSet(record["fingerprint"], record["split"], record["stride"], record["targets_hash"])
 
 
@@ -65,31 +65,31 @@ class Measurement:
 
     run: Run
     protocol: str
-    extension: str | None  # see extension_key; None: as trained
+    extension: str | None  # as `extension_key` writes it; None for the model as trained
     extend: Extend | None  # the extension as it was recorded
     step: int  # checkpoint
     corpus: str
     target_set: TargetSet
     unit: str
-    precision: str | None  # of the measurement, where it is not the training's
+    precision: str | None  # of the measurement; None if it is that of the training
     beyond: str | None  # policy past T
     note: str | None  # why there is no number
     train_length: int  # T, tokens
-    multiple: float  # of T; of a bin its last position
-    window: int  # tokens; of a bin its last position
+    multiple: float  # window over T
+    window: int  # tokens; for a bin its last position
     nats: float | None  # per token
     bpb: float | None  # bits per byte
     targets: int
     documents: int
-    sums: PerDocument | None  # None: there is no number, or it is a bin
-    rise: float | None = None  # of a bin, over the level at T
+    sums: PerDocument | None  # None for a bin, and without a number
+    rise: float | None = None  # of a bin: its loss minus the level at T
     rise_ci95: Interval | None = None
     curve: Curve | None = None
     recall: Recall | None = None
 
     @property
     def circumstances(self) -> Circumstances:
-        """What it was measured on and in."""
+        """Return its targets and its precision."""
         return Circumstances(self.target_set, self.precision)
 
     def value(self, metric: Metric) -> float | None:
@@ -117,7 +117,7 @@ class Member:
 
     @property
     def circumstances(self) -> Circumstances:
-        """What its numbers were measured on and in. It must have some."""
+        """Return the circumstances of its numbers, of which it must have some."""
         return self.recorded[0].circumstances
 
 
@@ -135,7 +135,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         precision=record.get("precision"),
         beyond=record["beyond"],
         note=record["note"],
-        train_length=round(record["window"] / record["multiple"]),
+        train_length=round(record["window"] / record["multiple"]),  # a record stores no T itself
         multiple=rounded_multiple(record["multiple"]),
         window=record["window"],
         nats=record["nats"],
@@ -160,8 +160,8 @@ def extension_key(extend: Extend | None) -> str | None:
     """
     if extend is None:
         return None
-    left_out = {"resolved", *extend.get("tuned", [])}
-    parameters = {key: value for key, value in extend.items() if key not in left_out}
+    not_compared = {"resolved", *extend.get("tuned", [])}  # the values at a window, and tuned knobs
+    parameters = {key: value for key, value in extend.items() if key not in not_compared}
     return json.dumps(parameters, sort_keys=True)
 
 
@@ -172,26 +172,29 @@ def rounded_multiple(multiple: float) -> float:
 
 def parse_multiple(text: str, option: str) -> float:
     """Return `16x` as 16.0. Raises UserError."""
+    problem = UserError(option, text, "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
     try:
         multiple = float(text.removesuffix("x"))
     except ValueError:
-        multiple = math.nan
+        raise problem from None
     if not (math.isfinite(multiple) and multiple > 0):
-        raise UserError(option, text, "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
+        raise problem
     return multiple
 
 
-def pairs_of(measurement: Measurement | None, other: Measurement | None) -> list[tuple[Sample, Sample]]:
-    """Return the sums by document of both as a pair; an empty list where either has none."""
+def pair_of(measurement: Measurement | None, other: Measurement | None) -> tuple[Sample, Sample] | None:
+    """Return the sums by document of both; None if either has none."""
     if measurement is None or other is None or not measurement.sums or not other.sums:
-        return []
-    return [(measurement.sums, other.sums)]
+        return None
+    return measurement.sums, other.sums
 
 
 # --- choosing
 
-Pool = dict[Path, list[Measurement]]  # what may be compared, by run; of each run one checkpoint
-# Why records are in no table.
+# The measurements that may be compared, by the path of their run; of each run they are of one checkpoint.
+Pool = dict[Path, list[Measurement]]
+
+# reasons why records are in no table
 OTHER_TARGETS = "of other targets"
 OTHER_KNOBS = "with other knobs"
 EARLIER = "of earlier checkpoints"
@@ -212,23 +215,27 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
         for measurement in measured:
             text = measurement.circumstances.text
             newest[text] = max(newest[text], measurement.step)
-        chosen = [one for one in measured if one.step == newest[one.circumstances.text]]
+        chosen = [
+            measurement
+            for measurement in measured
+            if measurement.step == newest[measurement.circumstances.text]
+        ]
         if chosen:
             pool[run.path] = chosen
     return pool
 
 
 def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
-    """Return what the runs of members have of another protocol: same text, precision and checkpoint."""
+    """Return the measurements of the members' runs by another protocol: same text, precision, checkpoint."""
     pool: Pool = {}
     for member in members:
         first = member.recorded[0]
         measured = [
-            one
-            for one in measurements_of(member.run, protocol)
-            if one.step == first.step
-            and one.precision == first.precision
-            and one.circumstances.text == first.circumstances.text
+            measurement
+            for measurement in measurements_of(member.run, protocol)
+            if measurement.step == first.step
+            and measurement.precision == first.precision
+            and measurement.circumstances.text == first.circumstances.text
         ]
         if measured:
             pool[member.run.path] = measured
@@ -236,29 +243,32 @@ def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
 
 
 def select(runs: Sequence[Run], protocol: str) -> list[Member]:
-    """Return the members of a comparison: of each run what represents it best. See `members_of`."""
+    """Return the members of a comparison, in the circumstances that `members_of` prefers for each run."""
     return members_of(pool_of(runs, protocol))
 
 
 def members_of(pool: Pool) -> list[Member]:
     """Return a member for each extension of a run, in the circumstances that represent the run best.
 
-    Where a run was measured in several, one is taken: of the test split, then what most runs share, then the
-    run's own corpus, the training's precision, the most and the longest windows, the most targets.
+    If a run was measured in several, `_preference` says which of them is taken.
     """
-    preferred = _preferred([measurement for measured in pool.values() for measurement in measured])
+    all_measured: list[Measurement] = []
+    for measured in pool.values():
+        all_measured += measured
+    preferences = _preferences(all_measured)
     members: list[Member] = []
     for measured in pool.values():
-        best = min((measurement.circumstances for measurement in measured), key=preferred.__getitem__)
+        circumstances = {measurement.circumstances for measurement in measured}
+        best = min(circumstances, key=lambda candidate: preferences[candidate])
         members += _members([measurement for measurement in measured if measurement.circumstances == best])
     return _by_bins(members)
 
 
 def rest_of(pool: Pool, members: Sequence[Member]) -> Pool:
-    """Return what these members neither show nor repeat: it needs a table of its own.
+    """Return the measurements that the members do not show, for tables of their own.
 
-    Other targets of the same text repeat what is shown, unless a window or an extension is among them that is
-    not. What was measured on validation documents to choose an extension's knobs is left out.
+    Left out are other targets of a text that is shown, at windows and with extensions that are shown, too,
+    and measurements on validation documents that chose the knobs of an extension.
     """
     by_run: dict[Path, list[Member]] = defaultdict(list)
     for member in members:
@@ -281,33 +291,35 @@ def _is_for_tuning(measured: Sequence[Measurement]) -> bool:
     other windows of the run as trained, too.
     """
     return all(
-        one.target_set.split != "test" and (one.extension is not None or one.multiple == 1)
-        for one in measured
+        measurement.target_set.split != "test"
+        and (measurement.extension is not None or measurement.multiple == 1)
+        for measurement in measured
     )
 
 
 def _is_shown(
     circumstances: Circumstances, measured: Sequence[Measurement], members: Sequence[Member]
 ) -> bool:
-    """Return whether members have these numbers, or the same of other targets."""
-    cells: set[tuple[str | None, float]] = set()
+    """Return whether members have these numbers, or the same cells of other targets."""
+    cells: set[tuple[str | None, float]] = set()  # extension and multiple
     for member in members:
         if member.circumstances == circumstances:
             return True
         if _repeats(member.circumstances, circumstances):
-            cells |= {(member.extension, one.multiple) for one in (*member.recorded, *member.at.values())}
-    return all((one.extension, one.multiple) in cells for one in measured)
+            shown = [*member.recorded, *member.at.values()]
+            cells |= {(member.extension, measurement.multiple) for measurement in shown}
+    return all((measurement.extension, measurement.multiple) in cells for measurement in measured)
 
 
 def _repeats(first: Circumstances, second: Circumstances) -> bool:
-    """Return whether nothing but the targets differs."""
+    """Return whether only the targets differ."""
     same_text = first.text == second.text
     same_stride = first.target_set.stride == second.target_set.stride
     return same_text and same_stride and first.precision == second.precision
 
 
 def left_out_of(run: Run, protocol: str, members: Sequence[Member]) -> Counter[str]:
-    """Return how many records of a run none of its members shows, by the reason."""
+    """Count the records of a run that none of its members shows, by reason."""
     measured = pool_of([run], protocol).get(run.path, [])
     shown: Counter[Circumstances] = Counter()
     for member in members:
@@ -319,7 +331,7 @@ def left_out_of(run: Run, protocol: str, members: Sequence[Member]) -> Counter[s
             left_out[OTHER_KNOBS] += len(group) - shown[circumstances]
         else:
             left_out[FOR_TUNING if _is_for_tuning(group) else OTHER_TARGETS] += len(group)
-    return +left_out
+    return +left_out  # without the reasons that no record has
 
 
 def _by_circumstances(measured: Iterable[Measurement]) -> dict[Circumstances, list[Measurement]]:
@@ -331,19 +343,26 @@ def _by_circumstances(measured: Iterable[Measurement]) -> dict[Circumstances, li
 
 def _members(measured: Sequence[Measurement]) -> list[Member]:
     """Return a member for each extension of a run's measurements in the same circumstances."""
-    by_extension: dict[str | None, dict[float, Measurement]] = {}
+    by_extension: dict[str | None, dict[float, Measurement]] = defaultdict(dict)
     for measurement in _of_one_tuning(measured):
-        cells = by_extension.setdefault(measurement.extension, {})
-        cells.setdefault(measurement.multiple, measurement)
-    run = measured[0].run
-    base = by_extension.get(None, {}).get(1.0)
-    return [
-        Member(run, extension, tuple(cells.values()), cells, base, len(cells))
-        for extension, cells in by_extension.items()
-    ]
+        by_multiple = by_extension[measurement.extension]
+        by_multiple.setdefault(measurement.multiple, measurement)  # of several records the first
+    base = by_extension[None].get(1.0) if None in by_extension else None
+    members = []
+    for extension, by_multiple in by_extension.items():
+        member = Member(
+            run=measured[0].run,
+            extension=extension,
+            recorded=tuple(by_multiple.values()),
+            at=by_multiple,
+            base=base,
+            records=len(by_multiple),
+        )
+        members.append(member)
+    return members
 
 
-def _preferred(measured: Sequence[Measurement]) -> dict[Circumstances, tuple[object, ...]]:
+def _preferences(measured: Sequence[Measurement]) -> dict[Circumstances, tuple[object, ...]]:
     """Return a sort key for each of the circumstances; the preferred ones sort first."""
     return {
         circumstances: _preference(circumstances, group)
@@ -352,23 +371,21 @@ def _preferred(measured: Sequence[Measurement]) -> dict[Circumstances, tuple[obj
 
 
 def _preference(circumstances: Circumstances, measured: Sequence[Measurement]) -> tuple[object, ...]:
+    """Return the sort key of circumstances, of which `measured` has all measurements."""
     target_set = circumstances.target_set
     windows = {measurement.window for measurement in measured}
-    trained_on = {measurement.run.path: _trained_fingerprint(measurement.run) for measurement in measured}
-    is_foreign = target_set.fingerprint not in trained_on.values()
-    is_for_tuning = (
-        target_set.split != "test"
-    )  # extensions are tuned on validation documents and measured there
+    runs = {measurement.run.path for measurement in measured}
+    fingerprints_of_trainings = {_trained_fingerprint(measurement.run) for measurement in measured}
     most_targets = max(measurement.targets for measurement in measured)
     return (
-        is_for_tuning,
-        -len(trained_on),
-        is_foreign,
-        circumstances.precision is not None,
+        target_set.split != "test",  # extensions are tuned on validation documents, and measured there
+        -len(runs),  # what most runs share
+        target_set.fingerprint not in fingerprints_of_trainings,  # the corpus of a training first
+        circumstances.precision is not None,  # the precision of the training first
         -len(windows),
         -max(windows),
         -most_targets,
-        circumstances.order,
+        circumstances.sort_key,
     )
 
 
@@ -383,17 +400,18 @@ def _of_one_tuning(measured: Sequence[Measurement]) -> list[Measurement]:
     """
     by_knobs: dict[str, list[Measurement]] = defaultdict(list)
     for measurement in measured:
+        # `resolved` has the values at the window, so it differs between the measurements of a row
         parameters = {**(measurement.extend or {}), "resolved": None}
         by_knobs[json.dumps(parameters, sort_keys=True)].append(measurement)
 
-    def preference(knobs: str) -> tuple[int, int, str]:
-        windows = {measurement.window for measurement in by_knobs[knobs]}
-        return len(windows), max(windows), knobs
+    def preference(knobs_json: str) -> tuple[int, int, str]:
+        windows = {measurement.window for measurement in by_knobs[knobs_json]}
+        return len(windows), max(windows), knobs_json
 
     best: dict[str | None, list[Measurement]] = {}
-    for knobs in sorted(by_knobs, key=preference):
-        group = by_knobs[knobs]
-        best[group[0].extension] = group  # the last one, which is preferred, stays
+    for knobs_json in sorted(by_knobs, key=preference):
+        group = by_knobs[knobs_json]
+        best[group[0].extension] = group  # a group that is preferred comes later and replaces it
     return [measurement for group in best.values() for measurement in group]
 
 
@@ -401,31 +419,46 @@ def _of_one_tuning(measured: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _by_bins(members: Sequence[Member]) -> list[Member]:
-    """Return the members with the bins of their curves; those of a protocol without curves as they are.
+    """Return members with the bins of their curves; members of a protocol without curves as they are.
 
-    A member without a curve beside others with one has its note in each of their bins.
+    A member with a note instead of a curve gets this note in the bins of all others.
     """
-    if not any(one.curve is not None for member in members for one in member.recorded):
+    has_curves = any(measurement.curve is not None for member in members for measurement in member.recorded)
+    if not has_curves:
         return list(members)
-    longest = [member.at[max(member.at)] for member in members]
-    bins = [_bins(measurement) for measurement in longest]
-    windows = {multiple: one.window for cells in bins for multiple, one in cells.items()}
-    bases = {
-        member.run.path: cells.get(1.0)
-        for member, cells in zip(members, bins, strict=True)
-        if member.extension is None
-    }
+    curves = [_MemberCurve.of(member) for member in members]
+    windows: dict[float, int] = {}  # of all bins, by multiple
+    bases: dict[Path, Measurement | None] = {}  # the bin that ends at T of each run as trained
+    for curve in curves:
+        for multiple, measurement in curve.bins.items():
+            windows[multiple] = measurement.window
+        if curve.member.extension is None:
+            bases[curve.member.run.path] = curve.bins.get(1.0)
     binned = []
-    for member, measurement, cells in zip(members, longest, bins, strict=True):
-        at = cells
-        if measurement.curve is None:
-            at = {
-                multiple: replace(measurement, multiple=multiple, window=window)
+    for curve in curves:
+        bins = curve.bins
+        if curve.longest.curve is None:
+            bins = {
+                multiple: replace(curve.longest, multiple=multiple, window=window)
                 for multiple, window in windows.items()
             }
-        base = bases.get(member.run.path)
-        binned.append(replace(member, recorded=(measurement,), at=at, base=base))
+        base = bases.get(curve.member.run.path)
+        binned.append(replace(curve.member, recorded=(curve.longest,), at=bins, base=base))
     return binned
+
+
+@dataclass(frozen=True)
+class _MemberCurve:
+    """The measurement of a member at its longest window, and the bins of its curve, if it has one."""
+
+    member: Member
+    longest: Measurement
+    bins: dict[float, Measurement]  # by multiple of T
+
+    @classmethod
+    def of(cls, member: Member) -> _MemberCurve:
+        longest = member.at[max(member.at)]
+        return cls(member, longest, _bins(longest))
 
 
 def _bins(measurement: Measurement) -> dict[float, Measurement]:
@@ -434,13 +467,14 @@ def _bins(measurement: Measurement) -> dict[float, Measurement]:
     if curve is None:
         return {}
     bins = {}
-    for index, end in enumerate(curve["edges"][1:]):
+    for index, edge in enumerate(curve["edges"][1:]):
+        last_position = edge - 1
         interval = curve["rise_ci95"][index]
-        multiple = rounded_multiple((end - 1) / measurement.train_length)
+        multiple = rounded_multiple(last_position / measurement.train_length)
         bins[multiple] = replace(
             measurement,
             multiple=multiple,
-            window=end - 1,
+            window=last_position,
             targets=curve["targets"][index],
             nats=curve["nats"][index],
             bpb=None,

@@ -11,8 +11,8 @@ NOT_IN_JSON = {"json": False}  # metadata of a dataclass field that JSON leaves 
 def plain(value: Any) -> Any:
     """Return dataclasses as dictionaries and tuples as lists, at any depth; perplexities may be infinite."""
     if is_dataclass(value):
-        shown = [one for one in fields(value) if one.metadata.get("json", True)]
-        return {one.name: plain(getattr(value, one.name)) for one in shown}
+        in_json = [field for field in fields(value) if field.metadata.get("json", True)]
+        return {field.name: plain(getattr(value, field.name)) for field in in_json}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

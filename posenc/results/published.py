@@ -1,4 +1,4 @@
-"""Papers' tables beside a comparison; `published.csv` has a row for each printed number."""
+"""Compare runs with the tables of papers; `published.csv` has a row for each printed number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED, RECALL
 from posenc.results.runs import Run
 
-# The published length nearest to one of ours stands beside it up to this ratio: alibi-table2 goes from 3 to 5
-# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both.
+# A published length is compared with the nearest of ours up to this ratio: alibi-table2 goes from 3 to 5
+# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both lengths.
 NEAR = math.log(1.25)
 # The protocols that score text in windows of a length, as papers do, in the order of preference.
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)
-ACCURACY = "accuracy"  # the metric of a table that is put beside recall
+ACCURACY = "accuracy"  # the metric of a table that is compared with recall
 SOURCE_KEYS = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
 
 
@@ -43,12 +43,12 @@ class PublishedNumber:
 
     @property
     def multiple(self) -> float:
-        """The length of the evaluation as a multiple of that of the training."""
+        """Return the length of the evaluation as a multiple of that of the training."""
         return self.eval_length / self.train_length
 
     @property
     def number(self) -> float:
-        """The value in nats per token, or as a share."""
+        """Return the value in nats per token, or as a share."""
         return math.log(self.value) if self.metric == "ppl" else self.value
 
 
@@ -73,14 +73,14 @@ class Against:
     """A published table beside a comparison."""
 
     table: str
-    published: dict[str, str]  # what the paper's numbers are of, by SOURCE_KEYS
+    published: dict[str, str]  # facts of the paper's numbers, by SOURCE_KEYS
     measured: Header
     notes: tuple[str, ...]
     rows: tuple[AgainstLine, ...]
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether the numbers are shares found instead of losses."""
+        """Tell whether the numbers are shares found instead of losses."""
         return self.published["metric"] == ACCURACY
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,10 +119,11 @@ def tables() -> list[str]:
 
 
 def against(runs: Sequence[Run], table: str) -> Against:
-    """Put the runs beside a published table, by the protocol that comes nearest to the paper's.
+    """Compare the runs with a published table, by the protocol that comes nearest to the paper's.
 
-    Where no run was measured by that one, by the next of PROTOCOLS; accuracies are put beside recall. Of the
-    runs that can share a ranking, the most are taken. A row with options of its own is not the paper's.
+    If no run was measured by that one, the next of PROTOCOLS is taken; accuracies are compared with recall.
+    Of the runs that can share a ranking, the most are taken. A row with options of its own is not the
+    paper's.
     Raises UserError.
     """
     numbers = [number for number in published() if number.table == table]
@@ -174,11 +175,11 @@ def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measur
                 numbers[row.label, cell.multiple] = measured
         elif row.recall is not None and row.recall.within is not None:
             within = row.recall.within
-            for found in (within, *row.recall.beyond):
-                if found is not None:
+            for recall_cell in row.recall.cells:
+                if recall_cell is not None:
                     learned = row.recall.learned is not False
-                    change = found.accuracy - within.accuracy if learned else None
-                    numbers[row.label, found.multiple] = _Measured(found.accuracy, change)
+                    change = recall_cell.accuracy - within.accuracy if learned else None
+                    numbers[row.label, recall_cell.multiple] = _Measured(recall_cell.accuracy, change)
     return numbers
 
 
@@ -188,7 +189,7 @@ def _notes(
     measured: Mapping[tuple[str, float], _Measured],
     others: int,
 ) -> list[str]:
-    """Return in what the two sides differ."""
+    """Return sentences on what differs between the paper and the runs."""
     notes = []
     protocol = comparison.header.protocol
     if not numbers[0].protocol.startswith(protocol):

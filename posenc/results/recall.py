@@ -16,24 +16,24 @@ from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_s
 from posenc.results.statistics.proportions import is_clearly_above, wilson_over_seeds
 
 LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
-KEPT = 0.5  # of the accuracy within T, at the recall horizon
+KEPT = 0.5  # share of the accuracy within T that is left at the recall horizon
 
 Rank = Literal["best", "tied", "below"]
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where values are asked for."""
+    """The window and the distance at which values are asked for."""
 
     multiple: float  # of T: the window
     window: int  # tokens
-    distance: int | None  # tokens between the two places of the pair; None: the mean over those within T
+    distance: int | None  # tokens between the two places of the pair; None for the mean over those within T
     pairs: int  # in each window
 
 
 @dataclass(frozen=True)
 class SeedRecall:
-    """What one seed finds at a place."""
+    """The recall of one seed at a place."""
 
     accuracy: float
     nats: float  # per value
@@ -46,15 +46,15 @@ class RecallCell:
 
     multiple: float  # of T: the window
     window: int  # tokens
-    distance: int | None  # tokens between the two places of the pair; null: the mean over those within T
+    distance: int | None  # tokens between the two places of the pair; null for the mean over those within T
     pairs: int  # in each window
     accuracy: float  # mean over seeds
     spread: float | None  # standard deviation over seeds; null for one
     ci95: Interval  # over windows and seeds
     nats: float  # per value, mean over seeds
-    windows: int  # that were asked, in each seed
+    windows: int  # in each seed
     seeds: int
-    rank: Rank | None = None  # of its column, tied: not resolved; null where the row is not ranked
+    rank: Rank | None = None  # in its column; tied if not resolved, null if the row is not ranked
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
@@ -65,9 +65,9 @@ class RecallCell:
 class Horizon:
     """The largest distance, in the longest window, with at least half of the accuracy within T."""
 
-    distance: int  # tokens; 0 where no distance has
+    distance: int  # tokens; 0 if no distance has
     multiple: float  # the distance / T
-    longest: bool  # no longer distance was asked for, so it may be more
+    longest: bool  # whether no longer distance was asked for, so that the true one may be larger
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RowRecall:
     """The recall of a row."""
 
     within: RecallCell | None  # in windows of T
-    learned: bool | None  # it finds enough within T, as trained; null where that was not measured
+    learned: bool | None  # whether it finds enough within T, as trained; null if that was not measured
     beyond: tuple[RecallCell | None, ...]  # in the order of the comparison's multiples
     horizon: Horizon | None  # null for a row that did not learn
     grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
@@ -102,20 +102,26 @@ def recall_of_rows(
 
     A row is given as its members of the protocol `recall`; windows in `hidden` get no column.
     """
-    measured = [one for members in rows for one in _asked(members)]
-    windows = {one.multiple for one in measured}
+    measured: list[Measurement] = []
+    for members in rows:
+        measured += _with_recall(members)
+    windows = {measurement.multiple for measurement in measured}
     multiples = tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in hidden))
     recalls = [_recall_of(members, level, multiples) for members in rows]
     if not any(recalls):
         return None, recalls
-    same_windows_asked = len({one.target_set.targets_hash for one in measured}) == 1
-    if same_windows_asked:
+    hashes = {measurement.target_set.targets_hash for measurement in measured}
+    if len(hashes) == 1:  # all rows were asked the same questions
         recalls = _ranked(recalls, [_seeds_that_count(members) for members in rows])
     return RecallColumns(level, multiples), recalls
 
 
-def _asked(members: Sequence[Member]) -> list[Measurement]:
-    return [one for member in members for one in member.recorded if one.recall is not None]
+def _with_recall(members: Sequence[Member]) -> list[Measurement]:
+    """Return the measurements that have recall."""
+    measured: list[Measurement] = []
+    for member in members:
+        measured += [measurement for measurement in member.recorded if measurement.recall is not None]
+    return measured
 
 
 def _seeds_that_count(members: Sequence[Member]) -> int:
@@ -127,15 +133,16 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     """Return the recall of a row; None without a number."""
     seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
     trained_pairs = set()
-    for measurement in _asked(members):
+    for measurement in _with_recall(members):
         trained_pairs.add(_trained_pairs(measurement))
         for place, seed in _lines(measurement):
             seeds[place].append(seed)
     if not seeds:
         return None
-    grid = tuple(cell_of(place, found) for place, found in sorted(seeds.items()))
+    grid = tuple(cell_of(place, seeds_of_place) for place, seeds_of_place in sorted(seeds.items()))
     as_in_training = [cell for cell in grid if cell.pairs in trained_pairs]
-    farthest = {cell.multiple: cell for cell in as_in_training}  # the last, as the grid rises by distance
+    # the grid rises by distance, so the last cell of a window is that of its farthest distance
+    farthest = {cell.multiple: cell for cell in as_in_training}
     within = _within([member.at.get(1.0) for member in members])
     unextended = _within([member.base for member in members])
     learned = None if unextended is None else _is_enough(unextended, level)
@@ -156,7 +163,7 @@ def _trained_pairs(measurement: Measurement) -> int:
 
 
 def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
-    """Return what a seed finds at each place of a window."""
+    """Return the recall of a seed at each distance of a window."""
     recall = measurement.recall
     if recall is None:
         return []
@@ -170,7 +177,7 @@ def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
 
 
 def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
-    """Return what the seeds of a row find at a place, with its interval."""
+    """Return the recall of the seeds of a row at a place, with its interval."""
     accuracy, spread = mean_and_spread([seed.accuracy for seed in seeds])
     nats, _ = mean_and_spread([seed.nats for seed in seeds])
     windows = min(seed.windows for seed in seeds)
@@ -199,10 +206,10 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
         if measurement is None or measurement.recall is None:
             continue
         pairs = _trained_pairs(measurement)
-        found = [seed for place, seed in _lines(measurement) if place.pairs == pairs]
-        accuracy, _ = mean_and_spread([seed.accuracy for seed in found])
-        nats, _ = mean_and_spread([seed.nats for seed in found])
-        seeds.append(SeedRecall(accuracy, nats, min(seed.windows for seed in found)))
+        at_distances = [recall for place, recall in _lines(measurement) if place.pairs == pairs]
+        accuracy, _ = mean_and_spread([recall.accuracy for recall in at_distances])
+        nats, _ = mean_and_spread([recall.nats for recall in at_distances])
+        seeds.append(SeedRecall(accuracy, nats, min(recall.windows for recall in at_distances)))
         place = Place(1.0, measurement.window, None, pairs)
     return None if place is None else cell_of(place, seeds)
 
@@ -214,7 +221,7 @@ def _is_enough(within: RecallCell, level: float) -> bool:
 def _note(members: Sequence[Member], level: float, learned: bool) -> str | None:
     """Return how many seeds have no number, and how many of a row that learned did not learn."""
     notes = []
-    missing = sum(not _asked([member]) for member in members)
+    missing = sum(not _with_recall([member]) for member in members)
     if missing:
         notes.append(f"{missing} of {len(members)} without")
     by_seed = [_within([member.base]) for member in members]
@@ -238,9 +245,9 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 
 
 def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
-    """Return the rows with their ranks; `seeds` is how many a cell of the row needs to be ranked.
+    """Return the rows with their ranks; `seeds` is how many seeds a cell of each row needs to be ranked.
 
-    Only rows that learned are ranked, and of those a cell of all seeds: survivors win nothing.
+    Only cells of all seeds are ranked, in rows that learned: a row must not win by the seeds that survived.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
     ranks = [_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
@@ -295,5 +302,5 @@ def _with_ranks(row: RowRecall | None, ranks: Sequence[Rank | None]) -> RowRecal
     return replace(
         row,
         beyond=tuple(None if cell is None else ranked[cell] for cell in row.beyond),
-        grid=tuple(ranked.get(cell, cell) for cell in row.grid),  # which has the same cells
+        grid=tuple(ranked.get(cell, cell) for cell in row.grid),  # the grid has the same cells
     )

@@ -254,7 +254,7 @@ def other_schema(version: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordKey:
-    """What identifies a record among those of a run, and names its file."""
+    """The identity of a record among those of a run, by which its file is named."""
 
     protocol: str
     window: int  # tokens
@@ -284,7 +284,7 @@ class RecordKey:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordContext:
-    """What a record says beside its key and its sums."""
+    """Fields of a record that are neither in its key nor computed from its sums."""
 
     corpus: str  # name of the text
     train_length: int  # T, tokens

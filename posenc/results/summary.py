@@ -17,12 +17,12 @@ FINISHED = "finished"
 RUNNING = "running"
 DIVERGED = "diverged"
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
-LARGEST = 1e18  # a larger number is a damaged or a stranger's file
+LARGEST = 1e18  # a larger number means that the file is damaged, or not one of posenc
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What is known of a run; None where it is not known."""
+    """A run in a few numbers; None stands for what is not known."""
 
     path: str
     status: str
@@ -36,7 +36,7 @@ class RunSummary:
     tokens_asked: int | None
     tokens_per_second: float | None
     training_loss: float | None  # nats per token, the last one
-    written: float | None  # when something was last written, seconds since the epoch
+    written: float | None  # time of the last write, seconds since the epoch
     seconds_left: float | None  # of training, while it is running
     host: Any
     pid: Any
@@ -51,7 +51,7 @@ class RunSummary:
 
 
 def summarize(run: Run) -> RunSummary:
-    """Return what is known of a run directory."""
+    """Return the summary of a run directory."""
     facts: Mapping[str, Any] = run.facts or {}
     last = last_metrics(run.path)
     tokens, planned = _tokens(run, facts, last)

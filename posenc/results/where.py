@@ -39,7 +39,7 @@ class Condition:
         return fits != self.excludes
 
 
-def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+def matching_runs(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     """Return the runs that fulfil every condition: `encoding=rope,al*`, `train.lr!=0.002`.
 
     A key is one of KEYS or a dotted setting of config.yaml; a group without its field means its name. Raises

@@ -8,13 +8,13 @@ import pytest
 from fake_runs import MULTIPLES, compared, write_run
 
 from posenc.results import load_runs
-from posenc.results.bundles import SUFFIX, bundled, packed
+from posenc.results.bundles import SUFFIX, bundle_line, pack_bundle
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """Two seeds that finished and one that diverged."""
-    root = tmp_path_factory.mktemp("bundled") / "runs"
+    root = tmp_path_factory.mktemp("bundle_line") / "runs"
     for seed in range(2):
         losses = {multiple: 1.2 + multiple / 10 + seed / 70 for multiple in MULTIPLES}
         write_run(root, seed=seed, losses=losses)
@@ -31,7 +31,7 @@ def runs(root):
 def bundle(runs, tmp_path):
     """A bundle of the runs on disk."""
     path = tmp_path / f"runs{SUFFIX}"
-    path.write_bytes(packed([bundled(run) for run in runs]))
+    path.write_bytes(pack_bundle([bundle_line(run) for run in runs]))
     return path
 
 
@@ -53,15 +53,15 @@ def test_a_bundle_has_the_numbers_of_its_runs(bundle, root):
 
 
 def test_a_bundle_of_a_bundle_is_the_same_file(bundle):
-    lines = [bundled(run) for run in load_runs([bundle])]
-    assert packed(lines) == bundle.read_bytes()
+    lines = [bundle_line(run) for run in load_runs([bundle])]
+    assert pack_bundle(lines) == bundle.read_bytes()
 
 
 @pytest.mark.parametrize("secret", [b"my-machine", b"/home/me"])
 def test_a_bundle_tells_nothing_of_the_machine(runs, secret):
     settings = runs[0].settings.with_changes(runs_dir="/home/me/runs")
     status = {**runs[0].status, "host": "my-machine", "pid": 77}
-    line = bundled(replace(runs[0], status=status, settings=settings))
+    line = bundle_line(replace(runs[0], status=status, settings=settings))
     assert secret not in line
 
 
@@ -69,10 +69,10 @@ def test_a_bundle_with_training_losses_is_read_as_one_without(bundle, runs):
     """Earlier versions put the losses that training logged into it."""
     lines = []
     for run in runs:
-        content = json.loads(bundled(run)) | {"losses": {"tokens": [1], "loss": [3.0]}}
+        content = json.loads(bundle_line(run)) | {"losses": {"tokens": [1], "loss": [3.0]}}
         lines.append(json.dumps(content).encode() + b"\n")
     records = [run.records for run in load_runs([bundle])]
-    bundle.write_bytes(packed(lines))
+    bundle.write_bytes(pack_bundle(lines))
     assert [run.records for run in load_runs([bundle])] == records
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_bundle_is_a_problem(bundle, content):
     ['{"name": "../../x", "results": []}', '{"results": {"schema_version": 9}}', '{"name": 3}'],
 )
 def test_a_wrong_line_is_a_run_with_a_problem_below_the_bundle(bundle, line):
-    bundle.write_bytes(packed([f"{line}\n".encode()]))
+    bundle.write_bytes(pack_bundle([f"{line}\n".encode()]))
     (run,) = load_runs([bundle])
     assert run.problem
     assert run.path.parent == bundle

@@ -5,7 +5,7 @@ from fake_runs import write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.where import where
+from posenc.results.where import matching_runs
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
     ],
 )
 def test_runs_that_fulfil_all_conditions(runs, conditions, count):
-    assert len(where(runs, conditions)) == count
+    assert len(matching_runs(runs, conditions)) == count
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_runs_that_fulfil_all_conditions(runs, conditions, count):
 )
 def test_a_condition_that_no_run_can_fulfil_names_what_there_is(runs, conditions, texts):
     with pytest.raises(UserError) as caught:
-        where(runs, conditions)
+        matching_runs(runs, conditions)
     message = caught.value.text()
     for text in texts:
         assert text in message

@@ -30,7 +30,8 @@ from posenc.results.statistics.shared_variance import SEEDS, shared_variances
 from posenc.results.statistics.verdicts import SAME
 
 Method = Literal["welch", "moderated", "documents"]  # documents: one seed, holds for these models only
-METHODS: tuple[Method, ...] = ("documents", "welch", "moderated")  # of two rows the earlier one is named
+# A difference of two rows is named by the method of the two that comes earlier here.
+METHODS: tuple[Method, ...] = ("documents", "welch", "moderated")
 Word = Literal["best", "tied", "above", "below"]
 Samples = Mapping[int, Sample]  # of a row, by seed
 
@@ -42,7 +43,7 @@ class Versus:
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of it, over seeds and documents; two-sided, as wide as the correction asks
     p: float | None  # corrected; of the hypothesis that the truth is within SAME, or on the other side
-    word: Word  # tied: not resolved; below: only against a baseline
+    word: Word  # `tied` if not resolved; `below` only against a baseline
     method: Method
 
 
@@ -69,22 +70,23 @@ def compare_with(samples: Sequence[Samples | None], reference: int | None, metri
     if len(rows) < 2 or reference not in {None, *rows}:
         return {}
     best = min(rows, key=lambda index: rows[index].mean)
-    at = best if reference is None else reference
-    rest = [index for index in rows if index != at]
-    estimates = [unpaired(rows[index], rows[at]) for index in rest]
+    reference_index = best if reference is None else reference
+    reference_row = rows[reference_index]
+    rest = [index for index in rows if index != reference_index]
+    estimates = [unpaired(rows[index], reference_row) for index in rest]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([_p_value(estimate, sides) for estimate in estimates])
-    unit = _unit(samples[at] or {}, metric)
+    unit = _unit(samples[reference_index] or {}, metric)
     result: dict[int, Versus] = {}
     if reference is None:
-        result[at] = Versus(0.0, None, None, "best", rows[at].method)
+        result[reference_index] = Versus(0.0, None, None, "best", reference_row.method)
     for index, estimate, p, level in zip(rest, estimates, corrected, levels, strict=True):
         result[index] = Versus(
             difference=unit * estimate.value,
             ci95=_scaled(estimate.interval(1 - level), unit),
             p=p,
             word=_word(estimate.value, p),
-            method=min(rows[index].method, rows[at].method, key=METHODS.index),
+            method=min(rows[index].method, reference_row.method, key=METHODS.index),
         )
     return result
 
@@ -108,7 +110,7 @@ def unpaired(first: RankedRow, second: RankedRow) -> Estimate:
 
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, float]]:
-    """Return variance of one seed and its freedom of the rows that may share their variances, by index."""
+    """Return variance and freedom of one seed, by index, for the rows that may share their variances."""
     losses = {index: tuple(ratio.value for ratio in row) for index, row in ratios.items()}
     with_seeds = [index for index, row in losses.items() if len(row) >= SEEDS]
     shared = shared_variances(tuple(losses[index] for index in with_seeds))
@@ -116,7 +118,7 @@ def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, 
 
 
 def _ranked(ratios: list[Ratio], moderated: tuple[float, float] | None) -> RankedRow:
-    """Return a row with the variance of its own seeds, or with the moderated one where there is one."""
+    """Return a row with the moderated variance, if there is one, else with that of its own seeds."""
     seeds = len(ratios)
     mean, spread = mean_and_spread([ratio.value for ratio in ratios])
     if moderated is not None:
