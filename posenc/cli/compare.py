@@ -51,7 +51,7 @@ def run_compare(
     directories, encodings = paths_and_encodings(paths)
     runs = _read(directories)
     if encodings:
-        runs = where(runs, [f"encoding={','.join(encodings)}"])
+        runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
     for encoding in encodings:
         if all(run.encoding != encoding for run in runs):
             say(f"{encoding}: there is no run of it")
