@@ -7,11 +7,14 @@ from posenc.data.corpus import corpus_notes as corpus_notes
 from posenc.data.corpus import inspect as inspect
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
+from posenc.data.corpus import training_texts as training_texts
 from posenc.data.planted import PlantedSampler as PlantedSampler
 from posenc.data.planted import check_plant as check_plant
 from posenc.data.planted import plant_of as plant_of
 from posenc.data.planted import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
+from posenc.data.sources import is_measured_whole as is_measured_whole
+from posenc.data.sources import measured_whole as measured_whole
 from posenc.data.sources import read_documents as read_documents
 from posenc.data.token_cache import Split as Split
 from posenc.data.token_cache import TokenStore as TokenStore

@@ -179,6 +179,12 @@ def _cached_documents(fingerprint: str) -> list[Document] | None:
     return sorted(documents, key=lambda document: document.id)
 
 
+def training_texts(fingerprint: str) -> set[bytes]:
+    """Return the texts of the training split of a corpus that was read before; none if it is not cached."""
+    documents = _cached_documents(fingerprint) or []
+    return {document.text for document in documents if document.split == "train"}
+
+
 # --- Tokens
 
 

@@ -25,6 +25,7 @@ from posenc.running.facts import run_facts, subject_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
 from posenc.running.locks import is_held, locked
+from posenc.running.measured_text import text_line, unigram_warning
 from posenc.running.run_directory import put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.stored_run import load_model
@@ -149,10 +150,23 @@ def measure(
     `newer`: these facts win over stored ones of the same step. Raises InterruptedRunError once a stop was
     requested; finished cells are stored.
     """
+    if not job.is_own_text:
+        _say_what_is_measured(job)
     with stop.at_once():
         records = current().first(lambda: _cells(job, model, corpus, facts["steps"], stop))
+    if not job.is_own_text:  # of its own text the table says whether it is below a byte trigram
+        split, length = job.evaluation.split, job.settings.context_length
+        warning = unigram_warning(records, corpus.store, split, length)
+        if warning is not None:
+            say(warning)
     put_together(job.directory, facts, newer=newer)
     return records
+
+
+def _say_what_is_measured(job: Job) -> None:
+    """Print what the model was trained on, and what it is measured on."""
+    for line in (text_line(job.data, job.facts, job.evaluation.split, job.settings), *job.notes):
+        say(line)
 
 
 def _cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:

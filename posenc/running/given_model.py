@@ -13,7 +13,7 @@ from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.seeds import generator_for
-from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect, stored_tokenizer
+from posenc.data import absolute_tokenizer, build_tokenizer, stored_tokenizer
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.models.callables import CallableModel
@@ -21,6 +21,7 @@ from posenc.evaluation.resolve import Evaluation
 from posenc.model.decoder import ModelShape
 from posenc.running.checks import check_name, check_runs_dir
 from posenc.running.job import Job
+from posenc.running.measured_text import text_to_measure
 from posenc.settings.tree import (
     NONE,
     Choice,
@@ -59,15 +60,11 @@ def plan_given_model(given: GivenModel) -> Job:
     check_name("name", given.name)
     folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
     check_runs_dir(given.runs_dir, folder, writing=True)
-    data = absolute_data(given.data)
     tokenizer = absolute_tokenizer(given.tokenizer)
-    facts = inspect(
-        data,
-        tokenizer,
-        splits=evaluation.splits,
-        needed_tokens=evaluation.lengths.longest + 1,
-        context_length=None,
-    )
+    # what it was trained on is not known: perhaps on the part of this text that a training takes
+    text = text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
+    data = text.data
+    facts = text.facts
     encoder = build_tokenizer(tokenizer, facts)
     length = model.shape.train_length
     if not model.has_known_weights:

@@ -62,6 +62,7 @@ class Job:
     device: torch.device
     evaluation: Evaluation
     is_own_text: bool = True  # the corpus to measure on is the one that the model is trained on
+    notes: tuple[str, ...] = ()  # what to know of the corpus to measure on
     training: Training | None = None  # None: nothing is trained
     subject: CallableModel | None = None  # a model that posenc did not train
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.data import absolute_data, check_plant, check_tokenizer, inspect, stored_tokenizer
+from posenc.data import check_plant, check_tokenizer, stored_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
+from posenc.running.measured_text import TrainedOn, text_to_measure
 from posenc.running.stored_run import StoredRun, stored_run
 from posenc.settings.tree import (
     NONE,
@@ -43,18 +44,20 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)
     check_tracking(settings.tracking)
-    data = absolute_data(settings.data or trained.data)
     tokenizer = tokenizer_of(stored)
-    facts = inspect(
-        data,
+    fingerprint = str(stored.checkpoint.state.get("fingerprint"))
+    text = text_to_measure(
+        settings.data or trained.data,
         tokenizer,
-        splits=evaluation.splits,
-        needed_tokens=evaluation.lengths.longest + 1,
-        context_length=None,
+        evaluation,
+        keeps_split=settings.data is None or settings.eval.split is not None or evaluation.tries > 0,
+        trained_on=TrainedOn(data=trained.data, fingerprint=fingerprint),
     )
+    data = text.data
+    facts = text.facts
     evaluation.check_text(fingerprint=facts.fingerprint, tokenizer=tokenizer.name, plant=data.plant)
     # SymPy may have been upgraded since, or a folder of texts edited: then the targets are others
-    is_own_text = facts.fingerprint == stored.checkpoint.state.get("fingerprint")
+    is_own_text = facts.fingerprint == fingerprint
     if settings.data is None and not is_own_text:
         problem = "its text is not what this run was trained on any more (another fingerprint)"
         hint = f"to measure on it all the same say data={facts.name}"
@@ -72,6 +75,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
         device=resolve_device(settings.device),
         evaluation=evaluation,
         is_own_text=is_own_text,
+        notes=text.notes,
     )
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.core.errors import UserError, plural
-from posenc.core.paths import expanded, is_folder
+from posenc.core.paths import choice_file, expanded, is_folder
 from posenc.data.documents import Document, Notes, split_of
 from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
 from posenc.data.sources.hub import HubSource, StreamSource
 from posenc.data.sources.installed_code import PackageSource, PythonPackagesSource, StandardLibrarySource
+from posenc.results.identity import own_yaml
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import DataSettings
 
@@ -26,6 +27,7 @@ SOURCES: dict[str, type[Source]] = {
     "stream": StreamSource,
 }
 KEYS_OF_EVERY_CORPUS = ("source", "split")  # all others are parameters of the source
+WHOLE = {"validation": 0.0, "test": 1.0}  # the shares of a text that is only measured
 
 
 def source_of(data: DataSettings) -> Source:
@@ -50,7 +52,7 @@ def _check_split(shares: object, source: Source) -> None:
         if shares is not None:
             raise UserError("data.split", shares, "this corpus comes with splits of its own")
         return
-    if not _are_held_out_shares(shares):
+    if shares != WHOLE and not _are_held_out_shares(shares):
         allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
         raise UserError("data.split", shares, "cannot be used", allowed=allowed)
 
@@ -83,6 +85,29 @@ def absolute_data(data: DataSettings) -> DataSettings:
     if isinstance(repository, str) and is_folder(repository):
         return data.with_changes(repository=_absolute(repository))
     return data
+
+
+def measured_whole(data: DataSettings, *, by_default: bool) -> DataSettings:
+    """Return the settings of a text that is only measured: `by_default` all of the user's own text is.
+
+    Shares that differ from those of the corpus's YAML were asked for, and stay. `data.split.test=1` asks for
+    all of any text. Corpora that come with posenc keep their test documents, which others are measured on.
+    """
+    shares = data.parameters.get("split")
+    if not isinstance(shares, Mapping):
+        return data
+    kind = SOURCES.get(str(data.parameters.get("source")))
+    path = choice_file("data", data.name)
+    is_default = path is not None and shares == own_yaml(path)["split"]
+    is_of_the_user = kind is not None and kind.is_of_the_user
+    if shares.get("test") == 1 or (by_default and is_default and is_of_the_user):
+        return data.with_changes(split=WHOLE)
+    return data
+
+
+def is_measured_whole(data: DataSettings) -> bool:
+    """Tell whether every document of a text is a test document."""
+    return data.parameters.get("split") == WHOLE
 
 
 def _absolute(path: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
+from typing import ClassVar
 
 from posenc.core.errors import UserError, nearest, plural, visible
 from posenc.core.machine import free_memory
@@ -42,6 +43,8 @@ class FilesSource(Source):
     So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. A single file
     is cut into documents; with `separator` every file is.
     """
+
+    is_of_the_user: ClassVar[bool] = True
 
     paths: str | list[str]
     text_field: str  # the column of a table

@@ -1,0 +1,168 @@
+"""The text that a finished model is measured on: which of its documents, and whether it has seen them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenc.core.errors import UserError, plural, visible
+from posenc.data import (
+    CorpusFacts,
+    TokenStore,
+    absolute_data,
+    inspect,
+    is_measured_whole,
+    measured_whole,
+    training_texts,
+)
+from posenc.evaluation.resolve import Evaluation
+from posenc.results.records import HEADLINE, Record
+from posenc.settings.tree import DataSettings, RunSettings, SubjectSettings, TokenizerSettings
+
+
+@dataclass(frozen=True)
+class MeasuredText:
+    """A corpus to measure on, its facts, and what to know of it."""
+
+    data: DataSettings
+    facts: CorpusFacts
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedOn:
+    """The text that a run was trained on."""
+
+    data: DataSettings
+    fingerprint: str
+
+
+def text_to_measure(
+    data: DataSettings,
+    tokenizer: TokenizerSettings,
+    evaluation: Evaluation,
+    *,
+    keeps_split: bool,
+    trained_on: TrainedOn | None = None,
+) -> MeasuredText:
+    """Return the text that `data=` names in an evaluation. Raises UserError where it is too short.
+
+    Of the user's own files every document is measured: nothing is trained on them, so nothing is held out.
+    With `keeps_split`, or where the run was trained on some of the documents, the held-out ones are measured.
+    `data.split.test=1` asks for all documents.
+    """
+    with_own_split = absolute_data(data)
+    measured = measured_whole(with_own_split, by_default=not keeps_split)
+    facts = _facts(measured, tokenizer, evaluation)
+    if trained_on is None or facts.fingerprint == trained_on.fingerprint:
+        return MeasuredText(measured, facts)
+    if is_measured_whole(measured) and _is_of_the_run(measured, facts, evaluation, trained_on):
+        if with_own_split.parameters["split"]["test"] == 1:
+            problem = "measures documents that this run was trained on"
+            raise UserError("data.split.test", 1.0, problem, hint="without it the held-out ones are measured")
+        measured = with_own_split
+        facts = _facts(measured, tokenizer, evaluation)
+    return MeasuredText(measured, facts, _notes_of_seen(facts, evaluation, trained_on))
+
+
+def _facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Evaluation) -> CorpusFacts:
+    return inspect(
+        data,
+        tokenizer,
+        splits=evaluation.splits,
+        needed_tokens=evaluation.lengths.longest + 1,
+        context_length=None,
+    )
+
+
+def _is_of_the_run(
+    data: DataSettings, facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn
+) -> bool:
+    """Tell whether the run was trained on documents of a text, which may have been edited since."""
+    paths = data.parameters.get("paths")
+    has_same_paths = paths is not None and paths == trained_on.data.parameters.get("paths")
+    return has_same_paths or _seen(facts, evaluation, trained_on) > 0
+
+
+def _seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> int:
+    """Count the documents to measure that the run was trained on, as far as its text is still known here."""
+    trained_texts = training_texts(trained_on.fingerprint)
+    measured = [document.text for document in facts.read() if document.split == evaluation.split]
+    return sum(text in trained_texts for text in measured)
+
+
+def _notes_of_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> tuple[str, ...]:
+    """Say how many documents to measure the run was trained on. Raises UserError if it was on all of them."""
+    is_own_text = facts.fingerprint == trained_on.fingerprint
+    if is_own_text or not facts.text.is_loaded:  # one of the hub, whose figures are cached
+        return ()
+    count = len(facts.sizes[evaluation.split])
+    seen = _seen(facts, evaluation, trained_on)
+    if seen == count:
+        problem = "every document to measure is one that this run was trained on"
+        raise UserError("data", facts.name, problem, hint="give documents that differ")
+    if not seen:
+        return ()
+    return (f"{seen:,} of {plural(count, 'measured document')} were trained on: their loss is too low",)
+
+
+# --- What the screen says
+
+
+def text_line(
+    data: DataSettings, facts: CorpusFacts, split: str, settings: RunSettings | SubjectSettings
+) -> str:
+    """Return `trained on sympy; measured on files (texts): all 40 documents`."""
+    count = len(facts.sizes[split])
+    documents = f"its {plural(count, f'{split} document')}"
+    if is_measured_whole(data):
+        documents = f"all {plural(count, 'document')}"
+    line = f"measured on {_name_with_place(data)}: {documents}"
+    if isinstance(settings, RunSettings):  # of other models nobody knows
+        line = f"trained on {_name_with_place(settings.data)}; {line}"
+    elif "paths" in data.parameters and not is_measured_whole(data):
+        line += " (data.split.test=1: all of it)"
+    return visible(line)
+
+
+def _name_with_place(data: DataSettings) -> str:
+    """Return the name of a corpus, with its paths if it is the user's own: two of them share the name."""
+    paths = data.parameters.get("paths")
+    if paths is None:
+        return data.name
+    listed = [paths] if isinstance(paths, str) else list(paths)
+    more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
+    return f"{data.name} ({listed[0]}{more})"
+
+
+def unigram_warning(records: Iterable[Record], store: TokenStore, split: str, length: int) -> str | None:
+    """Say so if a model predicts a text at T no better than the frequencies of its tokens do.
+
+    The frequencies are those of the measured documents: the best that a model without any context can have.
+    """
+    losses = [
+        record["nats"]
+        for record in records
+        if record["protocol"] == HEADLINE and record["window"] == length and record["extend"] is None
+    ]
+    if not losses or losses[0] is None:
+        return None
+    unigram = unigram_nats(store, split)
+    if losses[0] < unigram:
+        return None
+    unit = "byte" if store.tokenizer["name"] == "bytes" else "token"
+    return (
+        f"warning: {losses[0]:.2f} nats a {unit} is no better than the frequencies of the text's {unit}s "
+        f"({unigram:.2f}): the model cannot read this text"
+    )
+
+
+def unigram_nats(store: TokenStore, split: str) -> float:
+    """Return the entropy of the tokens of a split, in nats."""
+    counts = np.zeros(store.vocab_size, dtype=np.int64)
+    for number in range(len(store.splits[split].ids)):
+        counts += np.bincount(store.document(split, number), minlength=store.vocab_size)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
