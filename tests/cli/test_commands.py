@@ -11,6 +11,7 @@ import pytest
 import tiny
 import typer
 import yaml
+from in_process import called_in
 
 from posenc import __version__
 from posenc.cli import app
@@ -27,49 +28,92 @@ from posenc.encodings.registry import encoding_class
 RUN = "runs/default/mine-T16-s0-12345678"
 
 
-def names(command, path=()):
+def command_paths(command, path=()):
+    """Yield the path of words to a command and to all below it."""
     yield path
-    for name, below in getattr(command, "commands", {}).items():
-        yield from names(below, (*path, name))
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from command_paths(subcommand, (*path, name))
 
 
-@pytest.mark.parametrize("command", list(names(typer.main.get_command(app))), ids=" ".join)
+@pytest.mark.parametrize("command", list(command_paths(typer.main.get_command(app))), ids=" ".join)
 def test_every_command_knows_both_words_for_help(posenc, command):
-    long, short = posenc(*command, "--help"), posenc(*command, "-h")
-    assert (short.code, short.out) == (0, long.out) and len(long.out) > 100, short
+    by_long_word = posenc(*command, "--help")
+    by_short_word = posenc(*command, "-h")
+    assert by_short_word.code == 0, by_short_word
+    assert by_short_word.out == by_long_word.out
+    assert len(by_long_word.out) > 100
+
+
+LIGHT_MAIN = """
+import sys
+from posenc.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'wandb', 'datasets'} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["show"]], ids=" ".join)
+def test_help_imports_nothing_heavy(working_folder, command):
+    result = tiny.python("-c", LIGHT_MAIN, *command, "--help", cwd=working_folder)
+    assert result.code == 0, result
+    assert "posenc" in result.out
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "completed"),
     [
-        *((f"posenc {words}--help", "posenc") for words in ("", "train ", "show ")),
-        ("posenc train encoding = ali", "alibi\n"),  # completed: bash breaks words at =
+        ("posenc train encoding = ali", "alibi\n"),  # bash breaks words at =
         ("posenc compare --against kerple", "kerple-table3\n"),
     ],
 )
-def test_help_and_completion_import_nothing_heavy(working_folder, line, said):
-    code = """import sys\nfrom posenc.cli import main
-try: main()
-except SystemExit as end: assert not end.code
-heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'wandb', 'datasets'} & set(sys.modules)
-assert not heavy, heavy"""
-    words, env = line.split()[1:], {}
-    if "--help" not in words:
-        env = {"COMP_WORDS": line, "COMP_CWORD": str(len(words)), "_POSENC_COMPLETE": "complete_bash"}
-    done = tiny.python("-c", code, *([] if env else words), cwd=working_folder, **env)
-    assert done.code == 0 and (done.out == said if env else said in done.out), done
+def test_completion_imports_nothing_heavy(working_folder, line, completed):
+    word = str(len(line.split()) - 1)
+    variables = {"COMP_WORDS": line, "COMP_CWORD": word, "_POSENC_COMPLETE": "complete_bash"}
+    result = tiny.python("-c", LIGHT_MAIN, cwd=working_folder, **variables)
+    assert result.code == 0, result
+    assert result.out == completed
 
 
-@pytest.mark.parametrize("command", ["train", "eval"])
-def test_help_has_examples_then_choices_then_settings(posenc, working_folder, monkeypatch, command):
-    monkeypatch.setenv("COLUMNS", "80")
-    out = posenc(command, "--help").out
-    assert out.index("Examples") < out.index("Choices") < out.index("Settings") < out.index("Options")
-    assert out.index(f"posenc {command} ") < 200
-    assert not [one for one in out.splitlines() if len(one) > 80 and not one.lstrip().startswith("posenc ")]
-    flat = " ".join(out.split())
-    assert all(name in flat for group in groups(command) for name in choice_files(group))
-    assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
+@pytest.fixture(scope="module", params=["train", "eval"])
+def command_help(request, tmp_path_factory, shared_cache):
+    """A command, and its help in a terminal of 80 columns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        result = called_in(tmp_path_factory.mktemp("help"), shared_cache, request.param, "--help")
+    return request.param, result.out
+
+
+def test_help_has_examples_then_choices_then_settings(command_help):
+    _, text = command_help
+    places = [text.index(heading) for heading in ("Examples", "Choices", "Settings", "Options")]
+    assert places == sorted(places)
+
+
+def test_help_begins_with_the_command(command_help):
+    command, text = command_help
+    assert text.index(f"posenc {command} ") < 200
+
+
+def test_help_fits_the_terminal_but_for_commands(command_help):
+    _, text = command_help
+    for line in text.splitlines():
+        assert len(line) <= 80 or line.lstrip().startswith("posenc ")
+
+
+def test_help_names_every_choice(command_help):
+    command, text = command_help
+    one_line = " ".join(text.split())
+    for group in groups(command):
+        for name in choice_files(group):
+            assert name in one_line
+
+
+def test_help_beside_a_choice_has_its_settings(posenc):
+    assert "learned_slopes=false" in posenc("train", "encoding=alibi", "--help").out
 
 
 @pytest.mark.parametrize(
@@ -105,7 +149,8 @@ def trained_here(trained_once, working_folder):
 def test_train_py_of_the_clone_is_posenc_train(trained_here, working_folder, corpus):
     arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
     result = tiny.spawn(*arguments, script="train.py", cwd=working_folder)
-    assert (result.code, result.out) == (0, trained_here)
+    assert result.code == 0
+    assert result.out == trained_here
     assert "already finished" in result.err
 
 
@@ -119,7 +164,8 @@ def test_cli_py_of_the_clone_is_posenc(trained_here, working_folder):
 @pytest.mark.slow
 def test_eval_py_of_the_clone_is_posenc_eval(working_folder):
     result = tiny.spawn("run=nowhere", script="eval.py", cwd=working_folder)
-    assert (result.code, result.out) == (2, "")
+    assert result.code == 2
+    assert result.out == ""
     assert "no such folder" in result.err
 
 
@@ -134,7 +180,8 @@ def test_the_installed_script_is_posenc(working_folder):
 
 def test_cfg_prints_the_configuration_and_does_nothing(posenc, working_folder):
     result = posenc("train", "encoding=alibi", "experiment=smoke", "seed=3", "--cfg", "job")
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
+    assert result.err == ""
     config = yaml.safe_load(result.out)
     assert config["encoding"] == {"name": "alibi", "learned_slopes": False}
     assert config["seed"] == 3
@@ -145,10 +192,11 @@ def test_cfg_prints_the_configuration_and_does_nothing(posenc, working_folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "printed"), [("train --info defaults", "defaults"), ("eval --hydra-help", "hydra")]
+    ("arguments", "text"),
+    [(["train", "--info", "defaults"], "defaults"), (["eval", "--hydra-help"], "hydra")],
 )
-def test_hydras_own_questions_are_answered(posenc, working_folder, words, printed):
-    assert printed in posenc(*words.split()).out.lower()
+def test_options_of_hydra_are_answered(posenc, working_folder, arguments, text):
+    assert text in posenc(*arguments).out.lower()
     assert not list(working_folder.iterdir())
 
 
@@ -158,11 +206,12 @@ def test_the_experiment_of_the_tutorial(working_folder):
     file = working_folder / "mine" / "experiment" / "longer.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
-    jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
-    found = [job.settings for job in jobs.jobs]
-    assert jobs.is_sweep  # without -m
-    assert sorted(settings.encoding.name for settings in found) == ["alibi", "cable", "fox", "stick_breaking"]
-    assert {(settings.context_length, settings.experiment_name) for settings in found} == {(128, "longer")}
+    composed = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
+    settings = [job.settings for job in composed.jobs]
+    assert composed.is_sweep  # without -m
+    assert sorted(job.encoding.name for job in settings) == ["alibi", "cable", "fox", "stick_breaking"]
+    assert {job.context_length for job in settings} == {128}
+    assert {job.experiment_name for job in settings} == {"longer"}
 
 
 # --- posenc encodings
@@ -183,7 +232,8 @@ def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):
             heading = line
         if re.match(r"  \S", line):
             heading_of[line.split()[0]] = heading
-    assert all(heading_of[name] == ACTS_ON[encoding_class(name).acts_on] for name in list_encodings())
+    for name in list_encodings():
+        assert heading_of[name] == ACTS_ON[encoding_class(name).acts_on]
 
 
 def test_the_catalogue_as_json_has_every_encoding(capsys):
@@ -202,4 +252,5 @@ def test_an_encoding_in_full_says_what_it_refuses(capsys, monkeypatch, name):
     assert out.startswith(f"{name}  (acts on: {cls.acts_on})")
     assert max(map(len, out.splitlines())) <= 80
     one_line = " ".join(out.split())
-    assert all(" ".join(reason.split()) in one_line for reason in cls.refuses.values())
+    for reason in cls.refuses.values():
+        assert " ".join(reason.split()) in one_line

@@ -9,102 +9,246 @@ from pathlib import Path
 import pytest
 import tiny
 from fake_runs import edit_json, only_run
+from in_process import called_in
 
 from posenc.results.records import HEADLINE
 from posenc.results.runs import load_run
 
+# What each run directory is called says what happened to it.
+STATUSES = {
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "damaged": "damaged",
+    "elsewhere": "running",
+    "killed": "dead",
+}
 
-def status(run, **changes):
+
+def set_status(run, **changes):
     edit_json(run / "status.json", **changes)
 
 
-def rows(posenc, *arguments):
-    result = posenc("runs", *arguments, "--format", "json")
-    assert (result.code, result.err) == (0, "")
+def rows_of(result):
+    """Return the rows of `posenc runs --format json` by the names of their directories."""
+    assert result.code == 0, result
+    assert result.err == ""
     return {Path(row["path"]).name: row for row in json.loads(result.out)["runs"]}
 
 
-@pytest.fixture
-def several(run_copy):
-    """A finished run, and copies that failed, run elsewhere, were killed, are damaged, were interrupted."""
-    folder = run_copy.parent
-    shutil.copytree(run_copy, folder / "damaged")
-    for name in ("failed", "elsewhere", "killed", "interrupted"):
-        shutil.copytree(run_copy, folder / name)
-        (folder / name / "results.json").unlink()
-        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-        (folder / name / "metrics.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 3')
-    status(folder / "failed", status="failed", reason="OSError: [red]disk\x1b[31m full")
-    status(folder / "elsewhere", status="running", host="another.machine", pid=1)
-    status(folder / "killed", status="running", host=socket.gethostname(), pid=2**22 + 5)
-    status(folder / "interrupted", status="interrupted", reason="SIGTERM")
-    (folder / "damaged" / "results.json").write_text('{"schema_version": 1, "run": {')
+def copy_without_results(run, name):
+    """Copy a run as if it had stopped after its second line of the log, while it wrote the third."""
+    copy = run.parent / name
+    shutil.copytree(run, copy)
+    (copy / "results.json").unlink()
+    lines = (copy / "metrics.jsonl").read_text().splitlines()
+    (copy / "metrics.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 3')
+    return copy
+
+
+@pytest.fixture(scope="module")
+def stored_runs(tmp_path_factory, trained_once):
+    """A working folder with a finished run, and copies that ended otherwise; never changed."""
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(trained_once, folder / "runs")
+    run = only_run(folder / "runs")
+    failed = copy_without_results(run, "failed")
+    set_status(failed, status="failed", reason="OSError: [red]disk\x1b[31m full")
+    elsewhere = copy_without_results(run, "elsewhere")
+    set_status(elsewhere, status="running", host="another.machine", pid=1)
+    killed = copy_without_results(run, "killed")
+    set_status(killed, status="running", host=socket.gethostname(), pid=2**22 + 5)
+    interrupted = copy_without_results(run, "interrupted")
+    set_status(interrupted, status="interrupted", reason="SIGTERM")
+    shutil.copytree(run, run.parent / "damaged")
+    (run.parent / "damaged" / "results.json").write_text('{"schema_version": 1, "run": {')
     return folder
 
 
-def test_every_run_with_status_progress_and_losses(posenc, several, run_copy):
-    found = rows(posenc)
-    states = {name: name for name in ("failed", "interrupted", "damaged")}
-    states |= {"elsewhere": "running", "killed": "dead", run_copy.name: "finished"}
-    assert {name: row["status"] for name, row in found.items()} == states
-    whole = load_run(run_copy)
-    losses = {r["multiple"]: r["nats"] for r in whole.records if r["protocol"] == HEADLINE}
-    one = found[run_copy.name]
-    assert (one["encoding"], one["seed"], one["context_length"]) == ("rope", 0, 16)
-    assert one["nats_at_train_length"] == losses[1] and one["nats_at_longest"] == losses[4]
-    assert one["longest_multiple"] == 4 and one["tokens"] == one["tokens_asked"] == tiny.STEPS * 128
-    assert one["tokens_per_second"] == whole.facts["tokens_per_second"]
-    stopped = found["interrupted"]
-    assert (stopped["tokens"], stopped["tokens_asked"]) == (20 * 128, tiny.STEPS * 128)
-    assert stopped["nats_at_train_length"] is None and stopped["tokens_per_second"] > 0
+@pytest.fixture(scope="module")
+def finished_name(trained_once):
+    """The name of the run that finished."""
+    return only_run(trained_once).name
 
 
-def test_the_table_says_why_and_escapes_what_others_wrote(posenc, several, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    result = posenc("runs")
-    assert (result.code, result.err) == (0, "")
-    assert all(len(line) <= 80 for line in result.out.splitlines() if not line.startswith((" ", "runs/")))
-    assert "OSError: [red]disk\\x1b[31m full" in result.out.replace("\n", "") and "\x1b" not in result.out
-    flat = " ".join(result.out.split())
-    assert "6 runs: 1 finished, 1 running, 1 interrupted, 1 failed, 1 dead, 1 damaged" in flat
-    assert "process 1 on another.machine" in flat and "failed/log.txt" in flat
-    commands = [line.partition("resume: ")[2] for line in result.out.splitlines() if "resume: " in line]
-    listed = [run["continue"] for run in rows(posenc).values() if run["continue"]]
-    assert sorted(commands) == sorted(listed) and len(listed) == 3  # on one line: half a command is another
+@pytest.fixture
+def runs(stored_runs, working_folder):
+    """The folder of those run directories, which a test may change."""
+    shutil.copytree(stored_runs / "runs", working_folder / "runs")
+    return working_folder / "runs" / "default"
 
 
-def test_filters_orders_and_empty_folders(posenc, several, run_copy):
-    config = several / "killed" / "config.yaml"
+# --- The rows
+@pytest.fixture(scope="module")
+def rows(stored_runs, shared_cache):
+    return rows_of(called_in(stored_runs, shared_cache, "runs", "--format", "json"))
+
+
+def test_every_run_has_its_status(rows, finished_name):
+    assert {name: row["status"] for name, row in rows.items()} == STATUSES | {finished_name: "finished"}
+
+
+def test_rows_are_in_the_order_of_their_names(rows):
+    assert list(rows) == sorted(rows)
+
+
+def test_a_row_says_what_was_run(rows, finished_name):
+    row = rows[finished_name]
+    assert row["encoding"] == "rope"
+    assert row["seed"] == 0
+    assert row["context_length"] == 16
+
+
+def test_a_finished_run_has_its_losses_at_t_and_at_its_longest_window(rows, finished_name, trained_once):
+    records = load_run(only_run(trained_once)).records
+    losses = {record["multiple"]: record["nats"] for record in records if record["protocol"] == HEADLINE}
+    row = rows[finished_name]
+    assert row["nats_at_train_length"] == losses[1]
+    assert row["nats_at_longest"] == losses[4]
+    assert row["longest_multiple"] == 4
+
+
+def test_a_finished_run_has_all_tokens_and_its_speed(rows, finished_name, trained_once):
+    row = rows[finished_name]
+    facts = load_run(only_run(trained_once)).facts
+    assert row["tokens"] == tiny.STEPS * 128
+    assert row["tokens_asked"] == tiny.STEPS * 128
+    assert row["tokens_per_second"] == facts["tokens_per_second"]
+
+
+def test_a_stopped_run_has_the_progress_of_its_log(rows):
+    row = rows["interrupted"]
+    assert row["tokens"] == 20 * 128
+    assert row["tokens_asked"] == tiny.STEPS * 128
+    assert row["tokens_per_second"] > 0
+    assert row["nats_at_train_length"] is None
+
+
+# --- The table
+@pytest.fixture(scope="module")
+def table(stored_runs, shared_cache):
+    """The table of those runs in a terminal of 80 columns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        result = called_in(stored_runs, shared_cache, "runs")
+    assert result.code == 0
+    assert result.err == ""
+    return result.out
+
+
+def test_the_table_fits_the_terminal(table):
+    for line in table.splitlines():
+        is_below_a_run = line.startswith((" ", "runs/"))  # a path or a command, which is not broken
+        assert is_below_a_run or len(line) <= 80
+
+
+def test_the_table_counts_statuses(table):
+    counts = "6 runs: 1 finished, 1 running, 1 interrupted, 1 failed, 1 dead, 1 damaged"
+    assert counts in " ".join(table.split())
+
+
+def test_the_table_escapes_what_others_wrote(table):
+    assert "OSError: [red]disk\\x1b[31m full" in table.replace("\n", "")
+    assert "\x1b" not in table
+
+
+@pytest.mark.parametrize("text", ["process 1 on another.machine", "failed/log.txt"])
+def test_the_table_says_where_to_look(table, text):
+    assert text in " ".join(table.split())
+
+
+def test_commands_that_continue_runs_stand_on_one_line(table, rows):
+    """Half a command is another command."""
+    commands = [line.partition("resume: ")[2] for line in table.splitlines() if "resume: " in line]
+    of_rows = [row["continue"] for row in rows.values() if row["continue"]]
+    assert len(commands) == 3
+    assert sorted(commands) == sorted(of_rows)
+
+
+def test_the_command_that_is_said_to_continue_a_run_does(posenc, train, working_folder):
+    result = train("encoding.base=500", "eval.lengths=[1x]", "runs_dir=a b", "seed=3")
+    assert result.code == 0, result.err
+    run = only_run(working_folder / "a b")
+    set_status(run, status="interrupted")
+    (run / "results.json").unlink()
+    command = shlex.split(rows_of(posenc("runs", "a b", "--format", "json"))[run.name]["continue"])
+    assert command[:2] == ["posenc", "train"]
+    assert "seed=3" in command
+
+    again = posenc(*command[1:])
+
+    assert again.code == 0, again.err
+    assert "continuing at step" in again.err
+    assert rows_of(posenc("runs", "a b", "--format", "json"))[run.name]["status"] == "finished"
+
+
+# --- Filters and orders
+@pytest.fixture
+def with_another_seed(runs):
+    """Those run directories, of which `killed` has seed 7."""
+    config = runs / "killed" / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 7"))
-    assert set(rows(posenc, "--where", "seed=7")) == {"killed"}
-    assert "killed" not in rows(posenc, "--where", "seed=0", "--where", "encoding=rope")
-    assert next(iter(rows(posenc, "--sort", "loss"))) == run_copy.name
-    assert [*rows(posenc)] == sorted(rows(posenc))
-    Path("empty").mkdir()
+
+
+@pytest.mark.usefixtures("with_another_seed")
+def test_a_condition_chooses_runs(posenc):
+    assert set(rows_of(posenc("runs", "--where", "seed=7", "--format", "json"))) == {"killed"}
+
+
+@pytest.mark.usefixtures("with_another_seed")
+def test_several_conditions_must_all_hold(posenc):
+    conditions = ("--where", "seed=0", "--where", "encoding=rope")
+    assert "killed" not in rows_of(posenc("runs", *conditions, "--format", "json"))
+
+
+@pytest.mark.usefixtures("runs")
+def test_rows_are_sorted_by_loss_on_request(posenc, finished_name):
+    rows = rows_of(posenc("runs", "--sort", "loss", "--format", "json"))
+    assert next(iter(rows)) == finished_name
+
+
+def test_an_empty_folder_has_no_runs(posenc, working_folder):
+    (working_folder / "empty").mkdir()
     assert posenc("runs", "empty").out == "0 runs\n"
 
 
-def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(posenc, several, run_copy):
-    status(several / "failed", status="diverged")
-    exported = posenc("export", "--out", "runs/all.runs.jsonl.gz")
-    assert exported.code == 0 and "2 runs (1 diverged)" in exported.err
-    assert "left out, not finished" in exported.err and "interrupted" in exported.err
-    compared = json.loads(posenc("compare", "runs/all.runs.jsonl.gz", "--format", "json").out)
-    assert {row["label"] for row in compared["rows"]} == {"rope"}
-    alone = posenc("runs", "runs/all.runs.jsonl.gz")
-    assert (alone.code, alone.out) == (0, "0 runs\n") and "posenc compare reads it" in alone.err
-    twice = posenc("export", str(run_copy), "runs/all.runs.jsonl.gz", "--out", "b.runs.jsonl.gz")
-    assert twice.code == 2 and "several folders" in twice.err and not Path("b.runs.jsonl.gz").exists()
+# --- Export
+BUNDLE = "runs/all.runs.jsonl.gz"
 
 
-def test_what_it_says_continues_a_run_does(posenc, train, working_folder):
-    given = ("encoding.base=500", "eval.lengths=[1x]", "runs_dir=a b", "seed=3")
-    assert train(*given).code == 0
-    run = only_run(working_folder / "a b")
-    status(run, status="interrupted")
-    (run / "results.json").unlink()
-    command = shlex.split(rows(posenc, "a b")[run.name]["continue"])
-    assert command[:2] == ["posenc", "train"] and "seed=3" in command
-    again = posenc(*command[1:])
-    assert again.code == 0 and "continuing at step" in again.err, again.err
-    assert rows(posenc, "a b")[run.name]["status"] == "finished"
+@pytest.fixture
+def exported(posenc, runs):
+    """The result of an export of those runs, of which one diverged."""
+    set_status(runs / "failed", status="diverged")
+    return posenc("export", "--out", BUNDLE)
+
+
+def test_an_export_has_the_runs_that_ended(exported):
+    assert exported.code == 0
+    assert "2 runs (1 diverged)" in exported.err
+
+
+def test_an_export_names_the_runs_that_it_leaves_out(exported):
+    assert "left out, not finished" in exported.err
+    assert "interrupted" in exported.err
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_export_is_compared(posenc):
+    comparison = json.loads(posenc("compare", BUNDLE, "--format", "json").out)
+    assert {row["label"] for row in comparison["rows"]} == {"rope"}
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_export_is_no_run_directory(posenc):
+    result = posenc("runs", BUNDLE)
+    assert result.code == 0
+    assert result.out == "0 runs\n"
+    assert "posenc compare reads it" in result.err
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_run_of_two_folders_is_not_exported(posenc, runs, finished_name):
+    result = posenc("export", str(runs / finished_name), BUNDLE, "--out", "b.runs.jsonl.gz")
+    assert result.code == 2
+    assert "several folders" in result.err
+    assert not Path("b.runs.jsonl.gz").exists()

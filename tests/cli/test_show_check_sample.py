@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from fake_runs import only_run, stamps
+from in_process import called_in
 
 import posenc as px
 from posenc.laws import LAWS, statement
@@ -17,26 +18,35 @@ PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was to
 def test_a_file_is_written_named_and_the_same_again(posenc, working_folder):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
-    assert (first.code, first.out, first.err) == (0, "here.svg\n", ""), first
+    assert first.code == 0, first
+    assert first.out == "here.svg\n"
+    assert first.err == ""
     content = (working_folder / "here.svg").read_bytes()
-    assert content.startswith(b"<svg") and [path.name for path in working_folder.iterdir()] == ["here.svg"]
+    assert content.startswith(b"<svg")
+    assert [path.name for path in working_folder.iterdir()] == ["here.svg"]
+
     again = tiny.spawn(*arguments, cwd=working_folder, PYTHONHASHSEED="77", TZ="Asia/Tokyo")
-    assert again.code == 0 and (working_folder / "here.svg").read_bytes() == content
+
+    assert again.code == 0
+    assert (working_folder / "here.svg").read_bytes() == content
 
 
 def test_text_in_a_pipe_fits_and_has_no_colours(working_folder):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     result = tiny.spawn("show", "encoding=sinusoidal", cwd=working_folder, **plain)
-    assert result.code == 0 and not result.err, result
+    assert result.code == 0, result
+    assert not result.err
     lines = result.out.splitlines()
-    assert lines[0] == "sinusoidal" and fits(result.out)
-    assert "--out FILE.png" in lines[-1] and "\x1b" not in result.out
+    assert lines[0] == "sinusoidal"
+    assert "--out FILE.png" in lines[-1]
     assert any(line.startswith("PE(t)") for line in lines)
+    assert fits(result.out)
+    assert "\x1b" not in result.out
     assert not list(working_folder.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "text"),
     [
         (
             "encoding=rope encoding.base=500.0 context_length=32 model=tiny",
@@ -48,36 +58,62 @@ def test_text_in_a_pipe_fits_and_has_no_colours(working_folder):
         ("encoding=rope positions=offset", "Positions drawn in training"),
     ],
 )
-def test_what_the_title_says(posenc, words, said):
-    assert said in posenc("show", *words.split()).out.replace("\n", " ")
+def test_what_the_title_says(posenc, arguments, text):
+    assert text in posenc("show", *arguments.split()).out.replace("\n", " ")
 
 
 def test_without_learned_values_no_seed_is_named(posenc):
     assert "initial values" not in posenc("show", "encoding=rope").out
 
 
-def test_an_encoding_of_ones_own_is_drawn(posenc, working_folder):
+def test_an_encoding_of_the_user_is_drawn(posenc, working_folder):
     (working_folder / "mine.py").write_text(tiny.PLUGIN)
     out = posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out
     assert out.startswith("mine\nscore $ _ij\n")
 
 
-def test_a_trained_run_is_read_and_left_as_it_is(working_folder, train, posenc):
-    assert train("encoding=learned").code == 0
-    run = only_run(working_folder / "runs")
-    before = stamps(run)
-    trained = posenc("show", f"run={run}")
-    assert trained.code == 0, trained
-    text = trained.out.replace("\n  ", " ").replace("\n", " ")
-    assert f"run {run.name}, step {tiny.STEPS}" in text and "initial values" not in text
-    start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
-    assert start.split("PE(t)")[1] != trained.out.split("PE(t)")[1]
-    assert stamps(run) == before
-    shutil.rmtree(run / "checkpoints")
-    assert posenc("show", f"run={run}").code == 2
+@pytest.fixture(scope="module")
+def learned_folder(tmp_path_factory, corpus, shared_cache):
+    """A working folder with a trained run of an encoding with learned values."""
+    folder = tmp_path_factory.mktemp("learned")
+    arguments = ("train", *tiny.TINY, f"data.paths={corpus}", "encoding=learned")
+    assert called_in(folder, shared_cache, *arguments).code == 0
+    return folder
 
 
-def only(monkeypatch, *laws):
+@pytest.fixture
+def learned_run(learned_folder, working_folder):
+    """A copy of that run."""
+    shutil.copytree(learned_folder / "runs", working_folder / "runs")
+    return only_run(working_folder / "runs")
+
+
+def test_the_title_of_a_trained_run_has_its_name_and_step(learned_run, posenc):
+    result = posenc("show", f"run={learned_run}")
+    assert result.code == 0, result
+    text = result.out.replace("\n  ", " ").replace("\n", " ")
+    assert f"run {learned_run.name}, step {tiny.STEPS}" in text
+    assert "initial values" not in text
+
+
+def test_a_trained_run_is_drawn_with_its_learned_values(learned_run, posenc):
+    trained = posenc("show", f"run={learned_run}").out
+    initial = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
+    assert trained.split("PE(t)")[1] != initial.split("PE(t)")[1]
+
+
+def test_a_trained_run_is_left_as_it_is(learned_run, posenc):
+    before = stamps(learned_run)
+    posenc("show", f"run={learned_run}")
+    assert stamps(learned_run) == before
+
+
+def test_a_run_without_checkpoints_is_not_drawn(learned_run, posenc):
+    shutil.rmtree(learned_run / "checkpoints")
+    assert posenc("show", f"run={learned_run}").code == 2
+
+
+def check_these_laws_alone(monkeypatch, *laws):
     monkeypatch.setattr("posenc.running.law_check.LAWS", {law: LAWS[law] for law in laws})
 
 
@@ -85,7 +121,7 @@ def fits(text):
     return all(len(line.rstrip()) <= 80 for line in text.splitlines())
 
 
-def test_a_good_one(posenc, working_folder, monkeypatch):
+def test_a_sound_encoding_has_a_line_for_every_law(posenc, working_folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = posenc("check", "encoding=rope", "encoding.base=500.0")
     assert result.code == 0, result
@@ -93,13 +129,15 @@ def test_a_good_one(posenc, working_folder, monkeypatch):
     assert lines[0].startswith(f"rope: {len(LAWS)} laws at d_model 32, 2 layers, 4 heads, T = 32")
     assert [line.split()[0] for line in lines[1:-1]] == list(LAWS)
     assert lines[-1] == f"{len(LAWS) - 1} hold, 1 do not apply, 0 fail"
-    assert fits(result.out) and "…" not in result.out and not list(working_folder.iterdir())
+    assert fits(result.out)
+    assert "…" not in result.out
+    assert not list(working_folder.iterdir())
 
 
 @pytest.fixture
 def plugin(working_folder, monkeypatch):
-    """An encoding of one's own, whose bias rises with the distance if its strength is negative."""
-    only(monkeypatch, "shift", "penalty")
+    """An encoding of the user, whose bias rises with the distance if its strength is negative."""
+    check_these_laws_alone(monkeypatch, "shift", "penalty")
     (working_folder / "mine.py").write_text(tiny.PLUGIN)
     return "encoding=./mine.py"
 
@@ -136,21 +174,22 @@ def test_several_encodings_are_a_matrix_and_a_line_for_each_broken_law(posenc, p
 
 
 @pytest.fixture
-def few(monkeypatch):
+def four_encodings(monkeypatch):
     """`check --all` by one law over four encodings, one of which refuses randomized positions."""
-    only(monkeypatch, "count")
+    check_these_laws_alone(monkeypatch, "count")
     names = {"nope": Path(), "rope": Path(), "alibi": Path(), "t5": Path()}
     monkeypatch.setattr("posenc.cli.check.choice_files", lambda group, folder: names)
 
 
-def test_all_of_them_but_those_that_refuse(posenc, few):
+def test_all_of_them_but_those_that_refuse(posenc, four_encodings):
     result = posenc("check", "--all", "positions=randomized")
-    assert (result.code, result.err) == (1, ""), result
+    assert result.code == 1, result
+    assert result.err == ""
     assert "nope is not checked" in result.out
     assert "rope" in result.out
 
 
-def test_those_that_refuse_are_in_the_json(posenc, few):
+def test_those_that_refuse_are_in_the_json(posenc, four_encodings):
     documents = json.loads(posenc("check", "--all", "positions=randomized", "--json").out)
     refused = {document["encoding"]["name"] for document in documents if "refused" in document}
     assert "nope" in refused

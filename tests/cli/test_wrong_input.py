@@ -4,9 +4,11 @@ import os
 import resource
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 import tiny
+from fake_runs import only_run
 
 from posenc.data.documents import split_of
 
@@ -180,53 +182,84 @@ WRONG = [
 ]
 
 
-def is_one_screen(result, working_folder, *says):
-    assert (result.code, result.out) == (2, ""), result
-    for text in says:
-        assert text in result.err, result.err
+def assert_is_one_screen(result, *messages):
+    """Check that a command was refused with these texts on one screen, and that there is no run."""
+    assert result.code == 2, result
+    assert result.out == ""
+    for message in messages:
+        assert message in result.err, result.err
     assert len(result.err.splitlines()) <= 24
-    assert "Traceback" not in result.err and "fault of posenc" not in result.err
-    assert not (working_folder / "runs").exists()
+    assert "Traceback" not in result.err
+    assert "fault of posenc" not in result.err
+    assert not Path("runs").exists()
+
+
+def largest_memory():
+    """Return the most memory that this process has had, in kB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.mark.parametrize("case", WRONG, ids=[case[0][:60] for case in WRONG])
 def test_wrong_input(posenc, working_folder, corpus, trained_once, case):
-    command, *words = shlex.split(case[0])
+    line, *messages = case
+    command, *arguments = shlex.split(line)
     if command == "train":
-        words = [*tiny.TINY, f"data.paths={corpus}", *words]
-    given = {"{file}": __file__, "{runs}": trained_once, "{run}": next((trained_once / "default").iterdir())}
-    given["{plant}"] = "cue:1,weight:1.0,alphabet"
-    for name, text in given.items():
-        words = [word.replace(name, str(text)) for word in words]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    is_one_screen(posenc(command, *words), working_folder, *case[1:])
+        arguments = [*tiny.TINY, f"data.paths={corpus}", *arguments]
+    texts_by_mark = {
+        "{file}": __file__,
+        "{runs}": str(trained_once),
+        "{run}": str(only_run(trained_once)),
+        "{plant}": "cue:1,weight:1.0,alphabet",
+    }
+    for mark, text in texts_by_mark.items():
+        arguments = [argument.replace(mark, text) for argument in arguments]
+    memory_before = largest_memory()
+    assert_is_one_screen(posenc(command, *arguments), *messages)
     assert not list(working_folder.iterdir())
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+    assert largest_memory() - memory_before < 500_000
 
 
-def test_wrong_yaml_of_ones_own(posenc, working_folder):
-    for file, text, says in (
-        ("encoding/cut.yaml", "name: cut\nstart: [1.0\n", ["cut.yaml", "cannot be read as YAML in line 3"]),
-        ("experiment/flat.yaml", "context_length: 32\n", ["experiment/flat.yaml", "# @package _global_"]),
-    ):
-        path = working_folder / "mine" / file
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        is_one_screen(
-            posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), working_folder, *says
-        )
+@pytest.mark.parametrize(
+    ("group", "name", "text", "messages"),
+    [
+        pytest.param(
+            "encoding",
+            "cut",
+            "name: cut\nstart: [1.0\n",
+            ["cut.yaml", "cannot be read as YAML in line 3"],
+            id="no YAML",
+        ),
+        pytest.param(
+            "experiment",
+            "flat",
+            "context_length: 32\n",
+            ["experiment/flat.yaml", "# @package _global_"],
+            id="without its package",
+        ),
+    ],
+)
+def test_wrong_yaml_of_the_user(posenc, working_folder, group, name, text, messages):
+    folder = working_folder / "mine" / group
+    folder.mkdir(parents=True)
+    (folder / f"{name}.yaml").write_text(text)
+    result = posenc("train", "--config-dir", "mine", f"{group}={name}")
+    assert_is_one_screen(result, *messages)
 
 
 def test_a_runs_dir_that_cannot_be_written(train, working_folder, monkeypatch):
     """As root every folder can be written, so the system's answer is replaced."""
-    (working_folder / "theirs").mkdir()
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
-    result = train("runs_dir=theirs/deep/er")
-    is_one_screen(
-        result, working_folder, "runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER"
-    )
-    assert not list((working_folder / "theirs").iterdir())
+    folder = working_folder / "readonly"
+    folder.mkdir()
+    real_access = os.access
+
+    def access(path, mode):
+        return "readonly" not in str(path) and real_access(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+    result = train("runs_dir=readonly/deep/er")
+    messages = ["runs_dir=readonly/deep/er", "readonly cannot be written", "runs_dir=FOLDER"]
+    assert_is_one_screen(result, *messages)
+    assert not list(folder.iterdir())
 
 
 def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(posenc, working_folder, corpus):
@@ -235,16 +268,17 @@ def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(po
         if split_of(file.name, {"validation": 0.1, "test": 0.2}) == "validation":
             file.write_text(file.read_text()[:40])
     result = posenc("train", *tiny.TINY, "data.paths=texts", "eval.split=validation")
-    is_one_screen(result, working_folder, "eval.lengths=64", "works is 39")
+    assert_is_one_screen(result, "eval.lengths=64", "works is 39")
 
 
-def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(posenc, monkeypatch):
+def test_a_fault_of_posenc_is_a_line_and_a_hint_and_with_debug_an_exception(posenc, monkeypatch):
     def broken(*_):
         raise KeyError("surprise")
 
     monkeypatch.setattr("posenc.cli.runs._read", broken)
     result = posenc("runs")
-    assert (result.code, len(result.err.splitlines())) == (1, 2)
+    assert result.code == 1
+    assert len(result.err.splitlines()) == 2
     assert "KeyError: 'surprise'\n  a fault of posenc or of a plug-in, at " in result.err
     with pytest.raises(KeyError, match="surprise"):
         posenc("runs", "--debug")

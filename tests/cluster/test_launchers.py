@@ -12,65 +12,85 @@ from hydra.core.config_store import ConfigStore
 from posenc.running import slurm
 
 
-def put(working_folder, program, script):
-    (working_folder / program).write_text(f"#!/bin/sh\n{script}\n")
-    (working_folder / program).chmod(0o755)
+def write_program(folder, name, script):
+    """Write a shell script that stands in for a program of Slurm."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 def test_without_the_plug_in_it_says_what_to_install(posenc, working_folder, monkeypatch):
-    store = ConfigStore.instance()
-    there = {n: v for n, v in store.repo["hydra"]["launcher"].items() if n in ("basic.yaml", "joblib.yaml")}
-    monkeypatch.setitem(store.repo["hydra"], "launcher", there)
+    groups = ConfigStore.instance().repo["hydra"]
+    of_hydra = {
+        name: groups["launcher"][name] for name in ("basic.yaml", "joblib.yaml") if name in groups["launcher"]
+    }
+    monkeypatch.setitem(groups, "launcher", of_hydra)
     result = posenc("train", "-m", "hydra/launcher=slurm", "seed=0,1")
-    assert (
-        result.code == 2
-        and "pip install 'posenc[slurm]'" in result.err
-        and not list(working_folder.iterdir())
-    )
+    assert result.code == 2
+    assert "pip install 'posenc[slurm]'" in result.err
+    assert not list(working_folder.iterdir())
+
+
+NO_CONTROLLER = {"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}
+REFUSED = {"sbatch": "echo no >&2; exit 1", "sinfo": "", "srun": ""}
 
 
 @pytest.mark.parametrize(
-    ("programs", "name", "code", "said"),
+    ("programs", "launcher", "code", "message"),
     [
-        ({"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}, "submitit_slurm", 2, "no controller"),
-        ({"sbatch": "echo no >&2; exit 1", "sinfo": "", "srun": ""}, "slurm", 1, "Slurm refuses the jobs: "),
-        ({}, "submitit_local", 2, "allowed: basic, slurm"),
+        pytest.param(NO_CONTROLLER, "submitit_slurm", 2, "no controller", id="no controller"),
+        pytest.param(REFUSED, "slurm", 1, "Slurm refuses the jobs: ", id="refused"),
+        pytest.param({}, "submitit_local", 2, "allowed: basic, slurm", id="no Slurm"),
     ],
 )
 def test_where_slurm_does_not_answer_nothing_is_left(
-    train, working_folder, monkeypatch, programs, name, code, said
+    train, working_folder, monkeypatch, programs, launcher, code, message
 ):
     pytest.importorskip("submitit")
     for program, script in programs.items():
-        put(working_folder, program, script)
+        write_program(working_folder, program, script)
     monkeypatch.setenv("PATH", str(working_folder))
-    result = train("-m", f"hydra/launcher={name}", "seed=0,1")
-    assert result.code == code and said in result.err and "Traceback" not in result.err, result.err
-    assert len(result.err.splitlines()) < 6 and not (working_folder / "runs" / ".sweeps").exists()
+    result = train("-m", f"hydra/launcher={launcher}", "seed=0,1")
+    assert result.code == code, result.err
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert len(result.err.splitlines()) < 6
+    assert not (working_folder / "runs" / ".sweeps").exists()
 
 
-def test_a_job_without_a_result_counts_as_failed(working_folder, capsys, monkeypatch):
-    pytest.importorskip("submitit")
-    from submitit.local.local import LocalJob
-
+@pytest.fixture
+def job(working_folder, monkeypatch):
+    """A job of submitit that left nothing."""
+    local = pytest.importorskip("submitit.local.local")
     monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
-    job = LocalJob(working_folder, "7")
+    return local.LocalJob(working_folder, "7")
+
+
+def test_a_job_without_a_result_counts_as_failed(job, capsys):
     assert slurm._exit_code(job) == 1
     assert "job 7 of submitit left no result: it was killed" in capsys.readouterr().err
+
+
+def test_a_job_with_half_a_result_counts_as_failed(job, capsys):
     job.paths.result_pickle.write_bytes(b"half a file")
-    assert slurm._exit_code(job) == 1 and "left no result" in capsys.readouterr().err
+    assert slurm._exit_code(job) == 1
+    assert "left no result" in capsys.readouterr().err
 
 
-def test_the_queue_tells_whether_jobs_are_over(working_folder, monkeypatch):
+@pytest.mark.parametrize(
+    ("answer", "is_waited_for"),
+    [
+        pytest.param("echo PENDING", True, id="pending"),
+        pytest.param("exit 0", False, id="over"),
+        pytest.param("echo Invalid job id specified >&2; exit 1", False, id="forgotten, so it is over"),
+        pytest.param("exit 1", True, id="no answer of the controller, so nothing is known"),
+    ],
+)
+def test_the_queue_tells_whether_jobs_are_over(working_folder, monkeypatch, answer, is_waited_for):
+    write_program(working_folder, "squeue", answer)
     monkeypatch.setenv("PATH", f"{working_folder}{os.pathsep}{os.environ['PATH']}")
-    for answer, waits in (
-        ("echo PENDING", True),
-        ("exit 0", False),
-        ("echo Invalid job id specified >&2; exit 1", False),  # forgotten is over
-        ("exit 1", True),  # the controller does not answer: nothing is known
-    ):
-        put(working_folder, "squeue", answer)
-        assert slurm._in_queue([SimpleNamespace(job_id="7_0"), SimpleNamespace(job_id="7_1")]) == waits
+    jobs = [SimpleNamespace(job_id="7_0"), SimpleNamespace(job_id="7_1")]
+    assert slurm._in_queue(jobs) == is_waited_for
 
 
 REQUEUED = """
@@ -99,20 +119,22 @@ print(preemptible(run))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sent", "state", "said", "code"),
+    ("number", "state", "steps", "code"),
     [
-        ("SIGUSR2", "RUNNING", "saved requeued", 255),
-        ("SIGTERM", "RUNNING", "saved requeued", 255),
-        ("SIGTERM", "COMPLETING", "saved", 143),
+        ("SIGUSR2", "RUNNING", ["saved", "requeued"], 255),
+        ("SIGTERM", "RUNNING", ["saved", "requeued"], 255),
+        ("SIGTERM", "COMPLETING", ["saved"], 143),
     ],
 )
-def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(
-    working_folder, sent, state, said, code
+def test_a_stopped_job_is_saved_then_put_back_unless_slurm_has_decided(
+    working_folder, number, state, steps, code
 ):
     pytest.importorskip("submitit")
-    put(working_folder, "scontrol", f"echo JobId=7 JobState={state} Requeue=1")
-    done = tiny.python("-c", REQUEUED, sent, PATH=f"{working_folder}{os.pathsep}{os.environ['PATH']}")
-    assert (done.out.split(), done.code) == (said.split(), code), done.err
+    write_program(working_folder, "scontrol", f"echo JobId=7 JobState={state} Requeue=1")
+    path = f"{working_folder}{os.pathsep}{os.environ['PATH']}"
+    result = tiny.python("-c", REQUEUED, number, PATH=path)
+    assert result.out.split() == steps, result.err
+    assert result.code == code
 
 
 @pytest.mark.cluster

@@ -1,4 +1,4 @@
-"""Small corpora as real files, and a cache of each test's own."""
+"""Small corpora as real files, and a cache for each test."""
 
 from dataclasses import replace
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import itertools
 import json
 import re
 import shutil
@@ -39,7 +40,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     for name, losses in LOSSES.items():
         for seed in (0, 1):
-            records = [record(int(m * T), loss + seed / 100) for m, loss in losses.items()]
+            records = [record(int(multiple * T), loss + seed / 100) for multiple, loss in losses.items()]
             params = {"base": 10000.0} if name == "rope" else {}
             records.append(positions(shift=seed / 50))
             write_run(root, name, seed=seed, records=records, params=params)
@@ -59,20 +60,21 @@ class Elements(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.found = []
+        self.elements = []
         self.text = ""
         self._skip = 0
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
         self._skip += tag in ("script", "style")
 
     def handle_endtag(self, tag):
         self._skip -= tag in ("script", "style")
 
     def handle_data(self, data):
-        self.text += "" if self._skip else data
+        if not self._skip:
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -80,114 +82,242 @@ def elements(page):
     return Elements(page)
 
 
-def test_all_that_the_tables_say_is_in_the_page(root, elements):
-    comparison = compare_runs(load_runs([root]))[0]
+# --- What is in the page
+@pytest.fixture(scope="module")
+def comparison(root):
+    return compare_runs(load_runs([root]))[0]
+
+
+def test_every_number_of_the_tables_is_in_the_page(comparison, elements):
     tables = [rows_table(comparison), *full_report(comparison).tables]
-    shown = [cell.text for one in tables for row in one.rows for cell in row]
-    assert len(shown) > 30 and all(text.partition(",")[0] in elements.text for text in shown)
-    assert all(line in elements.text for line in full_notes(comparison))
+    rows = itertools.chain.from_iterable(table.rows for table in tables)
+    cells = list(itertools.chain.from_iterable(rows))
+    assert len(cells) > 30
+    for cell in cells:
+        assert cell.text.partition(",")[0] in elements.text
+
+
+def test_the_answer_and_the_notes_are_in_the_page(comparison, elements):
     assert short_report(comparison).answer in elements.text
-    assert explain().rstrip() in elements.text  # in its lines
+    for note in full_notes(comparison):
+        assert note in elements.text
+
+
+def test_the_rules_are_in_the_page_line_by_line(elements):
+    assert explain().rstrip() in elements.text
+
+
+def test_the_reason_of_a_failed_run_is_in_the_page(elements):
     assert re.search(r"fire-nano-T64-s0-\w+: failed, " + re.escape(EVIL), elements.text)
 
 
-def test_recall_is_beside_the_losses_with_its_chart(tmp_path):
-    """One section, though `--protocol all` has two tables; the losses of recall's windows are no curve."""
-    found = {8: 100, 32: 99, 56: 98, 112: 60}
-    records = [record(T, 1.0), record(2 * T, 1.1), *recall_records(found)]
+# --- Recall
+@pytest.fixture(scope="module")
+def page_with_recall(tmp_path_factory):
+    root = tmp_path_factory.mktemp("recall")
+    recall = recall_records({8: 100, 32: 99, 56: 98, 112: 60})
     for name in ("rope", "alibi"):
-        write_run(tmp_path / "runs", name, records=records)
-    page = page_of(tmp_path / "runs", tmp_path / "page.html", "posenc", "compare", "my runs")
-    assert "posenc compare 'my runs'" in html.unescape(page)
-    assert page.count("<h3>Harm and use</h3>") == page.count("<h3>Change against T</h3>") == 1
-    assert "recall@T" in Elements(page).text and "recall, % with 95% CI" in Elements(page).text
+        write_run(root / "runs", name, records=[record(T, 1.0), record(2 * T, 1.1), *recall])
+    return page_of(root / "runs", root / "page.html", "posenc", "compare", "my runs")
 
 
-def test_strangers_text_makes_no_element_and_nothing_is_loaded(page, elements):
-    assert EVIL not in page and EVIL in elements.text  # nor is it a template
-    tags = {tag for tag, _ in elements.found}
+def test_the_page_has_the_command_that_made_it(page_with_recall):
+    assert "posenc compare 'my runs'" in html.unescape(page_with_recall)
+
+
+@pytest.mark.parametrize("heading", ["Harm and use", "Change against T"])
+def test_recall_has_no_section_beside_that_of_the_losses(page_with_recall, heading):
+    """Although `--protocol all` has two tables; the losses of recall's windows are no curve."""
+    assert page_with_recall.count(f"<h3>{heading}</h3>") == 1
+
+
+def test_recall_is_beside_the_losses_with_its_chart(page_with_recall):
+    text = Elements(page_with_recall).text
+    assert "recall@T" in text
+    assert "recall, % with 95% CI" in text
+
+
+# --- Strangers' text
+def test_strangers_text_stays_text(page, elements):
+    assert EVIL not in page
+    assert EVIL in elements.text  # and is no template, which would have become 49
+
+
+def test_no_element_could_load_something(elements):
+    tags = {tag for tag, _ in elements.elements}
     assert not tags & {"img", "link", "iframe", "object", "embed", "base", "form"}
-    places = [a[key] or "" for _, a in elements.found for key in ("src", "href", "action") if key in a]
-    targets = {a["id"] for _, a in elements.found if a.get("id")}
-    assert len(places) == 4 and {place[:1] for place in places} == {"#"}
-    assert {place[1:] for place in places} <= targets
-    charts = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
-    assert charts and not set("<>&") & set(charts[1])
-    specs = json.loads(charts[1])
-    rows = {point.get("row", "") for spec in specs for point in spec["data"]["values"]}
-    assert any(EVIL[:20] in row for row in rows) and len(specs) == 4
-    for spec in specs:  # what is data elsewhere is part of no expression
-        assert EVIL[:20] not in re.sub(r'"(row|text)": "[^"]*"', "", json.dumps(spec["encoding"]))
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
-    assert policy and policy[1].startswith("default-src 'none';") and "unsafe" not in policy[1]
-    inline = re.findall(r"<script>(.*?)</script>|<style>(.*?)</style>", page, re.DOTALL)
-    for script, style in inline:
-        digest = base64.b64encode(hashlib.sha256((script or style).encode()).digest()).decode()
-        assert f"'sha256-{digest}'" in policy[1]
-    assert len(inline) == 3
 
 
-def test_the_same_runs_give_the_same_bytes_and_a_failure_leaves_the_old_page(root, page, tmp_path):
-    assert page_of(root, tmp_path / f"{root.name}.html") == page and len(page.encode()) < 2_000_000
+def test_links_lead_to_places_in_the_page(elements):
+    links = []
+    for _, attributes in elements.elements:
+        links += [attributes[name] or "" for name in ("src", "href", "action") if name in attributes]
+    targets = {f"#{attributes['id']}" for _, attributes in elements.elements if attributes.get("id")}
+    assert len(links) == 4
+    assert set(links) <= targets
+
+
+@pytest.fixture(scope="module")
+def chart_data(page):
+    """The text of the page's charts."""
+    return re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)[1]
+
+
+def test_the_data_of_charts_cannot_end_their_element(chart_data):
+    assert not set("<>&") & set(chart_data)
+
+
+def test_strangers_text_is_in_the_data_of_charts(chart_data):
+    specs = json.loads(chart_data)
+    points = itertools.chain.from_iterable(spec["data"]["values"] for spec in specs)
+    labels = [point.get("row", "") for point in points]
+    assert len(specs) == 4
+    assert any(EVIL[:20] in label for label in labels)
+
+
+def test_strangers_text_is_in_no_expression_of_charts(chart_data):
+    for spec in json.loads(chart_data):
+        encoding = re.sub(r'"(row|text)": "[^"]*"', "", json.dumps(spec["encoding"]))
+        assert EVIL[:20] not in encoding
+
+
+@pytest.fixture(scope="module")
+def policy(page):
+    """The policy that tells the browser what may be loaded and run."""
+    return re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
+
+
+def test_the_policy_allows_nothing_by_default(policy):
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_the_policy_names_the_digest_of_each_script_and_style(page, policy):
+    texts = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
+    assert len(texts) == 3
+    for text in texts:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+# --- The file
+def test_the_same_runs_give_the_same_bytes(root, page, tmp_path):
+    assert page_of(root, tmp_path / f"{root.name}.html") == page
+
+
+def test_the_page_has_less_than_two_megabytes(page):
+    assert len(page.encode()) < 2_000_000
+
+
+def test_where_the_page_cannot_be_written_nothing_is_left(root, tmp_path):
     folder = tmp_path / "page.html"
     folder.mkdir()
     with pytest.raises(RunError):
         page_of(root, folder)
-    assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == [folder]
+    assert folder.is_dir()
 
 
+# --- In a browser
 @pytest.fixture
 def tab(root, page):
     """The page at the size of a desk; nothing may have been requested, asked or printed on the console."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no Chromium on the PATH")
-    file, seen = root.parent / f"{root.name}.html", []
+    url = (root.parent / f"{root.name}.html").as_uri()
+    problems = []
+
+    def note_request(request):
+        if request.url != url:
+            problems.append(request.url[:80])
+
+    def dismiss(dialog):
+        problems.append("dialog")
+        dialog.dismiss()
+
     with sync_api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
-        tab.on("console", lambda message: seen.append(message.text))
-        tab.on("pageerror", lambda error: seen.append(str(error)))
-        tab.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
-        tab.on("request", lambda one: one.url == file.as_uri() or seen.append(one.url[:80]))
-        tab.goto(file.as_uri())
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("dialog", dismiss)
+        tab.on("request", note_request)
+        tab.goto(url)
         tab.wait_for_selector("html[data-ready=charts]")
         yield tab
         browser.close()
-    assert [one for one in seen if "data:,x" not in one and "Fetch API" not in one] == []  # refused below
+    # The request that a test makes itself is refused, which the browser says on the console.
+    assert [text for text in problems if "data:,x" not in text and "Fetch API" not in text] == []
+
+
+def labels_in(table):
+    """Return the labels of the rows that are visible, in their order."""
+    return [label.strip() for label in table.locator("tbody th:visible").all_inner_texts()]
+
+
+def background_of(tab):
+    return str(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
 @pytest.mark.slow
-def test_the_page_in_chromium(tab):
+def test_every_chart_is_drawn(tab):
     titles = tab.locator(".chart h3").all_inner_texts()
-    assert titles[:3] == ["Loss against context", "Change against T", "Loss by position"] and len(titles) == 4
-    assert tab.locator(".plot svg").count() == 4 and tab.locator("img").count() == 0
-    plot, lines = tab.locator(".plot").first, tab.locator(".plot").first.locator(".mark-line path")
-    assert lines.count() == 4
+    assert titles[:3] == ["Loss against context", "Change against T", "Loss by position"]
+    assert len(titles) == 4
+    assert tab.locator(".plot svg").count() == 4
+    assert tab.locator("img").count() == 0
+
+
+@pytest.mark.slow
+def test_a_point_under_the_mouse_tells_its_numbers(tab):
+    plot = tab.locator(".plot").first
+    assert plot.locator(".mark-line path").count() == 4
     box = plot.bounding_box()
     tab.mouse.move(box["x"] + box["width"] - 25, box["y"] + 25)  # the highest point at the right end
     assert tab.locator("#tip").inner_text().startswith("rope\n8x = 512 tokens\n3.405±0.007\n+2.100")
+
+
+@pytest.mark.slow
+def test_a_click_on_the_legend_dims_the_other_lines(tab):
+    plot = tab.locator(".plot").first
     plot.locator(".role-legend-label text", has_text="rope").click()
     tab.wait_for_timeout(200)
-    assert sorted(line.get_attribute("opacity") for line in lines.all()) == ["0.12", "0.12", "0.12", "1"]
+    lines = plot.locator(".mark-line path").all()
+    assert sorted(line.get_attribute("opacity") for line in lines) == ["0.12", "0.12", "0.12", "1"]
+
+
+@pytest.mark.slow
+def test_a_table_is_sorted_by_its_heads(tab):
     table = tab.locator("#c0 .table").first
-    names = table.locator("tbody th:visible")
     head = table.locator("thead th").nth(4)
     head.locator("button").click()
-    assert [n.strip() for n in names.all_inner_texts()][:3] == ["alibi", "nope", "rope"]
+    assert labels_in(table)[:3] == ["alibi", "nope", "rope"]
     head.locator("button").press("Enter")
-    assert [n.strip() for n in names.all_inner_texts()][:3] == ["rope", "nope", "alibi"]  # no number: last
+    assert labels_in(table)[:3] == ["rope", "nope", "alibi"]  # rows without a number stay last
     assert head.get_attribute("aria-sort") == "descending"
+
+
+@pytest.mark.slow
+def test_a_table_is_filtered(tab):
+    table = tab.locator("#c0 .table").first
     table.locator(".filter").fill("COLLAPSED")
-    assert sorted(n.strip() for n in names.all_inner_texts()) == ["nope", "rope"]
+    assert sorted(labels_in(table)) == ["nope", "rope"]
 
-    def ground():
-        return str(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
 
-    assert ground() == "rgb(255, 255, 255)"
+@pytest.mark.slow
+def test_the_theme_is_switched(tab):
+    assert background_of(tab) == "rgb(255, 255, 255)"
     tab.locator("#theme").press("Enter")
-    assert ground() != "rgb(255, 255, 255)"
-    refused = tab.evaluate("fetch('data:,x').then(() => 'loaded', () => 'refused')")
-    assert refused == "refused"
+    assert background_of(tab) != "rgb(255, 255, 255)"
+
+
+@pytest.mark.slow
+def test_the_browser_refuses_to_fetch(tab):
+    assert tab.evaluate("fetch('data:,x').then(() => 'loaded', () => 'refused')") == "refused"
+
+
+@pytest.mark.slow
+def test_the_page_fits_a_phone(tab):
     tab.set_viewport_size({"width": 390, "height": 844})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
