@@ -3,7 +3,7 @@
     posenc train encoding=rope context_length=512 optim=muon train.lr=5e-3
     python scripts/key_tokens.py RUN_DIR                for eval.key_tokens=RUN_DIR
     python scripts/key_tokens.py RUN_DIR --ship         the file that comes with posenc
-The key tokens of T are those of windows of T against 8T, for the targets of the asked settings. With one
+The key tokens of T are those of windows of T against 8T, for the targets that the options choose. With one
 thread a plan of 32,000 targets takes about a minute.
 """
 
@@ -54,41 +54,42 @@ def main() -> None:
     parser.add_argument("--target-fraction", type=float, default=0.25)
     parser.add_argument("--split", default="test")
     parser.add_argument("--ship", action="store_true", help="write posenc's own file")
-    asked = parser.parse_args()
-    stored = stored_run(asked.run, [])
-    settings, length = stored.settings, stored.settings.context_length
-    base = asked.base_length or length // 8
+    arguments = parser.parse_args()
+    stored = stored_run(arguments.run, [])
+    settings = stored.settings
+    length = settings.context_length
+    base = arguments.base_length or length // 8
     facts = inspect(
         settings.data,
         settings.tokenizer,
-        splits=[asked.split],
+        splits=[arguments.split],
         needed_tokens=length + 1,
         context_length=None,
     )
     store = prepare(settings.data, settings.tokenizer, facts=facts)
     context = EvalContext(
-        model=load_model(stored.settings, stored.shape, stored.checkpoint),
+        model=load_model(settings, stored.shape, stored.checkpoint),
         context_length=length,
         seed=settings.seed,
         precision="fp32",
         device=torch.device("cpu"),
         store=store,
-        split=asked.split,
+        split=arguments.split,
         batch_tokens=8192,
     )
     lengths = EvalLengths.of([base, length], base)
     entries = []
-    for max_targets in asked.max_targets:
-        request = EvalRequest(store=store, split=asked.split, lengths=lengths, max_targets=max_targets)
-        reference = reference_of(context, request, asked.target_fraction)
+    for max_targets in arguments.max_targets:
+        request = EvalRequest(store=store, split=arguments.split, lengths=lengths, max_targets=max_targets)
+        reference = reference_of(context, request, arguments.target_fraction)
         entries.append(reference.model_dump())
         print(f"max_targets {max_targets}: {reference.count} key tokens", flush=True)
-    facts_of = load_run(stored.directory).facts or {}
-    named = ("encoding", "model", "corpus", "context_length", "tokens", "seed", "precision")
-    model = {key: facts_of.get(key) for key in named} | {"optim": settings.optim.name}
-    made = {"reference": model, "gain": key_tokens.GAIN, "clear": key_tokens.CLEAR, "entries": entries}
-    path = key_tokens.SHIPPED if asked.ship else Path(asked.run) / key_tokens.FILE
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    run_facts = load_run(stored.directory).facts or {}
+    names = ("encoding", "model", "corpus", "context_length", "tokens", "seed", "precision")
+    model = {name: run_facts.get(name) for name in names} | {"optim": settings.optim.name}
+    document = {"reference": model, "gain": key_tokens.GAIN, "clear": key_tokens.CLEAR, "entries": entries}
+    path = key_tokens.SHIPPED if arguments.ship else Path(arguments.run) / key_tokens.FILE
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")
 
 

@@ -41,41 +41,47 @@ class NanoGPTBlock(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        width, self.heads = shape.d_model, shape.n_heads
+        width = shape.d_model
+        self.heads = shape.n_heads
         self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, shape.mlp_ratio * width, bias=False)
         self.down = nn.Linear(shape.mlp_ratio * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, d_model) -> the same."""
+        """Return the vectors after the block, (B, T, d_model) as x."""
         parts = self.qkv(self.norms[0](x)).chunk(3, dim=-1)
-        q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in parts)  # (B, H, T, D)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)  # (B, H, T, D)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 
 class NanoGPT(nn.Module):
-    """Tokens (B, T) to logits (B, T, V)."""
+    """Maps tokens (B, T) to logits (B, T, V)."""
 
     def __init__(self, kind: str, shape: ModelShape, length: int, vocab_size: int, attention: str) -> None:
         super().__init__()
-        self.tokens, self.places = (nn.Embedding(n, shape.d_model) for n in (vocab_size, length))
+        self.tokens = nn.Embedding(vocab_size, shape.d_model)
+        self.positions = nn.Embedding(length, shape.d_model)
         self.blocks = nn.Sequential(*(NanoGPTBlock(shape) for _ in range(shape.n_layers)))
         self.norm = nn.LayerNorm(shape.d_model, bias=False)
-        for table in (self.tokens, self.places):
+        for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        pos = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(pos)
         return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
 
 def _transformers(kind: str, shape: ModelShape, length: int, vocab_size: int, attention: str) -> nn.Module:
     import transformers
 
-    inner = shape.mlp_ratio * shape.d_model
+    mlp_width = shape.mlp_ratio * shape.d_model
+    if kind == "Llama":  # its MLP is gated: three maps, so two thirds of the width have as many parameters
+        mlp_width = 8 * round(mlp_width / 12)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=vocab_size,
         tie_word_embeddings=True,
@@ -83,17 +89,15 @@ def _transformers(kind: str, shape: ModelShape, length: int, vocab_size: int, at
         num_hidden_layers=shape.n_layers,
         num_attention_heads=shape.n_heads,
         max_position_embeddings=length,
-        # Llama's is gated: three maps, so two thirds of the width have as many parameters
-        intermediate_size=8 * round(inner / 12) if kind == "Llama" else inner,
+        intermediate_size=mlp_width,
         activation_function="gelu_pytorch_tanh",  # of GPT-2: one kernel; its default is five
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
         use_cache=False,
         attn_implementation=attention,
     )
-    model: nn.Module = getattr(transformers, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(
-        config
-    )
+    suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    model: nn.Module = getattr(transformers, kind + suffix)(config)
     return model
 
 
@@ -119,22 +123,22 @@ def _x_transformers(kind: str, shape: ModelShape, length: int, vocab_size: int, 
 
 
 class PeerModel(nn.Module):
-    """Tokens to logits, with the one method that a step of posenc asks for besides."""
+    """Maps tokens to logits, and has the one method that a step of posenc calls besides."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found = self.model(tokens)
-        return found if isinstance(found, Tensor) else found.logits
+        output = self.model(tokens)
+        return output if isinstance(output, Tensor) else output.logits
 
     def positions(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.empty(0)
 
 
 class PeerLoss(nn.Module):
-    """The loss as their training scripts have it: all logits, then the cross entropy."""
+    """The loss as the peers' training scripts have it: all logits, then the cross entropy."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -170,8 +174,12 @@ PEERS = (
 
 
 def installed() -> dict[str, str | None]:
-    """Return the packages that peers come from with their versions, None for those not installed."""
-    return {one: version(one) if find_spec(one.replace("-", "_")) else None for one in PACKAGES}
+    """Return the version of each package that peers come from, None where it is not installed."""
+    versions: dict[str, str | None] = {}
+    for package in PACKAGES:
+        is_there = find_spec(package.replace("-", "_")) is not None
+        versions[package] = version(package) if is_there else None
+    return versions
 
 
 @dataclass(frozen=True)
@@ -205,63 +213,70 @@ def forward(case: BenchCase, model: nn.Module) -> Work:
 
 def measured(case: BenchCase | PeerCase, base: BenchCase, repeats: int) -> BenchRow:
     """Measure a row, of posenc or of a peer, with the figures of a forward pass."""
-    own = base.model()
+    base_model = base.model()
     if isinstance(case, PeerCase):
-        return of_peer(case.peer, base, own, repeats)
+        return measured_peer(case.peer, base, base_model, repeats)
     model = case.model()
-    with compiled_blocks(model, case.title.compile), compiled_blocks(own, base.title.compile):
-        passed = measure_figures(partial(forward, case, model), partial(forward, base, own), repeats)
-    return dataclasses.replace(measure_case(case, base, repeats), forward=passed)
+    with compiled_blocks(model, case.title.compile), compiled_blocks(base_model, base.title.compile):
+        forward_figures = measure_figures(
+            partial(forward, case, model), partial(forward, base, base_model), repeats
+        )
+    return dataclasses.replace(measure_case(case, base, repeats), forward=forward_figures)
 
 
-def of_peer(peer: Peer, base: BenchCase, own: nn.Module, repeats: int) -> BenchRow:
+def measured_peer(peer: Peer, base: BenchCase, base_model: nn.Module, repeats: int) -> BenchRow:
     """Measure a peer, in turns with posenc's row."""
-    seconds = {}
+    seconds: dict[str, float] = {}
     try:
         for attention in peer.attentions:
             work = training_work(base, peer_model(peer, attention, base), PeerLoss)
             seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
-        chosen = min(seconds, key=seconds.__getitem__)
-        model = peer_model(peer, chosen, base)
+        fastest = min(seconds, key=seconds.__getitem__)
+        model = peer_model(peer, fastest, base)
     except Exception as error:  # a package may raise anything
         failed = Figures(reason=first_line(error))
         return BenchRow(peer.name, base.label, base.title, failed, {}, groups={}, forward=failed)
-    with compiled_blocks(own, base.title.compile):
+    with compiled_blocks(base_model, base.title.compile):
         if base.title.compile:  # the whole model, as users of other packages do
             model.compile()
-        trained = measure_figures(
-            partial(training_work, base, model, PeerLoss), partial(training_work, base, own), repeats
+        training_of_peer = partial(training_work, base, model, PeerLoss)
+        training_of_base = partial(training_work, base, base_model)
+        training_figures = measure_figures(training_of_peer, training_of_base, repeats)
+        forward_figures = measure_figures(
+            partial(forward, base, model), partial(forward, base, base_model), repeats
         )
-        passed = measure_figures(partial(forward, base, model), partial(forward, base, own), repeats)
     return BenchRow(
-        label=f"{peer.name}, {chosen}",
+        label=f"{peer.name}, {fastest}",
         base=base.label,
         title=base.title,
-        training=trained,
+        training=training_figures,
         evaluation={},
         groups={},
-        parameters={"total": sum(one.numel() for one in model.parameters())},
-        forward=passed,
+        parameters={"total": sum(parameter.numel() for parameter in model.parameters())},
+        forward=forward_figures,
     )
 
 
 def peer_model(peer: Peer, attention: str, case: BenchCase) -> PeerModel:
     """Return the peer's model of the case's size."""
     torch.manual_seed(case.step.settings.seed)
-    size = case.step.shape, case.step.settings.context_length, case.vocab_size
-    return peer.model(attention, *size).to(case.step.device)
+    length = case.step.settings.context_length
+    return peer.model(attention, case.step.shape, length, case.vocab_size).to(case.step.device)
 
 
 def main() -> None:
-    line = parse(sys.argv[1:])
-    chosen = make_cases(compose_jobs("train", replace(line, multirun=True)).jobs, "none")
-    packages = installed()
-    peers = [one for one in PEERS if packages.get(one.package, "") is not None]
-    first = {one.title: one for one in reversed(chosen)}  # of each table
-    rows = [*chosen, *(PeerCase(peer, base) for base in first.values() for peer in peers)]
+    command_line = replace(parse(sys.argv[1:]), multirun=True)
+    cases = make_cases(compose_jobs("train", command_line).jobs, "none")
+    versions = installed()
+    # nanoGPT's model is written out here, so that it needs no package
+    peers = [peer for peer in PEERS if peer.package not in versions or versions[peer.package] is not None]
+    first_of_table = {case.title: case for case in reversed(cases)}
+    rows: list[BenchCase | PeerCase] = [*cases]
+    for base in first_of_table.values():
+        rows += [PeerCase(peer, base) for peer in peers]
     keep_freed_memory()
-    document = measure_all(rows, REPEATS, chosen[0].step.device, measured)
-    plain = document.plain() | {"peers": packages}
+    document = measure_all(rows, REPEATS, cases[0].step.device, measured)
+    plain = document.plain() | {"peers": versions}
     print(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
 
 

@@ -36,27 +36,30 @@ SHUT = -1e4  # a score that leaves nothing of its key
 
 
 def as_trained(encoding: Any) -> None:
-    """No change."""
+    """Change nothing."""
 
 
 def bias_without_far_keys(encoding: Any) -> None:
-    """Distances of T and more shut out."""
-    given, reach = encoding.bias, encoding.shape.train_length
+    """Shut out distances of T and more."""
+    trained_bias = encoding.bias
+    train_length = encoding.shape.train_length
 
     def bias(q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        return given(q_pos, k_pos, layer).masked_fill(q_pos[:, None] - k_pos[None, :] >= reach, SHUT)
+        is_far = q_pos[:, None] - k_pos[None, :] >= train_length
+        return trained_bias(q_pos, k_pos, layer).masked_fill(is_far, SHUT)
 
     encoding.bias = bias
 
 
 def capped_bias(encoding: Any) -> None:
-    """Past T the bias of the last trained position, and its farthest key's for all keys beyond."""
-    given, reach = encoding.bias, encoding.shape.train_length
+    """Give queries past T the bias of the last trained position, and keys beyond that of its farthest key."""
+    trained_bias = encoding.bias
+    train_length = encoding.shape.train_length
 
     def bias(q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        trained = torch.arange(reach, device=q_pos.device)
-        table = given(trained, trained, layer)  # (H, T, T)
-        query = q_pos.clamp_max(reach - 1)[:, None]
+        trained_pos = torch.arange(train_length, device=q_pos.device)
+        table = trained_bias(trained_pos, trained_pos, layer)  # (H, T, T)
+        query = q_pos.clamp_max(train_length - 1)[:, None]
         distance = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)
         return table[:, query, (query - distance).clamp_min(0)]  # (H, T, S)
 
@@ -64,16 +67,18 @@ def capped_bias(encoding: Any) -> None:
 
 
 def capped_bias_of(near: bool) -> Callable[[Any], None]:
-    """The capped bias for the 16 nearest keys only, or for all others only; the rest as trained."""
+    """Cap the bias for the 16 nearest keys only, or for all others only; leave the rest as trained."""
 
     def alter(encoding: Any) -> None:
-        given = encoding.bias
+        trained_bias = encoding.bias
         capped_bias(encoding)
-        capped = encoding.bias
+        bias_with_cap = encoding.bias
 
         def bias(q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-            chosen = (q_pos[:, None] - k_pos[None, :] < NEAR) == near  # (T, S)
-            return torch.where(chosen, capped(q_pos, k_pos, layer), given(q_pos, k_pos, layer))
+            is_near = q_pos[:, None] - k_pos[None, :] < NEAR  # (T, S)
+            is_capped = is_near if near else ~is_near
+            capped = bias_with_cap(q_pos, k_pos, layer)
+            return torch.where(is_capped, capped, trained_bias(q_pos, k_pos, layer))
 
         encoding.bias = bias
 
@@ -81,7 +86,7 @@ def capped_bias_of(near: bool) -> Callable[[Any], None]:
 
 
 def last_bucket(change: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """T5's last bucket, made of its table (H, buckets)."""
+    """Replace T5's last bucket by a change of its table (H, buckets)."""
 
     def alter(encoding: Any) -> None:
         encoding.table.data[:, -1] = change(encoding.table.data)
@@ -90,46 +95,51 @@ def last_bucket(change: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
 
 
 def scores_without_far_keys(encoding: Any) -> None:
-    """Distances of T and more shut out."""
-    given, reach = encoding.scores, encoding.shape.train_length
+    """Shut out distances of T and more."""
+    trained_scores = encoding.scores
+    train_length = encoding.shape.train_length
 
     def scores(
         s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        far = q_pos[:, None] - k_pos[None, :] >= reach
-        return given(s, q, k, q_pos, k_pos, state, layer).masked_fill(far, SHUT)  # (B, H, T, S)
+        is_far = q_pos[:, None] - k_pos[None, :] >= train_length
+        return trained_scores(s, q, k, q_pos, k_pos, state, layer).masked_fill(is_far, SHUT)  # (B, H, T, S)
 
     encoding.scores = scores
 
 
 def capped_scores(encoding: Any) -> None:
-    """The scale and the offset of the longest trained distance for all longer ones; angles as they are."""
-    given, reach = encoding.scores, encoding.shape.train_length
+    """Give longer distances the scale and the offset of the longest trained one; leave angles as they are."""
+    trained_scores = encoding.scores
+    train_length = encoding.shape.train_length
 
     def scores(
         s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        nearer = torch.maximum(k_pos[None, :], q_pos[:, None] - (reach - 1))  # (T, S)
-        rows = [
-            given(s[..., i : i + 1, :], q, k, q_pos[i : i + 1], nearer[i], state, layer)
-            for i in range(len(q_pos))
-        ]
+        nearer_keys = torch.maximum(k_pos[None, :], q_pos[:, None] - (train_length - 1))  # (T, S)
+        rows = []
+        for i in range(len(q_pos)):  # each query has other key positions
+            one_query = slice(i, i + 1)
+            row = trained_scores(s[..., one_query, :], q, k, q_pos[one_query], nearer_keys[i], state, layer)
+            rows.append(row)
         return torch.cat(rows, dim=-2)  # (B, H, T, S)
 
     encoding.scores = scores
 
 
 def penalty_without_far_keys(flattest: bool | None = None) -> Callable[[Any], None]:
-    """Distances of T and more shut out: in all heads, in the one of least penalty at T, in the others."""
+    """Shut out distances of T and more: in all heads, in the one of least penalty at T, or in the others."""
 
     def alter(encoding: Any) -> None:
-        given, reach = encoding.distance_bias, encoding.shape.train_length
+        trained_bias = encoding.distance_bias
+        train_length = encoding.shape.train_length
 
         def distance_bias(r: Tensor, layer: int) -> Tensor:
-            at_t = given(torch.tensor([reach], device=r.device), layer)[:, 0]  # (H,)
-            heads = torch.arange(len(at_t), device=r.device) == at_t.argmax()  # (H,)
-            heads = torch.ones_like(heads) if flattest is None else heads == flattest
-            return given(r, layer).masked_fill(heads[:, None] & (r >= reach), SHUT)  # (H, R)
+            at_t = trained_bias(torch.tensor([train_length], device=r.device), layer)[:, 0]  # (H,)
+            is_flattest = torch.arange(len(at_t), device=r.device) == at_t.argmax()  # (H,)
+            is_altered = torch.ones_like(is_flattest) if flattest is None else is_flattest == flattest
+            is_shut = is_altered[:, None] & (r >= train_length)  # (H, R)
+            return trained_bias(r, layer).masked_fill(is_shut, SHUT)
 
         encoding.distance_bias = distance_bias
 
@@ -167,16 +177,19 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
 
 
 def row_of(run: StoredRun) -> str:
-    """The encoding's name, its settings that are not those of conf/, and the seed where it is not 0."""
+    """Return the encoding's name, its settings that are not those of conf/, and a seed that is not 0."""
     settings = run.settings.encoding.plain()
-    usual = {"name": settings["name"], **default_parameters(settings["name"])}
-    changed = [f"{key}={value}" for key, value in settings.items() if usual.get(key) != value]
-    seed = [f"seed {run.settings.seed}"] if run.settings.seed else []
-    return " ".join([settings["name"], *changed, *seed])
+    name = settings["name"]
+    defaults = {"name": name, **default_parameters(name)}
+    parts = [name]
+    parts += [f"{key}={value}" for key, value in settings.items() if defaults.get(key) != value]
+    if run.settings.seed != 0:
+        parts.append(f"seed {run.settings.seed}")
+    return " ".join(parts)
 
 
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
-    """Nats per token at each multiple of T."""
+    """Return nats per token at each multiple of T."""
     train_length = run.settings.context_length
     store = prepare(run.settings.data, run.settings.tokenizer)
     model = build_model(run.settings, run.shape, store.vocab_size)
@@ -196,26 +209,30 @@ def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
         split="test",
         batch_tokens=4096,
     )
-    sums = [protocol.measure(context, plan, window) for window in windows]
-    return [float(one.nats.sum() / one.targets.sum()) for one in sums]
+    losses_by_window = []
+    for window in windows:
+        sums = protocol.measure(context, plan, window)
+        losses_by_window.append(float(sums.nats.sum() / sums.targets.sum()))
+    return losses_by_window
 
 
 def main() -> None:
-    """Write the file; what is not asked for stays in it."""
+    """Write the file; the rows of other runs stay in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("runs", nargs="+", help="run directories of " + ", ".join(ALTERED))
     runs = [stored_run(directory, []) for directory in parser.parse_args().runs]
     names = [run.settings.encoding.name for run in runs]
-    if unknown := sorted(set(names) - set(ALTERED)):
+    unknown = sorted(set(names) - set(ALTERED))
+    if unknown:
         parser.error(f"only {', '.join(ALTERED)}: {', '.join(unknown)}")
-    found = json.loads(OUT.read_text()) if OUT.is_file() else {}
+    document = json.loads(OUT.read_text()) if OUT.is_file() else {}
     for name, run in zip(names, runs, strict=True):
         row = row_of(run)
-        found[row] = {}
-        for what, alter in ALTERED[name].items():
-            found[row][what] = [round(loss, 4) for loss in losses(run, alter)]
-            print(row, what, found[row][what], flush=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+        document[row] = {}
+        for alteration, alter in ALTERED[name].items():
+            document[row][alteration] = [round(loss, 4) for loss in losses(run, alter)]
+            print(row, alteration, document[row][alteration], flush=True)
+    OUT.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
