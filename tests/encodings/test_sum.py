@@ -24,21 +24,26 @@ def sum_of(*parts):
 
 def test_embeddings_come_in_the_order_of_the_parts():
     """sinusoidal scales what was added before it by sqrt(d)."""
-    learned, waves = encoding("learned"), encoding("sinusoidal")
+    learned = encoding("learned")
+    sinusoidal = encoding("sinusoidal")
     torch.nn.init.normal_(learned.get_parameter("table"))
-    x, pos = torch.zeros(1, 16, 16), torch.arange(16)
-    rows, wave = learned.embed(x, pos, 0), waves.embed(x, pos, 0)
-    assert torch.allclose(Sum(learned.shape, parts=[learned, waves]).embed(x, pos, 0), 4 * rows + wave)
-    assert torch.allclose(Sum(learned.shape, parts=[waves, learned]).embed(x, pos, 0), rows + wave)
+    x = torch.zeros(1, 16, 16)
+    pos = torch.arange(16)
+    rows = learned.embed(x, pos, 0)
+    waves = sinusoidal.embed(x, pos, 0)
+    learned_first = Sum(learned.shape, parts=[learned, sinusoidal])
+    learned_last = Sum(learned.shape, parts=[sinusoidal, learned])
+    assert torch.allclose(learned_first.embed(x, pos, 0), 4 * rows + waves)
+    assert torch.allclose(learned_last.embed(x, pos, 0), rows + waves)
 
 
 def test_biases_come_before_changes_of_scores():
     """scale_invariant scales the bias with the score, whatever the order of the parts."""
-    orders = (["scale_invariant", "t5"], ["t5", "scale_invariant"])
-    first, last = (Example("sum", heads=2, parts=parts) for parts in orders)
-    last.encoding.members[0].table.data = first.encoding.members[1].table.data
-    last.t = first.t
-    assert torch.allclose(first.attention(), last.attention(), atol=1e-6)
+    bias_last = Example("sum", heads=2, parts=["scale_invariant", "t5"])
+    bias_first = Example("sum", heads=2, parts=["t5", "scale_invariant"])
+    bias_first.encoding.members[0].table.data = bias_last.encoding.members[1].table.data
+    bias_first.t = bias_last.t
+    assert torch.allclose(bias_last.attention(), bias_first.attention(), atol=1e-6)
 
 
 CLAMPED = {"name": "learned", "beyond": "clamp"}
@@ -51,55 +56,106 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("parts, says", REFUSED, ids=str)
-def test_parts_that_are_refused(parts, says):
+@pytest.mark.parametrize(("parts", "message"), REFUSED, ids=str)
+def test_parts_that_are_refused(parts, message):
     with pytest.raises(UserError) as caught:
         encoding("sum", parts=parts)
-    assert re.search(says, caught.value.text(), re.S)
+    assert re.search(message, caught.value.text(), re.S)
 
 
-def test_each_part_fills_and_decays_its_own_parameters():
-    made = sum_of("kerple_log", "learned", "t5", {"name": "alibi", "learned_slopes": True}, "learned")
-    made.parts[1].decayed = True
-    model = Decoder(MODEL, 13, Sum(made.shape, parts=[made, encoding("t5")]))
+# --- Parameters of a sum in a sum
+LEARNED_SLOPES = {"name": "alibi", "learned_slopes": True}
+INNER_TABLE = "members.0.members.1.table"
+
+
+@pytest.fixture(scope="module")
+def nested():
+    """A decoder with a sum of five parts in a sum, of which the second part has weight decay."""
+    inner = sum_of("kerple_log", "learned", "t5", LEARNED_SLOPES, "learned")
+    inner.parts[1].decayed = True
+    model = Decoder(MODEL, 13, Sum(inner.shape, parts=[inner, encoding("t5")]))
     initialize(model, 5)
-    own = dict(model.encoding.named_parameters())
-    names = ["0.a", "0.b", "1.table", "2.table", "3.slope", "4.table"]
-    assert list(own) == [*(f"members.0.members.{name}" for name in names), "members.1.table"]
-    assert own["members.0.members.1.table"].std() > 0 and not own["members.1.table"].any()
-    assert not torch.equal(made.parts[1].table, made.parts[4].table)
-    assert all(part.seed == 5 for part in made.parts)
-    groups = build_optimizer(model, OPTIMIZATION, "fp32").param_groups
-    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
-    assert [name for name, p in own.items() if id(p) in decayed] == ["members.0.members.1.table"]
+    return model
 
 
-# parts -> relative, prefix_stable, penalty, uses_positions, decouples
-DECLARED = [
-    ("alibi rope", (True, True, True, True, False)),
-    ("alibi learned", (False, True, True, True, False)),
-    ("alibi normalized", (False, False, True, True, False)),
-    ("nope rope", (True, True, False, True, True)),
-]
+@pytest.fixture(scope="module")
+def nested_parameters(nested):
+    return dict(nested.encoding.named_parameters())
 
 
-@pytest.mark.parametrize("parts, declared", DECLARED)
-def test_declares_what_its_parts_do(parts, declared):
-    made = sum_of(*parts.split())
-    found = (made.relative, made.prefix_stable, made.penalty, made.uses_positions, made.decouples)
-    assert found == declared
+def test_parameters_are_named_by_the_place_of_their_part(nested_parameters):
+    inner_names = ["0.a", "0.b", "1.table", "2.table", "3.slope", "4.table"]
+    names = [f"members.0.members.{name}" for name in inner_names]
+    assert list(nested_parameters) == [*names, "members.1.table"]
 
 
-def test_refuses_warns_and_ends_as_its_parts_do():
+def test_each_part_draws_its_own_initial_values(nested_parameters):
+    assert nested_parameters[INNER_TABLE].std() > 0
+    assert not nested_parameters["members.1.table"].any()  # t5 starts at zero
+
+
+def test_equal_parts_draw_different_values(nested_parameters):
+    assert not torch.equal(nested_parameters[INNER_TABLE], nested_parameters["members.0.members.4.table"])
+
+
+def test_every_part_has_the_seed_of_the_model(nested):
+    inner, _ = nested.encoding.parts
+    assert [part.seed for part in inner.parts] == [5] * 5
+
+
+def test_each_part_decides_on_its_weight_decay(nested, nested_parameters):
+    groups = build_optimizer(nested, OPTIMIZATION, "fp32").param_groups
+    decayed = set()
+    for group in groups:
+        if group["weight_decay"]:
+            decayed.update(id(parameter) for parameter in group["params"])
+    names = [name for name, parameter in nested_parameters.items() if id(parameter) in decayed]
+    assert names == [INNER_TABLE]
+
+
+# --- Declarations
+@pytest.mark.parametrize(
+    ("parts", "true_ones"),
+    [
+        (["alibi", "rope"], {"relative", "prefix_stable", "penalty", "uses_positions"}),
+        (["alibi", "learned"], {"prefix_stable", "penalty", "uses_positions"}),
+        (["alibi", "normalized"], {"penalty", "uses_positions"}),
+        (["nope", "rope"], {"relative", "prefix_stable", "uses_positions", "decouples"}),
+    ],
+    ids=str,
+)
+def test_a_sum_declares_what_its_parts_do(parts, true_ones):
+    made = sum_of(*parts)
+    names = ("relative", "prefix_stable", "penalty", "uses_positions", "decouples")
+    assert {name for name in names if getattr(made, name)} == true_ones
+
+
+def test_a_sum_refuses_what_its_parts_do():
     made = sum_of("rnope_swa", "stick_breaking")
     assert set(made.refuses) == {"attention.window", "attention.scale"}
     with pytest.raises(UserError, match=r"attention\.window"):
         build_options(made.shape, made, positions={"name": "contiguous"}, attention=WINDOW)
-    many = {"name": "t5", "buckets": 32, "max_distance": 128}
-    assert sum_of("rope", many).warnings() == encoding(**many).warnings() != []
-    small = {"name": "binary", "bits": 5}
-    assert sum_of("alibi", "xpos", small).ends_at == 32 and sum_of("alibi").ends_at is None
-    assert sum_of(CLAMPED, "alibi").beyond == "clamp" and sum_of("rope", "alibi").beyond is None
+
+
+def test_a_sum_warns_as_its_parts_do():
+    many_buckets = {"name": "t5", "buckets": 32, "max_distance": 128}
+    warnings = encoding(**many_buckets).warnings()
+    assert warnings
+    assert sum_of("rope", many_buckets).warnings() == warnings
+
+
+@pytest.mark.parametrize(
+    ("parts", "end"), [(["alibi", "xpos", {"name": "binary", "bits": 5}], 32), (["alibi"], None)], ids=str
+)
+def test_a_sum_ends_with_its_first_part_that_does(parts, end):
+    assert sum_of(*parts).ends_at == end
+
+
+@pytest.mark.parametrize(
+    ("parts", "policy"), [([CLAMPED, "alibi"], "clamp"), (["rope", "alibi"], None)], ids=str
+)
+def test_a_sum_has_the_policy_of_its_parts(parts, policy):
+    assert sum_of(*parts).beyond == policy
 
 
 # --- patterns of layers, as published, by configuration alone; `period`: the layers of the second part
@@ -120,7 +176,7 @@ def test_patterns_of_published_models(model, layer):
     assert (example.attention() - example.naive_attention()).abs().max() < 2e-5
 
 
-NO_PATTERN = [  # of two parts
+REFUSED_PATTERNS = [  # of two parts
     ({"period": [2]}, "numbers of parts, from 0 to 1"),
     ({"period": []}, "numbers of parts"),
     ({"windows": [3]}, "one for each of 2 parts"),
@@ -130,7 +186,7 @@ NO_PATTERN = [  # of two parts
 ]
 
 
-@pytest.mark.parametrize("given, words", NO_PATTERN, ids=str)
-def test_a_pattern_that_is_none(given, words):
-    with pytest.raises(UserError, match=words):
-        encoding("pattern", **{"scales": [], "windows": [], **given})
+@pytest.mark.parametrize(("settings", "message"), REFUSED_PATTERNS, ids=str)
+def test_patterns_that_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        encoding("pattern", **{"scales": [], "windows": [], **settings})

@@ -20,7 +20,10 @@ DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
 
 def model_of(encoding="rope", *, window=None, scale="none", **ranks):
-    """Of the settings that a run has; weights of norms and scales are drawn, since ones would hide them."""
+    """Build a model of the settings that a run has.
+
+    The weights of norms and scales are drawn, since ones would hide them.
+    """
     attention = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
     settings = train_settings(f"encoding={encoding}", f"context_length={T}", "seed=1", "attention=mla")
     settings = settings.with_changes(attention=AttentionSettings(**attention))
@@ -39,7 +42,7 @@ def model_of(encoding="rope", *, window=None, scale="none", **ranks):
 
 
 def turn(encoding, x, t):
-    """RoPE: pairs (k, k + D/2) as complex numbers times e^(i t theta_k), base 100."""
+    """Return RoPE's vector: pairs (k, k + D/2) as complex numbers times e^(i t theta_k), base 100."""
     if encoding == "nope":
         return x
     half = len(x) // 2
@@ -47,49 +50,57 @@ def turn(encoding, x, t):
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
 
 
-def exactly(a, encoding, x, pos, window, slopes):
-    """(T, d): the paper's formulas, a token and a head at a time, in float64."""
-    weights = {name: p.detach().double() for name, p in a.named_parameters()}
-    w_dkv, w_kr = weights["kv_down.weight"].split((a.kv_rank, a.rope_dim))
-    w_q = weights["q_up.weight"].split(a.head_dim + a.rope_dim)  # by head
-    w_uk, w_uv = (w.split(a.head_dim) for w in weights["kv_up.weight"].chunk(2))
-    latent = [norm(w_dkv @ one, weights["kv_norm.weight"]) for one in x]
-    k_rotary = [turn(encoding, w_kr @ one, t) for one, t in zip(x, pos, strict=True)]
-    out = []
-    for i, at in enumerate(pos):
+def exactly(attention, encoding, x, pos, window, slopes):
+    """Return (T, d) by the paper's formulas, a token and a head at a time, in float64."""
+    head_dim = attention.head_dim
+    rope_dim = attention.rope_dim
+    weights = {name: parameter.detach().double() for name, parameter in attention.named_parameters()}
+    w_dkv, w_kr = weights["kv_down.weight"].split((attention.kv_rank, rope_dim))
+    w_q = weights["q_up.weight"].split(head_dim + rope_dim)  # by head
+    w_uk, w_uv = (weight.split(head_dim) for weight in weights["kv_up.weight"].chunk(2))
+    latent = [norm(w_dkv @ token, weights["kv_norm.weight"]) for token in x]
+    k_rotary = [turn(encoding, w_kr @ token, t) for token, t in zip(x, pos, strict=True)]
+    outputs = []
+    for i, query_pos in enumerate(pos):
         by_head = []
-        seen = [j for j in range(i + 1) if window is None or at - pos[j] < window]
-        for h in range(a.n_heads):
-            factor = slopes[h] * math.log(len(seen)) if slopes else 1.0
-            both = w_q[h] @ norm(weights["q_down.weight"] @ x[i], weights["q_norm.weight"])
-            content, rotary = both.split((a.head_dim, a.rope_dim))
-            rotary = turn(encoding, rotary, at)
-            scores = [content @ (w_uk[h] @ latent[j]) + rotary @ k_rotary[j] for j in seen]
-            p = torch.softmax(torch.stack(scores) * factor / math.sqrt(a.head_dim + a.rope_dim), 0)
-            by_head.append(p @ torch.stack([w_uv[h] @ latent[j] for j in seen]))
-        out.append(weights["out.weight"] @ torch.cat(by_head))
-    return torch.stack(out)
+        visible = [j for j in range(i + 1) if window is None or query_pos - pos[j] < window]
+        q_latent = norm(weights["q_down.weight"] @ x[i], weights["q_norm.weight"])
+        for h in range(attention.n_heads):
+            factor = slopes[h] * math.log(len(visible)) if slopes else 1.0
+            content, rotary = (w_q[h] @ q_latent).split((head_dim, rope_dim))
+            rotary = turn(encoding, rotary, query_pos)
+            scores = [content @ (w_uk[h] @ latent[j]) + rotary @ k_rotary[j] for j in visible]
+            probabilities = torch.softmax(torch.stack(scores) * factor / math.sqrt(head_dim + rope_dim), 0)
+            values = torch.stack([w_uv[h] @ latent[j] for j in visible])
+            by_head.append(probabilities @ values)
+        outputs.append(weights["out.weight"] @ torch.cat(by_head))
+    return torch.stack(outputs)
 
 
-NEAR, FAR = [0, 1, 2, 5, 6, 7, 8, 20], list(range(65529, 65537))
+NEAR = [0, 1, 2, 5, 6, 7, 8, 20]
+FAR = list(range(65529, 65537))
 SMALL = {"kv_rank": 24, "q_rank": 1, "rope_dim": 2}
-CASES = [
-    ("rope", DRAWN, {}),
-    ("rope", FAR, SMALL),
-    ("nope", DRAWN, SMALL),
-    ("rope", NEAR, {"window": 3}),
-    ("rope", NEAR, {"scale": "ssmax", "window": 3}),
-]
 
 
-@pytest.mark.parametrize("encoding, pos, settings", CASES, ids=str)
+@pytest.mark.parametrize("wanted", [T, 3], ids=["all tokens", "the last three"])
+@pytest.mark.parametrize(
+    ("encoding", "pos", "settings"),
+    [
+        pytest.param("rope", DRAWN, {}, id="drawn positions"),
+        pytest.param("rope", FAR, SMALL, id="far positions, small ranks"),
+        pytest.param("nope", DRAWN, SMALL, id="nope"),
+        pytest.param("rope", NEAR, {"window": 3}, id="window"),
+        pytest.param("rope", NEAR, {"scale": "ssmax", "window": 3}, id="window and scale"),
+    ],
+)
 @torch.no_grad()
-def test_explicit_scores(encoding, pos, settings):
-    model, x = model_of(encoding, **settings), torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
+def test_latent_attention_is_the_papers_formula(encoding, pos, settings, wanted):
+    model = model_of(encoding, **settings)
+    x = torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
+    slopes_of_layers = next(iter(model.options.parameters()), None)
     for layer, block in enumerate(model.blocks):
         assert isinstance(block.attention, LatentAttention)
-        slopes = next((one[layer].tolist() for one in model.options.parameters()), None)
-        want = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), slopes)
-        for wanted in (T, 3):
-            found = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
-            assert (found.double() - want[-wanted:]).abs().max() < 5e-6
+        slopes = None if slopes_of_layers is None else slopes_of_layers[layer].tolist()
+        expected = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), slopes)
+        output = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
+        assert (output.double() - expected[-wanted:]).abs().max() < 5e-6
