@@ -26,25 +26,62 @@ MODULE = f"{IMPORTED}{tiny.PLUGIN.replace('strength: float', 'strength: float, s
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
+    """The name of a module with an encoding, which could be imported."""
     module = f"posenc_test_plugin_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{module}.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return module
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_module_yaml_and_class_agree(path):
-    settings, cls = yaml.safe_load(path.read_text(encoding="utf-8")), encoding_class(path.stem)
-    assert settings["name"] == path.stem == cls.name and cls.__module__ == f"posenc.encodings.{path.stem}"
-    assert set(settings) - {"name"} == set(parameters_of(cls))
-    parameters = list(inspect.signature(cls).parameters.values())[1:]
-    assert all(one.default is inspect.Parameter.empty for one in parameters), "the YAML has the defaults"
+# --- The YAML and the class of each encoding
+every_yaml = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+
+
+def settings_of(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@every_yaml
+def test_module_yaml_and_class_have_the_same_name(path):
+    settings = settings_of(path)
+    cls = encoding_class(path.stem)
+    assert settings["name"] == path.stem
+    assert cls.name == path.stem
+    assert cls.__module__ == f"posenc.encodings.{path.stem}"
+
+
+@every_yaml
+def test_a_yaml_has_the_parameters_of_the_class(path):
+    assert set(settings_of(path)) - {"name"} == set(parameters_of(encoding_class(path.stem)))
+
+
+@every_yaml
+def test_a_class_has_no_defaults(path):
+    """The YAML is their only home."""
+    _, *parameters = inspect.signature(encoding_class(path.stem)).parameters.values()
+    for parameter in parameters:
+        assert parameter.default is inspect.Parameter.empty
+
+
+@every_yaml
+def test_a_class_has_its_texts(path):
+    cls = encoding_class(path.stem)
     for text in (cls.paper, cls.formula, cls.past_training, sys.modules[cls.__module__].__doc__):
-        assert text and text != "not given"
-    assert cls.acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}
-    made = encoding_of(path.stem)
-    assert (cls.acts_on == "nothing") == (not made.hooks)
-    assert set(made.derived) == {key for key, value in settings.items() if value is None}
+        assert text
+        assert text != "not given"
+
+
+@every_yaml
+def test_a_class_says_where_it_acts(path):
+    acts_on = encoding_class(path.stem).acts_on
+    assert acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}
+    assert (acts_on == "nothing") == (not encoding_of(path.stem).hooks)
+
+
+@every_yaml
+def test_a_null_in_a_yaml_is_derived(path):
+    nulls = {key for key, value in settings_of(path).items() if value is None}
+    assert set(encoding_of(path.stem).derived) == nulls
 
 
 @pytest.mark.parametrize("name", ["os", "base", "../x", "posenc.encodings.rope", ""])
@@ -58,34 +95,57 @@ def test_every_name_of_other_tools_leads_to_an_encoding():
     assert set(OTHER_NAMES) <= set(own_encodings())
 
 
-def test_a_plugin_is_found_when_it_is_named(plugin):
+# --- Plug-ins
+def test_a_plugin_that_nobody_names_is_not_imported(plugin):
     with pytest.raises(UserError, match="no such encoding"):
         encoding_class("mine")
-    assert plugin not in sys.modules  # nothing is imported unless somebody names it
+    assert plugin not in sys.modules
+
+
+def test_a_plugin_is_found_when_it_is_named(plugin):
     assert "mine" in list_encodings([plugin])
-    assert list(registry._plugin_classes([plugin])) == ["mine"]  # not the RoPE that it imports
     assert encoding_of("mine", plugins=[plugin], strength=2).strength == 2.0
-    # a default of the class is a setting like another: it is stored, and part of the run's identity
-    settings = {"name": "mine", "start": 2.0, "strength": 1.0}
-    assert resolve_encoding({"name": "mine", "strength": 1}, [plugin]) == settings
+
+
+def test_an_encoding_that_a_plugin_imports_is_not_its_own(plugin):
+    assert list(registry._plugin_classes([plugin])) == ["mine"]
     assert encoding_class("rope", [plugin]) is RoPE
+
+
+def test_a_default_of_a_plugins_class_is_a_setting_like_others(plugin):
+    """It is stored, and part of the run's identity."""
+    resolved = resolve_encoding({"name": "mine", "strength": 1}, [plugin])
+    assert resolved == {"name": "mine", "start": 2.0, "strength": 1.0}
+
+
+def test_a_wrong_name_is_compared_with_those_of_plugins(plugin):
     with pytest.raises(UserError, match="did you mean: mine"):
         encoding_class("mime", [plugin])
 
 
+PARTS = ["rope", {"name": "mine", "strength": 0.5}]
+
+
 def test_a_part_of_a_sum_may_come_from_a_plugin(plugin):
-    parts = ["rope", {"name": "mine", "strength": 0.5}]
-    made = encoding_of("sum", parts=parts, plugins=[plugin])
-    assert torch.equal(made.distance_bias(torch.tensor([4]), 0), -torch.full((2, 1), 5.0).log() / 2)
+    built = encoding_of("sum", parts=PARTS, plugins=[plugin])
+    assert torch.equal(built.distance_bias(torch.tensor([4]), 0), -torch.full((2, 1), 5.0).log() / 2)
+
+
+def test_a_part_of_a_plugin_needs_the_plugin():
     with pytest.raises(UserError, match="mine"):
-        encoding_of("sum", parts=parts)
-    resolved = resolve_encoding({"name": "sum", "parts": parts}, [plugin])
-    own, theirs = sources_of(resolved, [plugin])["parts"]
-    assert own == {"revision": 1, "source": None} and re.fullmatch("[0-9a-f]{16}", theirs["source"])
+        encoding_of("sum", parts=PARTS)
+
+
+def test_the_source_of_a_plugins_part_is_noted(plugin):
+    resolved = resolve_encoding({"name": "sum", "parts": PARTS}, [plugin])
+    of_posenc, of_plugin = sources_of(resolved, [plugin])["parts"]
+    assert of_posenc == {"revision": 1, "source": None}
+    assert re.fullmatch("[0-9a-f]{16}", of_plugin["source"])
 
 
 BROKEN_PLUGINS = {
-    "mine.py": (None, r"(?s)cannot be imported .*plugins=\[mine\]: a module in this folder"),
+    "mine.py": (None, r"plugins=mine\.py: there is no such file"),
+    "posenc_missing": (None, r"(?s)cannot be imported .*plugins=\[posenc_missing\]: a module in this folder"),
     "posenc_nameless": (MODULE.replace("name =", "nom ="), "defines no encoding"),
     "posenc_taken": (MODULE.replace('"mine"', '"rope"'), "its encoding rope has the name of another one"),
 }
@@ -93,28 +153,37 @@ BROKEN_PLUGINS = {
 
 @pytest.mark.parametrize("name", BROKEN_PLUGINS)
 def test_plugins_that_are_refused(name, tmp_path, monkeypatch):
-    source, says = BROKEN_PLUGINS[name]
+    source, message = BROKEN_PLUGINS[name]
     if source is not None:
         (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=says) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         encoding_class("mine", [name])
     assert caught.value.key == "plugins"
 
 
+# --- Entry points
 def install(monkeypatch, name, value):
+    """Have a package installed that names an encoding in its entry points."""
     points = {"posenc.encodings": [EntryPoint(name, value, registry.ENTRY_POINTS)]}
     monkeypatch.setattr(registry, "entry_points", lambda group: points.get(group, []))
 
 
-def test_entry_points(plugin, monkeypatch):
-    install(monkeypatch, "theirs", f"{plugin}:Mine")
-    assert "theirs" in list_encodings() and plugin not in sys.modules
-    assert encoding_class("theirs").__module__ == plugin
-    assert encoding_of("theirs", strength=1.0).strength == 1.0
+def test_an_entry_point_is_listed_without_an_import(plugin, monkeypatch):
+    install(monkeypatch, "installed", f"{plugin}:Mine")
+    assert "installed" in list_encodings()
+    assert plugin not in sys.modules
 
-    for value in ("no_such_module_here:Mine", "json:loads"):
-        install(monkeypatch, "theirs", value)
-        with pytest.raises(UserError, match="theirs"):
-            encoding_class("theirs")
-        assert encoding_class("rope") is RoPE
+
+def test_an_entry_point_is_an_encoding(plugin, monkeypatch):
+    install(monkeypatch, "installed", f"{plugin}:Mine")
+    assert encoding_class("installed").__module__ == plugin
+    assert encoding_of("installed", strength=1.0).strength == 1.0
+
+
+@pytest.mark.parametrize("value", ["no_such_module_here:Mine", "json:loads"])
+def test_an_entry_point_that_is_no_encoding_is_refused_and_harms_no_other(monkeypatch, value):
+    install(monkeypatch, "installed", value)
+    with pytest.raises(UserError, match="installed"):
+        encoding_class("installed")
+    assert encoding_class("rope") is RoPE

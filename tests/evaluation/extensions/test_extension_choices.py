@@ -39,74 +39,118 @@ def test_a_knob_out_of_range_is_named(name, knobs):
     assert not isinstance(caught.value, NotForThisEncodingError)
 
 
-def test_a_number_is_used_at_every_window_and_auto_grows_with_it():
-    model, windows = model_of("rope"), (4, T, 2 * T, 64)
-    known = {("pi", 2): [2, 2, 2, 2], ("pi", "auto"): [1, 1, 2, 8], ("dynamic_ntk", 4.0): [1, 1, 5, 29]}
-    for (name, factor), factors in known.items():
-        extension = extension_of(model, name, factor=factor)
-        assert [extension.resolved(window)["factor"] for window in windows] == factors
+@pytest.mark.parametrize(
+    ("name", "factor", "factors"),
+    [
+        pytest.param("pi", 2, [2, 2, 2, 2], id="a number is used at every window"),
+        pytest.param("pi", "auto", [1, 1, 2, 8], id="auto grows with the window"),
+        pytest.param("dynamic_ntk", 4.0, [1, 1, 5, 29], id="a dynamic number grows with the window"),
+    ],
+)
+def test_the_factor_at_each_window(name, factor, factors):
+    extension = extension_of(model_of("rope"), name, factor=factor)
+    assert [extension.resolved(window)["factor"] for window in (4, T, 2 * T, 64)] == factors
 
 
-def test_pairs_of_partial_rotary_and_dropped_ones():
-    """D' = 4 of 8 numbers; of 4 pairs the last two still."""
-    partial = extension_of(model_of("rope", fraction=0.5), "ntk").effective_encoding(LONG)
-    base = BASE * 4 ** (4 / 2)
-    assert torch.allclose(theta_of(partial), torch.tensor([1.0, base**-0.5], dtype=torch.float64))
-    dropped = extension_of(model_of("rope", drop_low=0.5), "ntk").effective_encoding(LONG)
-    base = BASE * 4 ** (8 / 6)
-    assert torch.allclose(theta_of(dropped), torch.tensor([1, base**-0.25, 0, 0], dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("params", "exponent", "pairs"),
+    [
+        pytest.param({"fraction": 0.5}, 4 / 2, lambda base: [1, base**-0.5], id="half of the numbers"),
+        pytest.param(
+            {"drop_low": 0.5}, 8 / 6, lambda base: [1, base**-0.25, 0, 0], id="two of four pairs still"
+        ),
+    ],
+)
+def test_a_new_base_is_for_the_pairs_that_turn(params, exponent, pairs):
+    extension = extension_of(model_of("rope", **params), "ntk")
+    expected = torch.tensor(pairs(BASE * 4**exponent), dtype=torch.float64)
+    assert torch.allclose(theta_of(extension.effective_encoding(LONG)), expected)
+
+
+def test_a_single_pair_has_no_new_base():
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
 
-REFUSED = {
-    "alibi": (FREQUENCIES, "no frequencies"),
-    "rope": (["longrope"], "extend.factors, a list of 4"),
-    "sinusoidal": (DISTANCES, "does not act by distance alone"),
-    "fox": (["sinks"], "counts along all of the text"),
-    "nope": (["drop"], "nothing to remove"),
-}
-
-
-@pytest.mark.parametrize("encoding", REFUSED)
-def test_what_it_does_not_apply_to(encoding):
-    model, (names, reason) = model_of(encoding), REFUSED[encoding]
-    assert all(reason in refused(model, name) for name in names)
+@pytest.mark.parametrize(
+    ("encoding", "names", "reason"),
+    [
+        ("alibi", FREQUENCIES, "no frequencies"),
+        ("rope", ["longrope"], "extend.factors, a list of 4"),
+        ("sinusoidal", DISTANCES, "does not act by distance alone"),
+        ("fox", ["sinks"], "counts along all of the text"),
+        ("nope", ["drop"], "nothing to remove"),
+    ],
+    ids=["alibi", "rope", "sinusoidal", "fox", "nope"],
+)
+def test_an_encoding_is_refused_with_a_reason(encoding, names, reason):
+    model = model_of(encoding)
+    for name in names:
+        assert reason in refused(model, name)
 
 
 def built(**changes):
-    """A model of other positions or another attention, at the T of tiny_model."""
+    """Build a model with other positions or another attention, at the T of tiny_model."""
     return tiny_model.build("rope", SimpleNamespace(vocab_size=13), base=BASE, **changes)
 
 
+# --- Positions drawn below 16 T in training
+LENGTH = tiny_model.T
+
+
+def randomized(*, dense):
+    return built(positions={"name": "randomized", "max": None, "dense": dense})
+
+
+def test_an_offset_shows_no_longer_distances():
+    model = built(positions={"name": "offset", "max": None})
+    assert extension_of(model, "pi").resolved(4 * LENGTH) == {"factor": 4}
+
+
+@pytest.mark.parametrize("name", ["pi", "rerope"])
 @pytest.mark.parametrize("dense", [False, True])
-def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense):
-    length = tiny_model.T
-    offset = built(positions={"name": "offset", "max": None})
-    assert extension_of(offset, "pi").resolved(4 * length) == {"factor": 4}
-    model = built(positions={"name": "randomized", "max": None, "dense": dense})  # below 16 T
-    extension = extension_of(model, "pi")
-    assert extension.effective_encoding(16 * length) is model.effective_encoding
-    assert extension_of(model, "rerope").effective_encoding(16 * length) is model.effective_encoding
-    if dense:  # evaluated at 0, 1, 2, ...
-        assert extension.resolved(32 * length) == {"factor": 2}
-        assert extension_of(model, "sinks").resolved(length) == {"sinks": 4, "window": 16 * length - 4}
-        return
-    assert all("gaps" in refused(model, name) for name in ("sinks", "lm_infinite"))
+def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense, name):
+    model = randomized(dense=dense)
+    assert extension_of(model, name).effective_encoding(16 * LENGTH) is model.effective_encoding
 
 
-def test_decoupled_rotary_parts():
-    """Their turned queries and keys come with the content's, so that distances cannot be made anew."""
-    model = built(attention=partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16))
-    assert all("turns a part of each head" in refused(model, name) for name in DISTANCES)
-    slower = theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG))
-    assert slower.tolist() == pytest.approx([BASE ** (-k / 8) / 2 for k in range(8)])
+def test_beyond_the_limit_of_drawn_positions_a_factor_grows():
+    assert extension_of(randomized(dense=True), "pi").resolved(32 * LENGTH) == {"factor": 2}
+
+
+def test_a_window_behind_sinks_is_as_long_as_the_limit_of_drawn_positions():
+    """Dense ones are evaluated at 0, 1, 2, ..."""
+    knobs = extension_of(randomized(dense=True), "sinks").resolved(LENGTH)
+    assert knobs == {"sinks": 4, "window": 16 * LENGTH - 4}
+
+
+@pytest.mark.parametrize("name", ["sinks", "lm_infinite"])
+def test_where_positions_have_gaps_windows_of_keys_are_refused(name):
+    assert "gaps" in refused(randomized(dense=False), name)
+
+
+# --- Latent attention, which turns a part of each head
+@pytest.fixture(scope="module")
+def latent():
+    return built(attention=partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16))
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_of_a_decoupled_part_cannot_be_made_anew(latent, name):
+    """Its turned queries and keys come together with those of the content."""
+    assert "turns a part of each head" in refused(latent, name)
+
+
+def test_frequencies_of_a_decoupled_part_are_changed(latent):
+    theta = theta_of(extension_of(latent, "pi", factor=2).effective_encoding(LONG))
+    assert theta.tolist() == pytest.approx([BASE ** (-k / 8) / 2 for k in range(8)])
 
 
 @pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
 def test_dropped_is_a_model_without_positions(name):
-    model, plain = model_of(name), model_of("nope")
-    plain.load_state_dict(model.state_dict(), strict=False)
+    model = model_of(name)
+    without_positions = model_of("nope")
+    without_positions.load_state_dict(model.state_dict(), strict=False)
     acting = extension_of(model, "drop").effective_encoding(LONG)
+    dropped = logits(model, TOKENS[:LONG], acting)
     assert acting.beyond is None
-    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(dropped, logits(without_positions, TOKENS[:LONG]), atol=1e-5)

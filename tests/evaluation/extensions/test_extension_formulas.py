@@ -17,21 +17,29 @@ S = LONG / T
 
 
 def by_parts(slow, fast, length=T):
-    """Section 3.2 of YaRN."""
-    out = []
+    """Return the frequencies of section 3.2 of YaRN."""
+    frequencies = []
     for theta in THETA:
         turns = length * theta / (2 * math.pi)
-        share = 0.0 if turns < slow else 1.0 if turns > fast else (turns - slow) / (fast - slow)
-        out.append((1 - share) * theta / S + share * theta)
-    return out
+        unscaled_share = min(1.0, max(0.0, (turns - slow) / (fast - slow)))
+        frequencies.append((1 - unscaled_share) * theta / S + unscaled_share * theta)
+    return frequencies
+
+
+def index_that_turns(turns):
+    """Return the index, not rounded, of the pair that turns so often within T."""
+    return WIDTH * math.log(T / (turns * 2 * math.pi)) / (2 * math.log(BASE))
 
 
 def by_index(slow, fast):
-    """Of the released code: a ramp between the indices that turn so often, rounded outwards."""
-    at = [WIDTH * math.log(T / (turns * 2 * math.pi)) / (2 * math.log(BASE)) for turns in (fast, slow)]
-    low, high = max(math.floor(at[0]), 0), min(math.ceil(at[1]), WIDTH - 1)
-    shares = [min(1.0, max(0.0, (k - low) / (high - low))) for k in range(WIDTH // 2)]
-    return [share * theta / S + (1 - share) * theta for share, theta in zip(shares, THETA, strict=True)]
+    """Return the frequencies of YaRN's released code: a ramp between two indices, rounded outwards."""
+    low = max(math.floor(index_that_turns(fast)), 0)
+    high = min(math.ceil(index_that_turns(slow)), WIDTH - 1)
+    frequencies = []
+    for k, theta in enumerate(THETA):
+        scaled_share = min(1.0, max(0.0, (k - low) / (high - low)))
+        frequencies.append(scaled_share * theta / S + (1 - scaled_share) * theta)
+    return frequencies
 
 
 def temperature(scale):
@@ -47,24 +55,28 @@ def grouped(w, g):
 
 
 def in_cache(sinks, size):
-    """Places in the list of the keys that are there."""
+    """Return the distance in the list of the keys that are kept: the first ones and the latest ones."""
 
     def distance(i, j):
-        there = [m for m in range(i + 1) if m < sinks or i - m < size - sinks]
-        return there.index(i) - there.index(j)
+        cached = [m for m in range(i + 1) if m < sinks or i - m < size - sinks]
+        return cached.index(i) - cached.index(j)
 
     return distance
 
 
 def chunked(s):
-    """Section 3 of the paper, with its three sets of query positions."""
-    key, own = [j % s for j in range(LONG)], [i % s for i in range(LONG)]
-    successive = [min(s + i, T - 1) for i in range(s)] * LONG
+    """Return the distance of section 3 of the paper, with its three sets of query positions."""
+    key = [j % s for j in range(LONG)]
+    query_in_chunk = [i % s for i in range(LONG)]
+    query_of_successor = [min(s + i, T - 1) for i in range(s)] * LONG
 
     def distance(i, j):
-        if i // s == j // s:
-            return own[i] - key[j]
-        return (successive[i] if i // s == j // s + 1 else T - 1) - key[j]
+        chunks_apart = i // s - j // s
+        if chunks_apart == 0:
+            return query_in_chunk[i] - key[j]
+        if chunks_apart == 1:
+            return query_of_successor[i] - key[j]
+        return T - 1 - key[j]
 
     return distance
 
@@ -106,31 +118,36 @@ DISTANCE = {
 }
 
 
-def agrees(model, case, knobs, way, law=extending.rope):
-    extension, text = extending.extension_of(model, case.split()[0], **knobs), drawn_text()
-    acting = extension.effective_encoding(LONG)
+def assert_agrees(model, case, knobs, way, law=extending.rope):
+    """Compare an extension of the model with the same by pairs, which must differ from the model itself."""
+    name = case.split()[0]
+    text = drawn_text()
+    acting = extending.extension_of(model, name, **knobs).effective_encoding(LONG)
     expected = by_pairs(text, way, law)
+    unchanged = by_pairs(text, Way(), law)
     assert (attended(acting, text) - expected).abs().max() < CLOSE
     assert (attended(acting, text, wanted=3) - expected[:, -3:]).abs().max() < CLOSE
-    assert (by_pairs(text, Way(), law) - expected).abs().max() > 100 * CLOSE  # it changes something
+    assert (unchanged - expected).abs().max() > 100 * CLOSE
 
 
 @pytest.fixture(autouse=True)
 def small_blocks():
-    """Five queries of a full window."""
+    """Hold the scores of five queries of a full window at a time."""
     with kernels.changed_limits(max_scores=5 * HEADS * LONG):
         yield
 
 
 @pytest.mark.parametrize("case", [*ROTARY, *DISTANCE])
-def test_rope(case):
-    agrees(model_of("rope"), case, *{**ROTARY, **DISTANCE}[case])
+def test_an_extension_of_rope_is_its_papers_formula(case):
+    knobs, way = (ROTARY | DISTANCE)[case]
+    assert_agrees(model_of("rope"), case, knobs, way)
 
 
 @pytest.mark.parametrize("case", ["rerope", "self_extend", "dca", "string", "sinks", "lm_infinite"])
 def test_a_bias_is_looked_up_at_the_new_distance(case):
     model = model_of("sum", parts=[{"name": "rope", "base": BASE}, "alibi"])
-    agrees(model, case, *DISTANCE[case], extending.alibi_and_rope)
+    knobs, way = DISTANCE[case]
+    assert_agrees(model, case, knobs, way, extending.alibi_and_rope)
 
 
 def test_cos_and_sin_are_louder_and_the_bias_is_not():
@@ -140,37 +157,50 @@ def test_cos_and_sin_are_louder_and_the_bias_is_not():
     def law(q, k, r, head, theta):
         return louder * extending.rope(q, k, r, head, theta) + extending.alibi(r, head)
 
-    agrees(model, "yarn", V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.4) ** 2), law)
+    assert_agrees(model, "yarn", V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.4) ** 2), law)
 
 
 @pytest.mark.parametrize("name", ["window", "sinks"])
 def test_a_trained_scale_counts_the_keys_that_are_left(name):
-    own = model_of("rope").encoding
-    model, text = model_of("rope", LogN(own.shape, counted=(own,))), drawn_text(26)
+    encoding = model_of("rope").encoding
+    model = model_of("rope", LogN(encoding.shape, counted=(encoding,)))
+    text = drawn_text(26)
     knobs, way = DISTANCE[name]
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
     acting = extending.extension_of(model, name, **knobs).effective_encoding(26)
     assert (attended(acting, text) - by_pairs(text, counting)).abs().max() < CLOSE
-    assert model.options[0].counted == (own,)  # the trained one still counts all keys
+    assert model.options[0].counted == (encoding,)  # the trained one still counts all keys
 
 
-def test_a_trained_window_stays():
-    own = model_of("rope").encoding
-    model, text = model_of("rope", Window(own.shape, window=6)), drawn_text(26)
-    for name, knobs, way in (
-        ("window", {"window": 7}, Way(seen=lambda i, j: i - j < 6)),
-        ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)),
-    ):
-        acting = extending.extension_of(model, name, **knobs).effective_encoding(26)
-        assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE
+def within_six(i, j):
+    return i - j < 6
 
 
-def test_the_papers_example_of_dual_chunks():
+@pytest.mark.parametrize(
+    ("name", "knobs", "way"),
+    [
+        pytest.param("window", {"window": 7}, Way(seen=within_six), id="window"),
+        pytest.param(
+            "rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3), seen=within_six), id="rerope"
+        ),
+    ],
+)
+def test_a_trained_window_stays(name, knobs, way):
+    model = model_of("rope", Window(model_of("rope").encoding.shape, window=6))
+    text = drawn_text(26)
+    acting = extending.extension_of(model, name, **knobs).effective_encoding(26)
+    assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE
+
+
+def test_dual_chunks_have_the_distances_of_the_papers_example():
     """Figure 2 of the paper: twelve tokens, chunks of 6, trained at 10."""
-    built, pos = extending.extension_of(model_of("rope"), "dca", chunk=6), torch.arange(12)
-    built.reach = 10
-    new = pos[:, None] - pos
-    for far in built.far_pairs(12):
-        new = torch.where(far.pairs(pos, pos), far.query(pos)[:, None] - far.key(pos), new)
-    assert new[11].tolist() == [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]
-    assert new[7].tolist()[:8] == [7, 6, 5, 4, 3, 2, 1, 0] and int(new.tril().max()) == 9
+    extension = extending.extension_of(model_of("rope"), "dca", chunk=6)
+    extension.reach = 10
+    pos = torch.arange(12)
+    distances = pos[:, None] - pos
+    for far in extension.far_pairs(12):
+        far_distances = far.query(pos)[:, None] - far.key(pos)
+        distances = torch.where(far.pairs(pos, pos), far_distances, distances)
+    assert distances[11].tolist() == [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]
+    assert distances[7].tolist()[:8] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert int(distances.tril().max()) == 9
