@@ -1,6 +1,7 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import hf_models
@@ -10,7 +11,9 @@ import safetensors
 import tiny
 import torch
 import transformers
-from fake_runs import edit_json, read_json
+from composed import train_settings
+from fake_runs import edit_json, only_run, read_json
+from in_process import called_in
 
 import posenc as px
 from posenc.config.compose import compose_jobs
@@ -23,185 +26,233 @@ from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.running import export_hf
 from posenc.running.jobs import check_jobs
-from posenc.settings.tree import DataSettings, TokenizerSettings
+from posenc.settings.tree import TokenizerSettings
 
 T = hf_models.T
 load = transformers.AutoModelForCausalLM.from_pretrained
-YARN = {"beta_fast": 4.0, "beta_slow": 0.2}
-DIVISORS, SHORT = [1.0, 1.5, 3.0, 4.5], {"short_factor": [1.0] * 4}  # one for each pair
+YARN_KNOBS = {"beta_fast": 4.0, "beta_slow": 0.2}
+DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair of a head
 # a configuration without the biases that qwen2's weights have
 NO_BIAS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "layer_types": None}
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
+LEARNED_TABLES = {"bloom", "gpt2"}  # nothing in their configuration says what they were trained at
 
 
 @pytest.fixture(scope="module")
 def checkpoints(corpus, tmp_path_factory):
-    """`checkpoints(name, bos=...)`: trained once a module, if its loss is looked at; never changed."""
-    place = tmp_path_factory.mktemp("checkpoints")
+    """Return a function that gives the checkpoint of an architecture; never changed.
+
+    Each is trained once a module, for one step if nothing looks at its loss.
+    """
+    root = tmp_path_factory.mktemp("checkpoints")
     text = b"".join(path.read_bytes() for path in sorted(corpus.iterdir()))
     models = {}
 
-    def made(name, *, bos=False):
-        folder = place / f"{name}{'-bos' * bos}"
+    def checkpoint(name, *, bos=False):
+        folder = root / (f"{name}-bos" if bos else name)
         if not folder.exists():
             if name not in models:
                 models[name] = hf_models.trained(name, text, steps=1 if name in REFUSED else 100)
             hf_models.save(models[name], folder, bos=bos)
         return folder
 
-    return made
+    return checkpoint
 
 
 @pytest.fixture
-def asked(working_folder, corpus):
+def settings(working_folder, corpus):
+    """The settings of an evaluation."""
     evaluation = {"lengths": ["1x", "2x", "8x"], "max_targets": 200, "protocols": ["fixed-target"]}
     return {"data": "files", "data.paths": corpus, "eval": evaluation, "device": "cpu"}
 
 
-def measured(path, asked, **more):
-    run = px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **asked, **more})
-    return losses(run.records, more.get("extend"))
+def evaluate(path, settings, **changes):
+    """Evaluate a checkpoint; T is that of its configuration unless the settings have one."""
+    return px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **settings, **changes})
 
 
 def losses(records, extend=None):
-    """The loss of fixed targets by window."""
-    own = [r for r in records if r["protocol"] == "fixed-target"]
-    return {r["window"]: r["nats"] for r in own if (r["extend"] or {}).get("name") == extend}
+    """Return the loss of fixed targets by window, as trained or with an extension."""
+    by_window = {}
+    for record in records:
+        extension = (record["extend"] or {}).get("name")
+        if record["protocol"] == "fixed-target" and extension == extend:
+            by_window[record["window"]] = record["nats"]
+    return by_window
 
 
-def windows(path, asked, window):
-    """The text of every fixed target: (N, window + 1) tokens, and how many of the last are targets."""
-    tokenizer = {"name": "hf", "path": str(path), "revision": "main"}
-    settings = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked}).config
-    store = prepare(
-        DataSettings.model_validate(settings["data"]), TokenizerSettings.model_validate(tokenizer)
-    )
+def measured(path, settings, **changes):
+    """Evaluate a checkpoint and return its losses by window."""
+    return losses(evaluate(path, settings, **changes).records, changes.get("extend"))
+
+
+@dataclass(frozen=True)
+class TargetWindows:
+    """The texts of all fixed targets, (N, window + 1) tokens, and how many of the last are targets."""
+
+    tokens: torch.Tensor
+    block: int
+
+
+def target_windows(path, corpus, window):
+    """Return the text before and of every fixed target, with the tokenizer of a checkpoint."""
+    data = train_settings("data=files", f"data.paths={corpus}").data
+    tokenizer = TokenizerSettings.model_validate({"name": "hf", "path": str(path), "revision": "main"})
+    store = prepare(data, tokenizer)
     lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
     protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
     plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=200))
     stops = store.splits["test"].starts[plan.documents] + plan.ends
     rows = np.stack([store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
-    return torch.from_numpy(rows), plan.block
+    return TargetWindows(torch.from_numpy(rows), plan.block)
 
 
-def by_hand(model, tokens, block, bos=None):
-    """The mean loss of the targets; a scale may depend on the number of inputs, so no last token is given."""
-    inputs = tokens[:, :-1].clone()
+def loss_by_hand(model, windows, bos=None):
+    """Return the mean loss of the targets by a loop over the model itself.
+
+    The last token is no input: a scale may depend on the number of inputs.
+    """
+    inputs = windows.tokens[:, :-1].clone()
+    targets = windows.tokens[:, -windows.block :]
     if bos is not None:
         inputs[:, 0] = bos
     with torch.no_grad():
-        logits = torch.cat([model(rows).logits[:, -block:].float() for rows in inputs.split(16)])
-    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten()))
+        logits = torch.cat([model(rows).logits[:, -windows.block :].float() for rows in inputs.split(16)])
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 
 
 @pytest.mark.parametrize("bos", [False, True], ids=["text", "bos"])
 @pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - REFUSED))
-def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, asked):
+def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, settings, corpus):
     path = checkpoints(name, bos=bos)
-    found = measured(path, asked, **({"context_length": T} if name in ("bloom", "gpt2") else {}))
+    train_length = {"context_length": T} if name in LEARNED_TABLES else {}
+    loss_by_window = measured(path, settings, **train_length)
     model = load(path)
     for window in (T, 8 * T):
-        tokens, block = windows(path, asked, window)
         if name == "mpt":
             model.config.max_seq_len = window + 1
-        want = by_hand(model, tokens, block, 256 if bos else None)
-        assert found[window] == pytest.approx(want, abs=1e-4), window
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gptj"])
-def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, asked):
-    asked["eval"] |= {"lengths": ["1x", "16x"]}
-    path = checkpoints(name)
-    run = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked})
-    assert [record["nats"] is None for record in run.records] == [False, True]
-    said = f"n/a: no encoding of positions from {8 * T + 1} on" if name == "gpt2" else "out of bounds"
-    assert said in str(run.records[1]["note"])
+        expected = loss_by_hand(model, target_windows(path, corpus, window), 256 if bos else None)
+        assert loss_by_window[window] == pytest.approx(expected, abs=1e-4), window
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "scaled"),
-    [
-        ("pi", {}, {"rope_type": "linear"}),
-        ("yarn", {}, {"rope_type": "yarn"}),
-        ("yarn", YARN, {"rope_type": "yarn", **YARN}),
-        ("dynamic_ntk", {"factor": 1.0}, {"rope_type": "dynamic", "factor": 1.0}),
-        ("llama3", {}, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-        ("longrope", {"factors": DIVISORS}, {"rope_type": "longrope", "long_factor": DIVISORS, **SHORT}),
-    ],
-    ids=str,
+    ("name", "reason"),
+    [("gpt2", f"n/a: no encoding of positions from {8 * T + 1} on"), ("gptj", "out of bounds")],
 )
-def test_an_extension_is_what_transformers_makes_of_it(name, knobs, scaled, checkpoints, asked):
+def test_a_table_of_positions_ends_with_a_reason(name, reason, checkpoints, settings):
+    settings["eval"] |= {"lengths": ["1x", "16x"]}
+    run = evaluate(checkpoints(name), settings, context_length=T)
+    assert [record["nats"] is None for record in run.records] == [False, True]
+    assert reason in run.records[1]["note"]
+
+
+# --- Extensions beside those of transformers
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONGROPE = {"rope_type": "longrope", "long_factor": DIVISORS, "short_factor": [1.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "of_transformers"),
+    [
+        pytest.param("pi", {}, {"rope_type": "linear"}, id="pi"),
+        pytest.param("yarn", {}, {"rope_type": "yarn"}, id="yarn"),
+        pytest.param("yarn", YARN_KNOBS, {"rope_type": "yarn", **YARN_KNOBS}, id="yarn with knobs"),
+        pytest.param("dynamic_ntk", {"factor": 1.0}, {"rope_type": "dynamic", "factor": 1.0}, id="dynamic"),
+        pytest.param("llama3", {}, LLAMA3, id="llama3"),
+        pytest.param("longrope", {"factors": DIVISORS}, LONGROPE, id="longrope"),
+    ],
+)
+def test_an_extension_is_what_transformers_makes_of_it(
+    name, knobs, of_transformers, checkpoints, settings, corpus
+):
     path = checkpoints("llama")
-    rope = {"factor": 8.0, **scaled, "rope_theta": 500.0, "original_max_position_embeddings": T}
-    tokens, block = windows(path, asked, 8 * T)
-    found = measured(path, asked, extend=name, **{f"extend.{key}": knobs[key] for key in knobs})[8 * T]
-    assert found == pytest.approx(by_hand(load(path, rope_parameters=rope), tokens, block), abs=1e-4)
-    naive = load(
-        path, rope_parameters={**rope, "rope_theta": 1e4}
-    )  # settings that are replaced lose the base
-    assert abs(found - by_hand(naive, tokens, block)) > 1e-3
+    rope = {"factor": 8.0, **of_transformers, "rope_theta": 500.0, "original_max_position_embeddings": T}
+    windows = target_windows(path, corpus, 8 * T)
+    extend = {f"extend.{knob}": value for knob, value in knobs.items()}
+    loss = measured(path, settings, extend=name, **extend)[8 * T]
+    assert loss == pytest.approx(loss_by_hand(load(path, rope_parameters=rope), windows), abs=1e-4)
+    # transformers replaces these settings as a whole, so that the base is easily lost: another loss
+    with_lost_base = load(path, rope_parameters={**rope, "rope_theta": 1e4})
+    assert abs(loss - loss_by_hand(with_lost_base, windows)) > 1e-3
 
 
-def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, asked, tmp_path):
+def test_a_dynamic_rotation_begins_anew_with_each_pass(checkpoints, settings, corpus, tmp_path):
     """Between T and the longest text seen, transformers goes on with the longest one's scale."""
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
     path = hf_models.save(load(checkpoints("llama"), rope_parameters=rope), tmp_path / "dynamic")
-    long, _ = windows(path, asked, 8 * T)
-    short, block = windows(path, asked, 2 * T)
-    fresh, used = load(path), load(path)
+    windows = target_windows(path, corpus, 2 * T)
+    after_long_text = load(path)
     with torch.no_grad():
-        used(long[:1])
-    longest_first = {**asked, "eval": asked["eval"] | {"lengths": ["8x", "1x", "2x"]}}
-    found = measured(path, longest_first)[2 * T]
-    want, naive = (by_hand(one, short, block) for one in (fresh, used))
-    assert found == pytest.approx(want, abs=1e-4) and abs(naive - want) > 1e-3
+        after_long_text(target_windows(path, corpus, 8 * T).tokens[:1])
+    longest_first = {**settings, "eval": settings["eval"] | {"lengths": ["8x", "1x", "2x"]}}
+    loss = measured(path, longest_first)[2 * T]
+    expected = loss_by_hand(load(path), windows)
+    assert loss == pytest.approx(expected, abs=1e-4)
+    assert abs(loss_by_hand(after_long_text, windows) - expected) > 1e-3
+
+
+# --- Biases in bf16
+def test_the_bias_of_bloom_is_not_rounded(checkpoints, settings, corpus):
+    path = checkpoints("bloom")
+    rounded = loss_by_hand(load(path, dtype=torch.bfloat16), target_windows(path, corpus, 8 * T))
+    assert abs(rounded - measured(path, settings, context_length=T)[8 * T]) > 1e-4
+
+
+def test_the_bias_of_mpt_is_not_rounded(checkpoints, settings, corpus):
+    path = checkpoints("mpt")
+    windows = target_windows(path, corpus, 8 * T)
+    model = load(path, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="size"):  # in transformers its bias ends at T
+        loss_by_hand(model, windows)
+    model.config.max_seq_len = 8 * T + 1
+    rounded = loss_by_hand(model, windows)
+    assert abs(rounded - measured(path, settings, context_length=T)[8 * T]) > 1e-4
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt"])
-def test_a_bias_is_not_rounded(name, checkpoints, asked):
-    path = checkpoints(name)
-    asked |= {"context_length": T}
-    tokens, block = windows(path, asked, 8 * T)
-    model = load(path, dtype=torch.bfloat16)
-    if name == "mpt":
-        with pytest.raises(RuntimeError, match="size"):  # its bias ends at T
-            by_hand(model, tokens, block)
-        model.config.max_seq_len = 8 * T + 1
-    assert abs(by_hand(model, tokens, block) - measured(path, asked)[8 * T]) > 1e-4
+def test_a_bias_that_would_be_rounded_is_refused(name, checkpoints, settings):
     with pytest.raises(UserError, match="256 and 257 are one"):
-        px.evaluate("hf", **{"subject.path": path, **asked, "eval.precision": "bf16"})
+        evaluate(checkpoints(name), settings, context_length=T, **{"eval.precision": "bf16"})
 
 
-def test_t_is_that_before_a_rotation_was_scaled(checkpoints, asked, tmp_path):
+# --- T, and the first token of a window
+@pytest.fixture
+def with_yarn(checkpoints, tmp_path):
+    """A checkpoint whose rotation is scaled already, from T to 4T."""
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": T}
     model = load(checkpoints("llama"), rope_parameters=rope, max_position_embeddings=4 * T)
-    path = hf_models.save(model, tmp_path / "long")
-    assert sorted(measured(path, asked)) == [T, 2 * T, 8 * T]
-    assert sorted(measured(path, asked | {"context_length": 4 * T, "eval.lengths": ["1x"]})) == [4 * T]
+    return hf_models.save(model, tmp_path / "long")
+
+
+def test_t_is_that_before_a_rotation_was_scaled(with_yarn, settings):
+    assert sorted(measured(with_yarn, settings)) == [T, 2 * T, 8 * T]
+
+
+def test_t_may_be_set(with_yarn, settings):
+    losses_at_4t = measured(with_yarn, settings, context_length=4 * T, **{"eval.lengths": ["1x"]})
+    assert sorted(losses_at_4t) == [4 * T]
+
+
+def test_a_rotation_is_not_scaled_twice(with_yarn, settings):
     with pytest.raises(UserError, match=r"encoding=llama: its rotation is scaled already \(yarn\)"):
-        measured(path, asked, extend="ntk")
+        measured(with_yarn, settings, extend="ntk")
 
 
-def test_bos_stands_for_a_windows_first_token(checkpoints, asked):
+@pytest.mark.parametrize(("bos", "is_same"), [(True, True), (False, False)])
+def test_bos_stands_for_a_windows_first_token_where_the_tokenizer_has_it(checkpoints, settings, bos, is_same):
     path = checkpoints("llama", bos=True)
-    own = measured(path, asked)
-    assert own == measured(path, asked, **{"subject.bos": True})
-    assert own != measured(path, asked, **{"subject.bos": False})
-    run = px.evaluate("hf", **{"subject.path": path, **asked, "context_length": T})
+    by_default = measured(path, settings)
+    assert (measured(path, settings, **{"subject.bos": bos}) == by_default) == is_same
+
+
+def test_the_number_of_bos_is_stored(checkpoints, settings):
+    run = evaluate(checkpoints("llama", bos=True), settings, context_length=T)
     assert run.config["subject"]["bos"] == 256
 
 
-def changed(folder, source, config, cut=None):
-    """Copy a checkpoint with other values in its config.json, or its weights cut short."""
-    shutil.copytree(source, folder)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:cut])
-    edit_json(folder / "config.json", **config)
-    return folder
-
-
+# --- What cannot be measured
 @pytest.mark.parametrize(
-    ("name", "more", "words"),
+    ("name", "changes", "message"),
     [
         ("llama", {"extend": "rerope"}, "before their rotation, which transformers does not show"),
         ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
@@ -220,74 +271,58 @@ def changed(folder, source, config, cut=None):
         ("bloom", {}, "context_length=2048, or what the model was trained at"),
         ("llama", {"tracking": "wandb"}, "for runs that posenc trains"),
         ("llama", {"run": "x"}, "has a model of its own"),
-        ("llama", {"config": {"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}}, "code=true"),
-        ("llama", {"config": {"num_hidden_layers": 3}}, "random: model.layers.2.input_layernorm.weight"),
-        ("llama", {"config": {"num_hidden_layers": 1}}, "dropped: model.layers.1.input_layernorm.weight"),
-        ("llama", {"config": {"num_hidden_layers": 0}}, "num_hidden_layers=0"),
-        ("llama", {"config": {"num_hidden_layers": -1}}, "num_hidden_layers=-1"),
-        (
-            "llama",
-            {"config": {"intermediate_size": 32}},
-            "another shape than in the model: model.layers.0.mlp",
-        ),
-        ("llama", {"config": {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}}, "rope_theta=0"),
-        ("qwen2", {"config": NO_BIAS}, "dropped: model.layers.0.self_attn.k_proj.bias"),
-        ("qwen2", {"config": NO_BIAS | {"num_hidden_layers": 3}}, "would be random: "),
-        ("qwen2", {"config": NO_BIAS | {"num_hidden_layers": 3}}, "would be dropped: "),
-        ("llama", {"cut": 3000}, "its weights cannot be read"),
-        ("llama", {"config": {"model_type": "bert", "architectures": ["BertModel"]}}, "subject.path"),
     ],
 )
-def test_what_cannot_be_measured_is_said(name, more, words, checkpoints, asked, tmp_path):
-    path, damage = checkpoints(name), (more.pop("config", {}), more.pop("cut", None))
-    if any(damage):
-        path = changed(tmp_path / "changed", path, *damage)
+def test_what_cannot_be_measured_is_said(name, changes, message, checkpoints, settings):
     with pytest.raises(UserError) as caught:
-        measured(path, asked, **more)
-    assert words in str(caught.value) and caught.value.exit_code == 2
+        evaluate(checkpoints(name), settings, **changes)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def changed(folder, source, config):
+    """Copy a checkpoint with other values in its config.json."""
+    shutil.copytree(source, folder)
+    edit_json(folder / "config.json", **config)
+    return folder
+
+
+FOREIGN_CODE = {"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}
+NO_DECODER = {"model_type": "bert", "architectures": ["BertModel"]}
+NO_BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}
 
 
 @pytest.mark.parametrize(
-    ("folder", "problem"),
+    ("name", "config", "message"),
     [
-        ("", "is not the name of a folder"),
-        (".", "is the current folder"),
-        ("link", "link is a link to nothing"),
-        ("link/below", "link is a link to nothing"),
-        ("full", "exists already"),
-        ("full/file/below", "file is not a folder"),
+        ("llama", FOREIGN_CODE, "code=true"),
+        ("llama", {"num_hidden_layers": 3}, "random: model.layers.2.input_layernorm.weight"),
+        ("llama", {"num_hidden_layers": 1}, "dropped: model.layers.1.input_layernorm.weight"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ("llama", {"num_hidden_layers": -1}, "num_hidden_layers=-1"),
+        ("llama", {"intermediate_size": 32}, "another shape than in the model: model.layers.0.mlp"),
+        ("llama", NO_BASE, "rope_theta=0"),
+        ("qwen2", NO_BIAS, "dropped: model.layers.0.self_attn.k_proj.bias"),
+        ("qwen2", NO_BIAS | {"num_hidden_layers": 3}, "would be random: "),
+        ("qwen2", NO_BIAS | {"num_hidden_layers": 3}, "would be dropped: "),
+        ("llama", NO_DECODER, "subject.path"),
     ],
 )
-def test_an_export_needs_a_new_folder(folder, problem, run_copy, working_folder, posenc):
-    Path("link").symlink_to("nowhere")
-    tiny.write(Path("full"), {"file": ""})
-    before = sorted(working_folder.rglob("*"))
-    done = posenc("export", f"run={run_copy}", "--hf", folder)
-    assert done.code == 2
-    assert problem in done.err
-    assert sorted(working_folder.rglob("*")) == before
+def test_a_configuration_that_does_not_fit_is_refused(name, config, message, checkpoints, settings, tmp_path):
+    path = changed(tmp_path / "changed", checkpoints(name), config)
+    with pytest.raises(UserError) as caught:
+        evaluate(path, settings)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
 
 
-def test_an_export_to_a_folder_that_cannot_be_written_says_so(run_copy, posenc, monkeypatch):
-    monkeypatch.setattr(export_hf.os, "access", lambda *_: False)
-    done = posenc("export", f"run={run_copy}", "--hf", "out")
-    assert done.code == 2
-    assert "cannot be written" in done.err
-
-
-def test_an_export_to_a_full_disk_leaves_nothing_and_works_once_there_is_room(run_copy, posenc, monkeypatch):
-    def save_half(model, folder):
-        (folder / "config.json").write_text("{}")
-        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transformers.ArceeForCausalLM, "save_pretrained", save_half)
-        refused = posenc("export", f"run={run_copy}", "--hf", "deep/out")
-    assert refused.code == 1
-    assert "cannot write" in refused.err
-    assert "No space left on device" in refused.err
-    assert not list(Path("deep").iterdir())
-    assert posenc("export", f"run={run_copy}", "--hf", "deep/out").code == 0
+def test_weights_that_are_cut_are_refused(checkpoints, settings, tmp_path):
+    path = tmp_path / "cut"
+    shutil.copytree(checkpoints("llama"), path)
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:3000])
+    with pytest.raises(UserError, match="its weights cannot be read"):
+        evaluate(path, settings)
 
 
 REMOTE_CODE = {
@@ -314,61 +349,207 @@ def with_remote_code(checkpoints, tmp_path, monkeypatch):
     return tiny.write(folder, REMOTE_CODE)
 
 
-def test_edited_code_of_a_model_is_another_model(with_remote_code, asked):
-    asked |= {"subject.path": with_remote_code, "context_length": T, "subject.trust_remote_code": True}
-    before = px.evaluate("hf", **asked)
+def test_edited_code_of_a_model_is_another_model(with_remote_code, settings):
+    settings |= {"context_length": T, "subject.trust_remote_code": True}
+    before = evaluate(with_remote_code, settings)
     (with_remote_code / "scale.py").write_text("SCALE = 3.0\n")
-    after = px.evaluate("hf", **asked)
+    after = evaluate(with_remote_code, settings)
     assert after.path != before.path
     assert losses(after.records)[T] != losses(before.records)[T]
 
 
-def test_the_command(checkpoints, working_folder, corpus, posenc, capsys):
-    words = [f"subject.path={checkpoints('llama')}", "data=files", f"data.paths={corpus}", "device=cpu"]
-    words += ["eval.max_targets=200", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]"]
-    done = posenc("eval", "subject=hf", "context_length=auto", *words)
-    assert done.code == 0 and "llama | llama 0.0" in done.out and "T = 32 tokens" in done.out
-    swept = compose_jobs("eval", parse(["-m", "subject=hf", "extend=pi,rerope", *words]))
-    (entry,) = check_jobs(swept)
-    assert entry.composed.settings.extend.name == "pi" and "left out: rerope" in capsys.readouterr().err
-    assert posenc("eval", "subject=hf", "extend=pi", *words).code == 0
+# --- The command
+@pytest.fixture
+def arguments(checkpoints, corpus):
+    """The arguments of an evaluation of a checkpoint."""
+    small = ["eval.max_targets=200", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]"]
+    path = checkpoints("llama")
+    return ["subject=hf", f"subject.path={path}", "data=files", f"data.paths={corpus}", "device=cpu", *small]
+
+
+def test_the_command_shows_the_model_and_its_t(posenc, working_folder, arguments):
+    result = posenc("eval", "context_length=auto", *arguments)
+    assert result.code == 0, result.err
+    assert "llama | llama 0.0" in result.out
+    assert "T = 32 tokens" in result.out
+
+
+def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(working_folder, arguments, capsys):
+    composed = compose_jobs("eval", parse(["-m", "extend=pi,rerope", *arguments]))
+    (entry,) = check_jobs(composed)
+    assert entry.composed.settings.extend.name == "pi"
+    assert "left out: rerope" in capsys.readouterr().err
+
+
+@pytest.fixture
+def extended_subject(posenc, arguments):
+    """The directory of a model that was measured with an extension."""
+    result = posenc("eval", "extend=pi", *arguments)
+    assert result.code == 0, result.err
     (run,) = Path("runs/subjects").glob("llama-T32-*")
-    records = read_json(run / "results.json")["records"]
-    assert [bool(r["extend"]) for r in records].count(True) == 2
-    searched = posenc("eval", "subject=hf", "extend=longrope", "extend.tune=true", "extend.tries=2", *words)
-    assert searched.code == 0 and "the best of 2 on validation documents" in searched.err, searched.err
+    return run
+
+
+def test_an_extension_is_measured_beside_the_model(extended_subject):
+    records = read_json(extended_subject / "results.json")["records"]
+    assert [bool(record["extend"]) for record in records].count(True) == 2
+
+
+def test_a_model_is_compared_as_runs_are(extended_subject, posenc):
     assert "llama" in posenc("compare").out
-    assert posenc("eval").code == 2 and posenc("eval", "subject=hg").code == 2
-    assert posenc("eval", f"run={run}", "context_length=8").code == 2
-    again = posenc("eval", f"run={run}")
-    assert again.code == 2 and "not a run that was trained" in again.err
 
 
-def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus, asked, posenc):
-    assert posenc("export", f"run={run_copy}", "--hf", "out").code == 0
-    asked["eval"] |= {"lengths": ["1x", "2x", "4x"], "max_targets": 400}
-    plain = losses(px.load(run_copy).records)
-    assert measured(Path("out"), asked, context_length=16) == pytest.approx(plain, abs=1e-5)
-    acted = []
-    for name in extensions():
-        knobs = {"extend.factors": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]} if name == "longrope" else {}
-        try:
-            found = measured(Path("out"), asked, context_length=16, extend=name, **knobs)
-        except UserError as error:
-            assert "before their rotation" in str(error), name
-            continue
-        run = px.evaluate(run_copy, eval=asked["eval"], extend=name, **knobs)
-        assert found == pytest.approx(losses(run.records, name), abs=1e-4), name
-        acted.append(name)
-    assert {"pi", "ntk", "yarn", "llama3", "longrope", "logn", "scale", "window", "drop"} <= {*acted}
+def test_knobs_of_an_extension_are_searched(posenc, working_folder, arguments):
+    result = posenc("eval", "extend=longrope", "extend.tune=true", "extend.tries=2", *arguments)
+    assert result.code == 0, result.err
+    assert "the best of 2 on validation documents" in result.err
+
+
+def test_a_measured_model_is_no_run_that_was_trained(extended_subject, posenc):
+    result = posenc("eval", f"run={extended_subject}")
+    assert result.code == 2
+    assert "not a run that was trained" in result.err
+
+
+def test_a_measured_model_takes_no_other_t(extended_subject, posenc):
+    assert posenc("eval", f"run={extended_subject}", "context_length=8").code == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["subject=hg"]], ids=["nothing", "unknown subject"])
+def test_an_evaluation_without_a_subject_is_refused(posenc, arguments):
+    assert posenc("eval", *arguments).code == 2
+
+
+# --- Runs as checkpoints of transformers
+DISTANCE_EXTENSIONS = {"rerope", "self_extend", "dca", "string", "sinks", "lm_infinite"}
+EIGHT_DIVISORS = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, trained_once, shared_cache):
+    """A working folder with the trained run, and a checkpoint of it."""
+    folder = tmp_path_factory.mktemp("exported")
+    shutil.copytree(trained_once, folder / "runs")
+    result = called_in(folder, shared_cache, "export", f"run={only_run(folder / 'runs')}", "--hf", "out")
+    assert result.code == 0, result.err
+    return folder
+
+
+@pytest.fixture
+def settings_of_run(settings):
+    """The settings by which the trained run was evaluated."""
+    settings["eval"] |= {"lengths": ["1x", "2x", "4x"], "max_targets": 400}
+    return settings | {"context_length": 16}
+
+
+def test_a_run_is_the_same_in_transformers(exported, settings_of_run):
+    run = px.load(only_run(exported / "runs"))
+    loss_by_window = measured(exported / "out", settings_of_run)
+    assert loss_by_window == pytest.approx(losses(run.records), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", list(extensions()))
+def test_an_extended_run_is_the_same_in_transformers(name, exported, settings_of_run):
+    knobs = {"extend.factors": EIGHT_DIVISORS} if name == "longrope" else {}
+    try:
+        loss_by_window = measured(exported / "out", settings_of_run, extend=name, **knobs)
+    except UserError as error:
+        # Such extensions change queries and keys before their rotation.
+        assert "before their rotation" in str(error)
+        assert name in DISTANCE_EXTENSIONS
+        return
+    run = px.evaluate(only_run(exported / "runs"), eval=settings_of_run["eval"], extend=name, **knobs)
+    assert loss_by_window == pytest.approx(losses(run.records, name), abs=1e-4)
+
+
+@pytest.fixture
+def train_for_export(working_folder, corpus):
+    """Return a function that trains a run of four steps with other settings."""
+
+    def train(changes):
+        arguments = tiny.keywords(corpus) | changes
+        arguments["train"] = arguments["train"] | {"tokens": 4 * 128}
+        return px.train(**arguments)
+
+    return train
+
+
+EXPORTED = [
+    pytest.param({"encoding": "nope"}, id="nope"),
+    pytest.param({"encoding": "rope", "encoding.layout": "half", "encoding.base": 300}, id="half"),
+    pytest.param({"encoding": "rope", "tokenizer": "bpe", "tokenizer.vocab_size": 300}, id="bpe"),
+]
+
+
+@pytest.mark.parametrize("changes", EXPORTED)
+def test_an_export_is_the_same_model_with_the_same_tokenizer(
+    changes, train_for_export, settings_of_run, posenc
+):
+    run = train_for_export(changes)
+    assert posenc("export", str(run.path), "--hf", "out").code == 0
+    loss_by_window = measured(Path("out"), settings_of_run)
+    assert loss_by_window == pytest.approx(losses(run.records), abs=1e-5)
+    text = "läuft def f(x):\n"
+    ids = transformers.AutoTokenizer.from_pretrained("out")(text)["input_ids"]
+    assert ids == run.tokenizer.encode(text)
+
+
+def test_an_export_is_not_replaced(exported, shared_cache):
+    run = only_run(exported / "runs")
+    assert called_in(exported, shared_cache, "export", str(run), "--hf", "out").code == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "problem"),
+    [
+        ("", "is not the name of a folder"),
+        (".", "is the current folder"),
+        ("link", "link is a link to nothing"),
+        ("link/below", "link is a link to nothing"),
+        ("full", "exists already"),
+        ("full/file/below", "file is not a folder"),
+    ],
+)
+def test_an_export_needs_a_new_folder(folder, problem, run_copy, working_folder, posenc):
+    Path("link").symlink_to("nowhere")
+    tiny.write(Path("full"), {"file": ""})
+    before = sorted(working_folder.rglob("*"))
+    result = posenc("export", f"run={run_copy}", "--hf", folder)
+    assert result.code == 2
+    assert problem in result.err
+    assert sorted(working_folder.rglob("*")) == before
+
+
+def test_an_export_to_a_folder_that_cannot_be_written_says_so(run_copy, posenc, monkeypatch):
+    monkeypatch.setattr(export_hf.os, "access", lambda *_: False)
+    result = posenc("export", f"run={run_copy}", "--hf", "out")
+    assert result.code == 2
+    assert "cannot be written" in result.err
+
+
+def test_an_export_to_a_full_disk_leaves_nothing_and_works_once_there_is_room(run_copy, posenc, monkeypatch):
+    def save_half(model, folder):
+        (folder / "config.json").write_text("{}")
+        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers.ArceeForCausalLM, "save_pretrained", save_half)
+        refusal = posenc("export", f"run={run_copy}", "--hf", "deep/out")
+    assert refusal.code == 1
+    assert "cannot write" in refusal.err
+    assert "No space left on device" in refusal.err
+    assert not list(Path("deep").iterdir())
+    assert posenc("export", f"run={run_copy}", "--hf", "deep/out").code == 0
+
+
+def test_a_run_of_posenc_is_no_checkpoint_of_transformers(run_copy, posenc):
+    result = posenc("eval", "subject=hf", f"subject.path={run_copy}")
+    assert result.err.count("posenc eval run=") == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encoding": "nope"}, None),
-        ({"encoding": "rope", "encoding.layout": "half", "encoding.base": 300}, None),
-        ({"encoding": "rope", "tokenizer": "bpe", "tokenizer.vocab_size": 300}, None),
         ({"encoding": "alibi"}, "encoding=alibi is not in it"),
         ({"encoding": "learned"}, "encoding=learned is not in it"),
         ({"encoding": "rope", "encoding.fraction": 0.5}, "encoding=rope is not in it"),
@@ -381,21 +562,9 @@ def test_a_run_is_the_same_in_transformers_with_every_extension(run_copy, corpus
         ),
     ],
 )
-def test_what_transformers_has_is_exported_the_rest_refused(
-    changes, reason, working_folder, corpus, asked, posenc
-):
-    every = tiny.keywords(corpus) | changes
-    every["train"] = every["train"] | {"tokens": 4 * 128}
-    run = px.train(**every)
-    done = posenc("export", str(run.path), "--hf", "out")
-    if reason is not None:
-        assert done.code == 2 and reason in done.err and not Path("out").exists()
-        return
-    assert done.code == 0 and posenc("export", str(run.path), "--hf", "out").code == 2
-    assert "config.json is not a folder" in posenc("export", str(run.path), "--hf", "out/config.json/x").err
-    assert posenc("eval", "subject=hf", f"subject.path={run.path}").err.count("posenc eval run=") == 1
-    asked["eval"] = {**every["eval"], "protocols": ["fixed-target"]}
-    found = measured(Path("out"), asked, context_length=16)
-    assert found == pytest.approx(losses(run.records), abs=1e-5)
-    ids = transformers.AutoTokenizer.from_pretrained("out")("läuft def f(x):\n")["input_ids"]
-    assert ids == run.tokenizer.encode("läuft def f(x):\n")
+def test_what_transformers_does_not_have_is_not_exported(changes, reason, train_for_export, posenc):
+    run = train_for_export(changes)
+    result = posenc("export", str(run.path), "--hf", "out")
+    assert result.code == 2
+    assert reason in result.err
+    assert not Path("out").exists()
