@@ -16,7 +16,8 @@ class Oracle(nn.Module):
 
     def __init__(self, cue):
         super().__init__()
-        self.embedding, self.cue = nn.Embedding.from_pretrained(torch.eye(256)), cue
+        self.embedding = nn.Embedding.from_pretrained(torch.eye(256))
+        self.cue = cue
         self.effective_encoding = encoding_of("nope")
         self.shape = dataclasses.make_dataclass("Shape", ["n_heads"])(1)
 
@@ -24,18 +25,19 @@ class Oracle(nn.Module):
         return torch.arange(n)
 
     def hidden(self, tokens, pos, n_targets, *_):
-        said = torch.zeros(len(tokens), n_targets, 256)
+        logits = torch.zeros(len(tokens), n_targets, 256)
         for row, text in enumerate(tokens.tolist()):
             for target in range(n_targets):
                 end = len(text) - n_targets + target + 1
                 cue = text[end - self.cue : end]
-                places = [p for p in range(self.cue, end) if text[p - self.cue : p] == cue]
-                said[row, target, text[places[-1]] if places else 0] = 50.0
-        return said
+                answers = [text[i] for i in range(self.cue, end) if text[i - self.cue : i] == cue]
+                answer = answers[-1] if answers else 0
+                logits[row, target, answer] = 50.0
+        return logits
 
 
 def oracle_context(cue):
-    """The oracle and twelve documents of a few letters."""
+    """Return the oracle with twelve documents of a few letters."""
     text = np.random.default_rng(0).integers(97, 117, (12, 400))
     text[:, 300] = 255  # a key of the text is not asked for
     return EvalContext(

@@ -1,7 +1,7 @@
 """Every protocol the slow, obvious way: one target at a time, float32, its own idea of what a window holds.
 
-From a plan come the targets alone. A way yields (document, text, first, place, length): the target
-text[place] after text[first:place], the earlier part of a window of `length` tokens, which an extension may
+From a plan come the targets alone. A way yields (document, text, first, target, length): the target
+text[target] after text[first:target], the earlier part of a window of `length` tokens, which an extension may
 ask for.
 """
 
@@ -29,8 +29,8 @@ def text_of(subject, document):
 def in_blocks(subject, plan, window):
     """The window of W inputs ends at the last target of a block."""
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
-        for place in range(end - plan.block, end):
-            yield document, text_of(subject, document), end - 1 - window, place, window
+        for target in range(end - plan.block, end):
+            yield document, text_of(subject, document), end - 1 - window, target, window
 
 
 def in_keys(subject, plan, window):
@@ -42,29 +42,29 @@ def in_keys(subject, plan, window):
 
 
 def in_spans(window_of):
-    """`window_of(plan, window, start, place)`: first input and length of the window that scores the place."""
+    """Make a way of `window_of(plan, window, start, target)`: first input and length of a target's window."""
 
     def way(subject, plan, window):
         starts = (plan.ends - 1 - plan.block).tolist()
         for document, start in zip(plan.documents.tolist(), starts, strict=True):
-            for place in range(start + 1, start + plan.block + 1):
-                first, length = window_of(plan, window, start, place)
-                yield document, text_of(subject, document), first, place, length
+            for target in range(start + 1, start + plan.block + 1):
+                first, length = window_of(plan, window, start, target)
+                yield document, text_of(subject, document), first, target, length
 
     return way
 
 
-def slid(plan, window, start, place):
+def slid(plan, window, start, target):
     """A target is in the first window whose end, a stride apart from the last one's, reaches it."""
     end = start
-    while end < place:
+    while end < target:
         end = min(end + plan.stride, start + plan.block)
     return max(0, end - window), min(end, window)
 
 
-def cut(plan, window, start, place):
+def cut(plan, window, start, target):
     """A target sees what came before it in its own window; the last window of a span may be shorter."""
-    first = start + (place - start - 1) // window * window
+    first = start + (target - start - 1) // window * window
     return first, min(window, start + plan.block - first)
 
 
@@ -75,8 +75,8 @@ def copied(subject, plan, window):
         filler = filler[len(filler) - (window + 1 - 2 * len(copy)) :]
         text = copy + filler + copy
         assert len(text) == window + 1
-        for place in range(len(text) - len(copy) + 1, len(text)):
-            yield i, text, 0, place, window
+        for target in range(len(text) - len(copy) + 1, len(text)):
+            yield i, text, 0, target, window
 
 
 def recalled(subject, plan, window):
@@ -93,7 +93,7 @@ WAYS = {
     "key-tokens": in_keys,
     "sliding": in_spans(slid),
     "nonoverlapping": in_spans(cut),
-    "positions": in_spans(lambda plan, window, start, place: (start, window)),
+    "positions": in_spans(lambda plan, window, start, target: (start, window)),
     "induction": copied,
     "recall": recalled,
 }
@@ -102,8 +102,8 @@ WAYS = {
 def furthest(subject, protocol, plan, window, sums):
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
     slow = {}
-    for document, text, first, place, length in WAYS[protocol.name](subject, plan, window):
-        loss = loss_of(subject, text[first:place], text[place], length)
+    for document, text, first, target, length in WAYS[protocol.name](subject, plan, window):
+        loss = loss_of(subject, text[first:target], text[target], length)
         slow.setdefault(document, []).append(loss)
     counts = dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True))
     assert counts == {document: len(losses) for document, losses in slow.items()}

@@ -12,10 +12,10 @@ RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 N_TARGETS = 4
 
 
-def loss_of(model, text, pos, place):
-    """Nats of text[place + 1] after the tokens up to `place`."""
-    logits = model(text[None, : place + 1], pos[: place + 1])[0, -1].double()
-    return -logits.log_softmax(-1)[text[place + 1]].item()
+def loss_of(model, text, pos, index):
+    """Nats of text[index + 1] after the tokens up to `index`."""
+    logits = model(text[None, : index + 1], pos[: index + 1])[0, -1].double()
+    return -logits.log_softmax(-1)[text[index + 1]].item()
 
 
 @pytest.mark.parametrize("window", [T // 2, T, 4 * T])
@@ -33,7 +33,7 @@ def test_drawn_positions_are_those_of_the_window(subject_of, name, batch, window
     for i in (0, 1, DRAWS - 1, DRAWS, 2 * DRAWS + 4):
         pos = model.positions(window, generator_for(0, "evaluation", window, i % DRAWS))
         text = torch.from_numpy(read(i).astype(np.int64))
-        by_hand = [loss_of(model, text, pos, place) for place in range(window - N_TARGETS, window)]
+        by_hand = [loss_of(model, text, pos, index) for index in range(window - N_TARGETS, window)]
         assert losses[i] == pytest.approx(by_hand, abs=1e-4), i
 
 

@@ -15,17 +15,17 @@ os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="posenc-trackio-")  # read w
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """No key, no settings, no netrc and no proxy of the user's; wandb starts anew in every test."""
-    place = tmp_path / "home"
-    place.mkdir()
+    folder = tmp_path / "home"
+    folder.mkdir()
     for name in [*os.environ]:
         if name.startswith("WANDB_") or name.lower().endswith("_proxy") or name == "NETRC":
             monkeypatch.delenv(name)
     # set through monkeypatch, so that what posenc sets by default is undone as well
     quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
-    for name, value in {**quiet, "WANDB_DATA_DIR": f"{tmp_path}/staging", "HOME": str(place)}.items():
+    for name, value in {**quiet, "WANDB_DATA_DIR": f"{tmp_path}/staging", "HOME": str(folder)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    yield place
+    yield folder
     if "wandb" in sys.modules:
         sys.modules["wandb"].teardown()
 

@@ -35,12 +35,12 @@ def reports_of(count, what, folder, corpus):
 )
 def trainings(request, tmp_path_factory, corpus, shared_cache):
     """A training by several processes, and the same one by this process alone."""
-    place = tmp_path_factory.mktemp("trainings")
+    root = tmp_path_factory.mktemp("trainings")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSENC_CACHE", str(shared_cache))
-        folder = place / "several"
+        folder = root / "several"
         reports = reports_of(request.param, "training", folder, corpus)
-        alone, arrays_alone = torchrun_worker.trained(torchrun_worker.tokens_of(corpus), place / "one")
+        alone, arrays_alone = torchrun_worker.trained(torchrun_worker.tokens_of(corpus), root / "one")
     arrays = [np.load(folder / f"{rank}.npz") for rank in range(request.param)]
     return SimpleNamespace(
         folder=folder, reports=reports, arrays=arrays, alone=alone, arrays_alone=arrays_alone

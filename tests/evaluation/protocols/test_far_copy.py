@@ -13,21 +13,28 @@ from posenc.evaluation.protocols.far_copy import far_copies
 
 
 def far_copies_by_hand(text, cue, near, longest):
-    """From the definition: walk back from each place to the last time that its cue came."""
-    places = []
-    for place in range(longest, len(text)):
-        cue_here = text[place - cue : place]
-        earlier = (at for at in range(place - 1, cue - 1, -1) if text[at - cue : at] == cue_here)
-        last = next(earlier, place)
-        if near < place - last <= longest - cue and text[last] == text[place]:
-            places.append(place)
-    return places
+    """Return the targets by the definition: walk back from each token to the last time that its cue came."""
+    targets = []
+    for target in range(longest, len(text)):
+        cue_of_target = text[target - cue : target]
+        earlier = (i for i in range(target - 1, cue - 1, -1) if text[i - cue : i] == cue_of_target)
+        last = next(earlier, target)
+        is_far = near < target - last <= longest - cue
+        if is_far and text[last] == text[target]:
+            targets.append(target)
+    return targets
 
 
 def phrases_again(chance, letters):
-    """Text of phrases that come again."""
-    phrases = [[chance.randrange(letters) for _ in range(chance.randint(2, 25))] for _ in range(12)]
-    return [token for _ in range(30) for token in chance.choice(phrases)]
+    """Return a text of phrases that come again."""
+    phrases = []
+    for _ in range(12):
+        length = chance.randint(2, 25)
+        phrases.append([chance.randrange(letters) for _ in range(length)])
+    text = []
+    for _ in range(30):
+        text += chance.choice(phrases)
+    return text
 
 
 @pytest.mark.parametrize("letters", [2, 70000])

@@ -38,26 +38,28 @@ def measure(context, plan, window):
 def test_a_copy_head_finds_every_value(cue, window):
     context = oracle_context(cue)
     plan = planned(context, cue)
-    found = measure(context, plan, window)
-    assert found["correct"] == found["windows"] == [len(plan.ends)] * len(found["distance"])
-    assert max(found["nats"]) < 1e-6
+    answers = measure(context, plan, window)
+    all_windows = [len(plan.ends)] * len(answers["distance"])
+    assert answers["windows"] == all_windows
+    assert answers["correct"] == all_windows
+    assert max(answers["nats"]) < 1e-6
 
 
 @EACH_WINDOW
 @EACH_CUE
 def test_every_distance_that_fits_is_asked_with_the_pairs_of_the_training(cue, window):
     context = oracle_context(cue)
-    found = measure(context, planned(context, cue), window)
-    questions = zip(found["distance"], found["pairs"], strict=True)
-    asked = [distance for distance, pairs in questions if pairs == 2]
-    assert asked == [distance for distance in GRID["distances"] if cue < distance <= window - cue]
+    answers = measure(context, planned(context, cue), window)
+    questions = zip(answers["distance"], answers["pairs"], strict=True)
+    distances = [distance for distance, pairs in questions if pairs == 2]
+    assert distances == [distance for distance in GRID["distances"] if cue < distance <= window - cue]
 
 
 @EACH_CUE
 def test_other_numbers_of_pairs_are_asked_at_the_farthest_distance_within_half_of_t(cue):
     context = oracle_context(cue)
-    found = measure(context, planned(context, cue), 8 * T)
-    questions = zip(found["distance"], found["pairs"], strict=True)
+    answers = measure(context, planned(context, cue), 8 * T)
+    questions = zip(answers["distance"], answers["pairs"], strict=True)
     assert [question for question in questions if question[1] != 2] == [(8, 1), (8, 5)]
 
 
@@ -73,8 +75,8 @@ def test_shuffled_values_are_found_by_chance_alone(cue, monkeypatch):
         return windows
 
     monkeypatch.setattr(recall, "windows_of", shuffled)
-    found = measure(context, plan, 8 * T)
-    assert sum(found["correct"]) < 0.15 * sum(found["windows"])
+    answers = measure(context, plan, 8 * T)
+    assert sum(answers["correct"]) < 0.15 * sum(answers["windows"])
 
 
 def questions_with_windows(cue, window):
@@ -101,8 +103,8 @@ def test_windows_are_text_but_for_their_pairs(cue, window):
 def test_the_asked_cue_came_once_before_at_its_distance(cue, window):
     """By a walk through each window."""
     for question, _, row in questions_with_windows(cue, window):
-        asked = row[window - cue : window]
-        places = [p for p in range(window - cue) if np.array_equal(row[p : p + cue], asked)]
+        last_cue = row[window - cue : window]
+        places = [p for p in range(window - cue) if np.array_equal(row[p : p + cue], last_cue)]
         assert places == [window - cue - question.distance]
         assert row[places[0] + cue] == row[window]
 
@@ -111,12 +113,12 @@ def test_the_asked_cue_came_once_before_at_its_distance(cue, window):
 def test_the_same_pair_is_asked_for_in_every_cell(cue):
     context = oracle_context(cue)
     plan = planned(context, cue)
-    asked = set()
+    last_pairs = set()
     for window in WINDOWS:
         for question in plan.fitting(window):
             windows = recall.windows_of(context, plan, window, question)
-            asked.add(windows[:, window - cue :].tobytes())
-    assert len(asked) == 1
+            last_pairs.add(windows[:, window - cue :].tobytes())
+    assert len(last_pairs) == 1
 
 
 def test_the_number_of_targets_does_not_change_the_plan():
