@@ -26,7 +26,8 @@ def findings(working_folder, *folders, code=0, **env):
     result = tiny.spawn(
         "doctor", "--json", cwd=working_folder, **{**NOWHERE, "HOME": str(working_folder), **env}
     )
-    assert (result.code, result.err) == (code, ""), result
+    assert result.code == code, result
+    assert result.err == ""
     assert "Traceback" not in result.out
     document = json.loads(result.out)
     assert document["ready"] == (code == 0)

@@ -74,7 +74,8 @@ def test_attention_with_a_window_or_a_scale(name, where, window, scale):
 def test_biases_at_far_distances(name, params, heads):
     example = Example(name, heads=heads, **params)
     bias = example.encoding.bias(FARTHEST, FARTHEST, 1)  # (H, T, S)
-    assert bias.dtype == torch.float32 and bias.isfinite().all()
+    assert bias.dtype == torch.float32
+    assert bias.isfinite().all()
     for (t, i), (s, j) in itertools.combinations_with_replacement(enumerate(FARTHEST.tolist()), 2):
         want = torch.tensor([BIASES[name](example, h, j, i) for h in range(heads)], dtype=torch.float64)
         assert apart(bias[:, s, t], want) < 5e-6, (j, i)

@@ -34,8 +34,8 @@ def planned(asked_of, few_sequences, every_third_is_key):
 
     def make(name, changes):
         settings = {key: value for key, value in changes.items() if key in SETTINGS}
-        asked = {key: value for key, value in changes.items() if key not in SETTINGS}
-        request = asked_of(**{"windows": WINDOWS, **asked})
+        of_request = {key: value for key, value in changes.items() if key not in SETTINGS}
+        request = asked_of(**{"windows": WINDOWS, **of_request})
         protocol = protocol_of(name, **settings)
         return protocol, protocol.plan(request), protocol.windows(request.lengths)
 

@@ -55,11 +55,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("key", "changes"), [(key, one) for key in REFUSED for one in REFUSED[key]], ids=str)
+@pytest.mark.parametrize(
+    ("key", "changes"), [(key, changes) for key, cases in REFUSED.items() for changes in cases], ids=str
+)
 def test_what_is_wrong_is_refused_by_its_key(key, changes):
-    every = {"protocols": list(protocol_names())} | changes
+    settings = {"protocols": list(protocol_names())} | changes
     with pytest.raises(UserError) as caught:
-        resolved(**every)
+        resolved(**settings)
     assert caught.value.key == key
 
 

@@ -156,7 +156,7 @@ def test_the_notes_say_why_a_seed_has_no_number(tmp_path):
 
 
 def test_recall_beside_losses_is_a_note_of_policies_too(tmp_path):
-    found = {8: 100, 32: 100, 56: 100, 112: 90}
+    correct = {8: 100, 32: 100, 56: 100, 112: 90}
     for name, params in (("learned", {"beyond": "untrained"}), ("rope", {})):
-        write_run(tmp_path, name, records=[record(T, 1.0), *recall_records(found)], params=params)
+        write_run(tmp_path, name, records=[record(T, 1.0), *recall_records(correct)], params=params)
     assert "beyond=untrained of learned" in short_report(compared(tmp_path)).notes

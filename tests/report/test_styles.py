@@ -92,7 +92,8 @@ def test_a_variant_has_its_encodings_colour_and_dashes():
 def test_an_extension_looks_alike_on_every_encoding():
     on_rope = style_of("rope+yarn", "rope")
     on_alibi = style_of("alibi+yarn", "alibi")
-    assert (on_rope.dash, on_rope.marker) == (on_alibi.dash, on_alibi.marker)
+    assert on_rope.dash == on_alibi.dash
+    assert on_rope.marker == on_alibi.marker
 
 
 def test_a_sum_is_an_encoding_of_its_own():

@@ -262,8 +262,8 @@ def test_clearly_below_the_reference_nothing_is_undertrained(beside_a_trigram, b
 )
 def test_undertrained_is_what_is_not_clearly_below_the_reference(beside_a_trigram, below, wiggle, difference):
     rows = beside_a_trigram(below, wiggle).rows
-    said = [row.undertrained.partition(" bits per byte")[0] for row in rows]
-    assert said == [difference, difference]
+    differences = [row.undertrained.partition(" bits per byte")[0] for row in rows]
+    assert differences == [difference, difference]
 
 
 def test_the_reference_is_of_the_targets_in_the_table(beside_a_trigram):

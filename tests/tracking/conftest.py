@@ -77,12 +77,12 @@ def answer(body):
     project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
     bucket = {"id": "b", "name": json.loads(body).get("variables", {}).get("name"), "displayName": ""}
     bucket |= {"config": "{}", "project": project, "historyLineCount": 0}
-    every = {
+    answers = {
         "upsertBucket": {"bucket": bucket, "inserted": True},
         "viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}},
         "createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []},
     }
-    return {name: data for name, data in every.items() if name in body}
+    return {name: data for name, data in answers.items() if name in body}
 
 
 @pytest.fixture

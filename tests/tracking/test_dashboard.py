@@ -27,7 +27,8 @@ def panels(view):
 
 
 def test_a_workspace_belongs_to_entity_and_project(view):
-    assert (view["entity"], view["project"]) == ("someone", "mine")
+    assert view["entity"] == "someone"
+    assert view["project"] == "mine"
 
 
 def test_every_panel_groups_by_encoding_with_bands_over_seeds(panels):

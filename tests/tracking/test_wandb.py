@@ -184,7 +184,8 @@ def train(run, url, strike=None):
         time.sleep(0.5)
         strike()
     out, err = process.communicate("\n", timeout=120)
-    assert (process.returncode, out) == (0, "evaluated\n"), err
+    assert process.returncode == 0, err
+    assert out == "evaluated\n"
     assert time.monotonic() - began < LIMIT
     assert "Traceback" not in err
     assert_no_key(err, run)

@@ -70,8 +70,8 @@ def gradients_by_name(model, ids, pos):
     model.zero_grad()
     inputs, targets = ids[:, :-1], ids[:, 1:]
     loss, _ = gradients(NextTokenLoss(model), inputs, targets, pos, precision="fp32", grad_clip=1e9)
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": loss, **found}
+    gradients_by_parameter = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"loss": loss, **gradients_by_parameter}
 
 
 @pytest.mark.slow

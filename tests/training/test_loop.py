@@ -222,6 +222,8 @@ def test_stopped_and_continued_is_not_stopped(store, tmp_path, encoding, trainin
     second_model.encoding.seed = first_model.encoding.seed
     continued = run(second_model, store, tmp_path / "stopped", **training)
 
-    assert (stopped.status, stopped.step) == ("interrupted", stop)
-    assert (continued.status, continued.step) == ("finished", STEPS)
+    assert stopped.status == "interrupted"
+    assert stopped.step == stop
+    assert continued.status == "finished"
+    assert continued.step == STEPS
     assert on_disk(tmp_path / "stopped") == on_disk(tmp_path / "whole")

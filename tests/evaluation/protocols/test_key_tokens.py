@@ -126,7 +126,10 @@ def test_a_run_without_a_reference_is_refused(blocks, tmp_path):
 @pytest.mark.parametrize("max_targets", [4000, 8000, 16000, 32000])
 def test_the_reference_that_ships_is_of_the_default_settings(max_targets):
     (entry,) = (e for e in key_tokens.read_references(None) if e.max_targets == max_targets)
-    assert (entry.base, entry.block, entry.longest, entry.split) == (64, 16, 512, "test")
+    assert entry.base == 64
+    assert entry.block == 16
+    assert entry.longest == 512
+    assert entry.split == "test"
 
 
 def test_the_reference_that_ships_has_key_tokens():
