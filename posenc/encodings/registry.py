@@ -50,7 +50,7 @@ def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
 
 def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     """Return the class of a name. Raises UserError with the nearest name if there is none."""
-    # Even if no plug-in is needed for this name: a misspelt one must not pass.
+    # Plug-ins are imported even if this name needs none, since a misspelt one must not pass.
     from_plugins = _plugin_classes(plugins)
     if name in own_encodings():
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
@@ -83,6 +83,7 @@ def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
+    """Return the encodings that installed packages declare, by name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
@@ -234,8 +235,10 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
 
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with the values of the YAML for those that are not there."""
-    encoding_class(settings["name"], plugins)  # first: what is no encoding must not become a path
+    """Return the settings with the values of the YAML for those that are missing."""
+    encoding_class(
+        settings["name"], plugins
+    )  # it refuses what must not become a path
     return {**default_parameters(settings["name"]), **settings}
 
 
@@ -280,10 +283,10 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what the numbers of an encoding and of its parts depend on beside parameters, for a run's hash.
+    """Return the code on which the numbers of an encoding and of its parts depend, for a run's hash.
 
-    Of classes that are not posenc's own the module's text too: nobody raises a revision while trying things
-    out.
+    For posenc's own classes it is the revision. For all others it is also a hash of the module's text, since
+    nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
     source = None

@@ -50,7 +50,7 @@ class ScaleInvariant(Rotary):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        """Without `rotate` if fraction = 0, so that a sum may have another rotation."""
+        """Return the hooks, without `rotate` if fraction = 0, so that a sum may have another rotation."""
         if self.turns:
             return super().hooks
         return super().hooks - {"rotate"}

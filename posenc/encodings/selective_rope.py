@@ -40,7 +40,9 @@ class SelectiveRoPE(PhaseSums):
         check_at_least(1, rank=rank)
         self.base = base
         self.rank = rank
-        layers, heads, pairs = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim // 2
+        layers = shape.n_layers
+        heads = shape.n_heads
+        pairs = heads * shape.head_dim // 2
         self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
         self.up = nn.Parameter(torch.empty(layers, pairs, rank))
         self.taps = nn.Parameter(torch.empty(layers, pairs, TAPS))  # the token itself last

@@ -118,7 +118,7 @@ def _line_chart(
         axis={"grid": False, **context_axis(columns, x_name)},
     )
     channels = row_channels(rows, names)
-    layers = [*_level_layers()]
+    layers = _level_layers()
     is_on_both_sides = (
         min(column.multiple for column in columns) < 1 < max(column.multiple for column in columns)
     )
@@ -174,8 +174,9 @@ def _has_curves(panels: Sequence[Panel]) -> bool:
 
 def _rows_as_they_end(points: Sequence[Point]) -> list[str]:
     """Return the rows that have a value, the one that ends highest first."""
-    last = {point["row"]: point["y"] for point in points if point["y"] is not None}
-    return sorted(last, key=lambda row: -last[row])
+    # points go by rising context, so that of each row the last value stays
+    last_value = {point["row"]: point["y"] for point in points if point["y"] is not None}
+    return sorted(last_value, key=lambda row: -last_value[row])
 
 
 def _domain(points: Sequence[Point], fine: float) -> tuple[float, float]:
@@ -186,7 +187,7 @@ def _domain(points: Sequence[Point], fine: float) -> tuple[float, float]:
 
 
 def _per_bit(comparison: Comparison) -> float | None:
-    """Return what one bit per byte is in the comparison's metric; None for perplexities or without bytes."""
+    """Return one bit per byte in the comparison's metric; None for perplexities or without bytes."""
     if comparison.header.metric == "bpb":
         return 1.0
     return comparison.header.nats_per_bpb if comparison.header.metric == "nats" else None

@@ -1,4 +1,6 @@
-"""Checkpoints: safetensors and JSON, a manifest with the sha256 of every file, written whole or not at all.
+"""Write and read checkpoints: safetensors and JSON, and a manifest with the sha256 of every file.
+
+A checkpoint is written whole or not at all.
 
 checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json  manifest.json
                             tokenizer.json where the tokenizer is more than bytes
@@ -34,10 +36,10 @@ from posenc.training.optimizer import AdamW
 log = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2  # the newest and the one before it, to fall back on
-BYTES_BESIDE_CHECKPOINTS = 2**20  # of records, metrics and logs, about
+BYTES_OF_RESULTS = 2**20  # about what records, metrics and logs take
 NAME = re.compile(r"step-\d{8,}")
-DIFFERENCES_NAMED = 4  # between the run that wrote a checkpoint and the one that reads it
-# errors of a file that is gone or broken; any other (too many open files) says nothing about the checkpoint
+DIFFERENCES_NAMED = 4  # most settings named in which the run that wrote a checkpoint differs from this one
+# Errors of a file that is gone or broken. Any other, such as too many open files, says nothing about it.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
@@ -46,17 +48,17 @@ class NonFiniteWeightsError(Exception):
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint is not what was written; the text says why."""
+    """A checkpoint differs from what was written; the message says in what."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where weights come from, as plain JSON; a checkpoint holds it."""
+    """The origin of weights, as plain JSON, which every checkpoint holds."""
 
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
-    run: dict[str, Any]  # what tells the run from every other one; whoever reads the weights compares it
+    run: dict[str, Any]  # settings that identify the run; whoever reads the weights compares them
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Checkpoint:
 
 
 def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_far: TrainedSoFar) -> Path:
-    """Write step-NNNNNNNN atomically, then drop all but it and the one before.
+    """Write step-NNNNNNNN atomically, then drop all checkpoints except this one and the one before.
 
     Raises NonFiniteWeightsError, and RunError where the disk refuses.
     """
@@ -162,7 +164,7 @@ def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Rename a checkpoint, then remove it: a kill half-way leaves no half of a checkpoint."""
+    """Rename a checkpoint, then remove it: a kill in between leaves no half of a checkpoint."""
     renamed = path.with_name(f".tmp-{path.name}-dropped")
     shutil.rmtree(renamed, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -203,20 +205,28 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
             _drop(path)
     _warn_of_changes(checkpoint, model)
     state = checkpoint.state
-    return TrainedSoFar(checkpoint.step, int(state["tokens"]), float(state["seconds"]), state["final_loss"])
+    return TrainedSoFar(
+        step=checkpoint.step,
+        tokens=int(state["tokens"]),
+        seconds=float(state["seconds"]),
+        final_loss=state["final_loss"],
+    )
 
 
 def _check_room(folder: Path, model: Decoder) -> None:
-    """Raise RunError unless checkpoints and results fit; those that are there are replaced."""
+    """Raise RunError unless checkpoints and results fit; old ones are replaced, so their room counts."""
     weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
     checkpoint_bytes = 3 * weights_bytes  # with two moments
-    written = sum(file.stat().st_size for path in checkpoint_paths(folder) for file in path.iterdir())
+    bytes_there = 0
+    for path in checkpoint_paths(folder):
+        bytes_there += sum(file.stat().st_size for file in path.iterdir())
     count = CHECKPOINTS_KEPT + 1  # a new one is written before an old one is dropped
-    needed = count * checkpoint_bytes + BYTES_BESIDE_CHECKPOINTS - written
+    needed = count * checkpoint_bytes + BYTES_OF_RESULTS - bytes_there
     check_room(folder, needed, f"{count} checkpoints and the results", hint=CONTINUES)
 
 
 def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
+    """Load the optimizer's state as `_moments_of` names it."""
     parameters = dict(model.named_parameters())
     for key, moment in load_file(path / "optimizer.safetensors").items():
         moment_name, parameter_name = key.split("/", 1)
@@ -235,7 +245,7 @@ def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
 
 
 def made_by(model: Decoder) -> dict[str, Any]:
-    """Return what the bits of a training depend on besides the run's settings, as plain JSON.
+    """Return the facts, besides the run's settings, on which the bits of a training depend, as plain JSON.
 
     Threads are part of it: weights after two updates differ by 1e-7 to 2e-5 between one and two threads.
     """
@@ -255,10 +265,10 @@ def made_by(model: Decoder) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
-    """Return the newest intact checkpoint, None without any; `run` is what its Provenance must say.
+    """Return the newest intact checkpoint, None without any; `run` must be that of its Provenance.
 
-    Warns of damaged ones, with the tokens of training that they cost. Raises RunError if another run wrote
-    it, and if all are damaged: a run never begins afresh by itself.
+    Warns of damaged checkpoints, with the tokens of training that are lost. Raises RunError if another run
+    wrote the checkpoint, and if all are damaged: a run never begins afresh by itself.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
@@ -274,7 +284,7 @@ def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
             log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
         return checkpoint
-    if not all(path.exists() for path in paths):  # a training that goes on has replaced them meanwhile
+    if not all(path.exists() for path in paths):  # a running training has replaced them in the meantime
         return newest_checkpoint(folder, run)
     if damaged:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
@@ -291,7 +301,7 @@ def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
         state = json.loads((path / "state.json").read_bytes())
         step = int(state["step"])
         writer = flatten(state["run"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # changed, and the manifest with it
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # somebody changed file and manifest
         raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
     _check_writer(path, writer, flatten(run))
     return Checkpoint(path, step, state)
@@ -309,11 +319,11 @@ def step_of(path: Path) -> int:
 
 
 def problem_of(path: Path) -> str | None:
-    """Say why a checkpoint is not what was written, every bit of every file; None if it is.
+    """Return in what a checkpoint differs from what was written; None if every bit of every file is the same.
 
     safetensors does not notice changed bits: of 300 files with a flipped bit, 298 were loaded in a trial.
-    Raises RunError where it cannot be read now (too many open files, a network disk away): no damage is
-    known then.
+    Raises RunError if it cannot be read now (too many open files, no network disk), which says nothing about
+    the checkpoint.
     """
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
@@ -334,9 +344,9 @@ def _check_writer(path: Path, writer: Mapping[str, str], reader: Mapping[str, st
     """Raise RunError if the run that wrote a checkpoint is not the one that reads it."""
     differing = [key for key in reader if writer.get(key) != reader[key]]
     if differing:
-        theirs = _listed({key: writer.get(key, "unknown") for key in differing})
-        ours = _listed({key: reader[key] for key in differing})
-        problem = f"{path} was written by another run: {theirs}; this run has {ours}"
+        of_writer = _listed({key: writer.get(key, "unknown") for key in differing})
+        of_reader = _listed({key: reader[key] for key in differing})
+        problem = f"{path} was written by another run: {of_writer}; this run has {of_reader}"
         raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")
 
 
@@ -359,7 +369,7 @@ def stored_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
 
 
 def check_weights(checkpoint: Checkpoint, model: Decoder) -> None:
-    """Raise RunError if stored weights do not have the model's shapes; it may be on the meta device."""
+    """Raise RunError if stored weights do not have the shapes of the model, which may be a meta one."""
     stored = stored_shapes(checkpoint)
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     names = sorted(stored.keys() | expected.keys())

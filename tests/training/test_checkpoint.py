@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_old_ones(folder, store, monkeypatch, owner, call
 def test_room_is_looked_for_before_the_first_step(store, tmp_path, monkeypatch):
     folder = tmp_path / "not" / "yet"
     # three checkpoints, each with weights and two moments
-    needed = 3 * 3 * bytes_of_weights(store) + checkpoint.BYTES_BESIDE_CHECKPOINTS
+    needed = 3 * 3 * bytes_of_weights(store) + checkpoint.BYTES_OF_RESULTS
     usage = SimpleNamespace(free=needed - 1)
     monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(RunError, match=f"needed: {needed:,} bytes; free: {needed - 1:,} bytes") as caught:

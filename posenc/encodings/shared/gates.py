@@ -9,7 +9,7 @@ from posenc.encodings.base import Encoding, float64
 
 
 class CumulativeGates(Encoding):
-    """score_ij - g_i * sum over l = j+1..i of f_l; a subclass computes f_l >= 0 and g_i from each token."""
+    """Add -g_i * sum over l = j+1..i of f_l to scores; a subclass computes f_l >= 0 and g_i of each token."""
 
     acts_on = "scores"
     relative = True
@@ -20,7 +20,7 @@ class CumulativeGates(Encoding):
         raise NotImplementedError
 
     def weight(self, x: Tensor, layer: int) -> Tensor | None:
-        """Return g_i of every token and head: (B, S, d_model) -> (B, S, H); None means 1."""
+        """Return g_i of every token and head: (B, S, d_model) -> (B, S, H); None stands for 1."""
         return None
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor | None]:
@@ -37,8 +37,8 @@ class CumulativeGates(Encoding):
     ) -> Tensor:
         sums, weight = state
         queries, keys = s.shape[-2:]
-        # Sums start at the block's first query, so that float32 resolves the nearest tokens. Not at its last
-        # query: a changed future token would then change how the past is rounded.
+        # Sums start at the block's first query, so that float32 resolves the nearest tokens. If they started
+        # at its last query, a changed future token would change how the past is rounded.
         start = keys - queries
         since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
         difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)

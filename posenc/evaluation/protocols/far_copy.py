@@ -72,17 +72,17 @@ def cue_tokens(request: EvalRequest) -> int:
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
     """Find the places of a document, tokens (L,), whose token can be copied only from far: (N,) int64.
 
-    Place p >= longest is one if the `cue` tokens before it came before, the last time followed by tokens[p]
-    at p - d, with near < d and d + cue <= longest.
+    It is a place p >= longest if the `cue` tokens before it came earlier, too, and the last time they were
+    followed by the same token at p - d, with near < d and d + cue <= longest.
     """
-    n_cues = len(tokens) - cue  # cues with a token after them start before this
+    n_cues = len(tokens) - cue  # a cue that starts before this has a token after it
     if n_cues <= longest - cue:
         return np.zeros(0, dtype=np.int64)
     codes = cue_codes(tokens, cue, n_cues)
     order = np.argsort(codes, kind="stable")  # equal cues side by side, in the order of the text
     is_repeated = codes[order[1:]] == codes[order[:-1]]
-    starts = order[1:][is_repeated]  # of a cue
-    earlier = order[:-1][is_repeated]  # of its last occurrence before
+    starts = order[1:][is_repeated]  # start of a cue
+    earlier = order[:-1][is_repeated]  # start of its last occurrence before
     distance = starts - earlier
     is_far = (distance > near) & (distance + cue <= longest) & (starts + cue >= longest)
     is_copy = tokens[starts + cue] == tokens[earlier + cue]
