@@ -236,9 +236,7 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return the settings with the values of the YAML for those that are missing."""
-    encoding_class(
-        settings["name"], plugins
-    )  # it refuses what must not become a path
+    encoding_class(settings["name"], plugins)  # it refuses what must not become a path
     return {**default_parameters(settings["name"]), **settings}
 
 
