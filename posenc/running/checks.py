@@ -1,10 +1,12 @@
-"""Check settings that depend on each other or on the file system. All raise UserError."""
+"""Check settings that depend on each other or on the file system. All checks raise UserError."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -17,10 +19,11 @@ from posenc.settings.tree import ModelSettings
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
+SIZES = ("d_model", "n_layers", "n_heads", "mlp_ratio")  # settings that a model's name stands for
 
 
 def check_model(model: ModelSettings) -> ModelShape:
-    """Return the decoder's sizes, which fit each other."""
+    """Return the decoder's sizes, checked against each other."""
     if model.d_model % model.n_heads:
         divisors = [heads for heads in range(1, min(model.d_model, 64) + 1) if model.d_model % heads == 0]
         problem = f"does not divide the width model.d_model={model.d_model}"
@@ -41,32 +44,28 @@ def check_model(model: ModelSettings) -> ModelShape:
 
 
 def _model_name(model: ModelSettings) -> str:
-    """Return the name of the model's YAML while the sizes are its own, else the sizes themselves."""
+    """Return the name of the model's YAML, or the sizes if any of them was changed."""
     path = choice_file("model", model.name)
-    sizes_of_name = {} if path is None else own_yaml(path)
+    sizes_of_yaml = {} if path is None else own_yaml(path)
     sizes = model.plain()
-    changed = [
-        key
-        for key, value in sizes.items()
-        if key not in ("name", "short_conv") and sizes_of_name.get(key, value) != value
-    ]
+    was_changed = any(sizes_of_yaml[key] != sizes[key] for key in SIZES if key in sizes_of_yaml)
     name = model.name
-    if changed:
+    if was_changed:
         name = f"d{model.d_model}L{model.n_layers}H{model.n_heads}M{model.mlp_ratio}"
     return name if model.short_conv is None else f"{name}+conv{model.short_conv}"
 
 
 def check_name(key: str, value: str) -> str:
     """Return a name that may become part of a path."""
-    is_hidden = value.startswith((".", "-"))
-    if not FOLDER_NAME.fullmatch(value) or is_hidden or len(value) > LONGEST_NAME:
+    begins_wrong = value.startswith((".", "-"))
+    if not FOLDER_NAME.fullmatch(value) or begins_wrong or len(value) > LONGEST_NAME:
         allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
         raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
     return value
 
 
 def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
-    """Check that a folder below `runs_dir` exists or can be made; with `writing`, by this user."""
+    """Check that a folder below `runs_dir` exists or can be made. With `writing` it must be writable, too."""
     if not runs_dir:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
     refuse_impossible("runs_dir", folder)
@@ -80,28 +79,38 @@ def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
 
 def check_positions_reach(model: Decoder, longest: int) -> None:
     """Check that positions of the longest window can be drawn."""
+    model.eval()
     try:
-        model.eval().positions(longest, torch.Generator())
+        model.positions(longest, torch.Generator())  # the positions themselves are not needed
     except ValueError as error:
         raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Describe a stage of the training, with windows of one length."""
+
+    last_step: int  # the stage ends with this update
+    length: int  # tokens
+
+
 def check_length_schedule(
     schedule: Sequence[tuple[float, int]] | None, context_length: int, batch_windows: int, steps: int
-) -> list[tuple[int, int]]:
-    """Return the stages of training windows: the update that each ends with, and its length in tokens.
+) -> tuple[Stage, ...]:
+    """Return the stages of training windows, a single one without a schedule.
 
-    `schedule` has the share of the tokens and the length of each; None is one stage.
+    `schedule` has the share of the tokens and the length of each stage.
     """
     if schedule is None:
-        return [(steps, context_length)]
+        return (Stage(steps, context_length),)
     key = "train.length_schedule"
-    half = context_length // 2
-    allowed = "stages [share of the tokens, length], up to context_length: "
-    allowed += f"[[0.5,{half}],[0.5,{context_length}]]"
+    allowed = (
+        "stages [share of the tokens, length], up to context_length: "
+        f"[[0.5,{context_length // 2}],[0.5,{context_length}]]"
+    )
     batch_tokens = batch_windows * context_length
     share_so_far = 0.0
-    stages: list[tuple[int, int]] = []
+    stages: list[Stage] = []
     for number, (share, length) in enumerate(schedule):
         if length > context_length:
             in_range = f"a whole number from 2 to {context_length}"
@@ -110,16 +119,15 @@ def check_length_schedule(
             problem = f"does not divide the {batch_tokens} tokens of a batch"
             raise UserError(key, length, problem, allowed=allowed)
         share_so_far += share
-        stages.append((round(share_so_far * steps), length))
-    lengths = [length for _, length in stages]
-    grows = lengths == sorted(set(lengths)) and lengths[-1] == context_length
-    if not grows or abs(share_so_far - 1) > 1e-6:
+        stages.append(Stage(round(share_so_far * steps), length))
+    grows = all(stage.length < following.length for stage, following in pairwise(stages))
+    if not grows or stages[-1].length != context_length or abs(share_so_far - 1) > 1e-6:
         problem = "lengths must grow up to context_length, and the shares add up to 1"
         raise UserError(key, _as_lists(schedule), problem, allowed=allowed)
-    ends = [0, *(end for end, _ in stages)]
-    if len(set(ends)) < len(ends):
+    ends = [0, *(stage.last_step for stage in stages)]
+    if any(begin == end for begin, end in pairwise(ends)):
         raise UserError(key, _as_lists(schedule), f"a stage has none of the {steps} steps", allowed=allowed)
-    return stages
+    return tuple(stages)
 
 
 def _as_lists(schedule: Sequence[tuple[float, int]]) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Measure what is not measured yet, cell by cell: after a training, of a stored run, or of a given model."""
+"""Measure cells that are not measured yet: after a training, of a stored run, or of a given model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from posenc.evaluation.trigram import measure_reference
 from posenc.evaluation.tune import tune
 from posenc.results.records import Record, RunFacts
 from posenc.results.runs import encoding_name
-from posenc.running import run_directory as folder
+from posenc.running import run_directory
 from posenc.running.facts import run_facts, subject_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
 from posenc.running.locks import is_held, locked
 from posenc.running.measured_text import text_line, unigram_warning
-from posenc.running.run_directory import put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.stored_run import load_model
 from posenc.settings.tree import NONE, RunSettings, TokenizerSettings
@@ -39,24 +38,24 @@ BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: its exit code, and the records to show (None: all that are stored)."""
+    """Tell how a job ended."""
 
     exit_code: int
-    records: list[Record] | None = None
+    records: list[Record] | None = None  # to show; None: all that are stored
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus as tokens, and as bytes where the reference needs them."""
+    """Hold a corpus as tokens."""
 
     store: TokenStore
-    byte_store: TokenStore | None
+    byte_store: TokenStore | None  # the corpus as bytes, for the reference; None: no reference is measured
 
 
 def run_eval(job: Job, invocation: Invocation) -> Outcome:
-    """Measure what is not measured yet and write results.json.
+    """Measure the cells that are not measured yet, and write results.json.
 
-    Every cell of a given model is measured anew, unless something identifies its weights.
+    Every cell of a given model is measured again, unless something identifies its weights.
     """
     with StopFlag() as stop:
         try:
@@ -72,10 +71,10 @@ def run_eval(job: Job, invocation: Invocation) -> Outcome:
 def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     """Measure a stored run, and tell its tracker."""
     trained = job.run_settings
-    corpus = tokenised(job)
-    with locked(job.directory, "evaluation", waits=invocation.waits), folder.log_file(job.directory):
+    corpus = tokenise(job)
+    with locked(job.directory, "evaluation", waits=invocation.waits), run_directory.log_file(job.directory):
         stop.guard()
-        # a running training may have moved on
+        # read again: a running training may have saved another one since the job was planned
         checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
@@ -83,31 +82,34 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
         # this process did not train it, so its peak is unknown
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
         records = measure(job, model, corpus, facts, stop, newer=False)
-    if job.tracking.name != NONE and is_held(job.directory, "run"):  # which sends all at its end
+    is_training = job.tracking.name != NONE and is_held(job.directory, "run")
+    if is_training:  # the training sends all records at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
     else:
         with tracked(job, trained.experiment_name) as tracker:
-            tracker.log_evaluation(folder.records_at(job.directory, checkpoint.step))
+            tracker.log_evaluation(run_directory.records_at(job.directory, checkpoint.step))
     return records
 
 
 def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     """Measure a model that posenc did not train."""
-    corpus, directory, subject = tokenised(job), job.directory, job.subject
+    corpus = tokenise(job)
+    directory = job.directory
+    subject = job.subject
     assert subject is not None
     with locked(directory, waits=invocation.waits):
-        folder.refuse_links(directory)
-        with folder.status_kept(directory, stop):
-            folder.write_config(directory, job.settings)
+        run_directory.refuse_links(directory)
+        with run_directory.recorded_status(directory, stop):
+            run_directory.write_config(directory, job.settings)
             model = subject.to(job.device).eval()
             records = measure(job, model, corpus, subject_facts(job, subject), stop, newer=True)
-        folder.write_status(directory, "finished", step=0)
+        run_directory.write_status(directory, "finished", step=0)
     return records
 
 
 @contextmanager
 def tracked(job: Job, group: str) -> Iterator[Tracker]:
-    """Yield the tracker in the first process, a no-op in the others; end it with the run's status."""
+    """Yield the tracker of a run, and end it with the run's status. Only the first process has a real one."""
     tracker = Tracker()
     if current().is_first:
         encoding = encoding_name(job.settings.encoding.plain())
@@ -124,42 +126,43 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
         tracker.finish(status)
 
 
-def tokenised(job: Job, context_length: int | None = None) -> Corpus:
-    """Return the corpus to measure on, and to train on at `context_length`; UserError if it is too short.
+def tokenise(job: Job, context_length: int | None = None) -> Corpus:
+    """Return the corpus as tokens, to measure on, and to train on at `context_length`.
 
-    The bytes that a reference needs come now: hours later the text may be out of reach, or changed.
+    Raises UserError if it is too short.
     """
     processes = current()
-    data, evaluation = job.data, job.evaluation
-    store = processes.in_turn(lambda: prepare(data, job.tokenizer, facts=job.facts))
+    evaluation = job.evaluation
+    store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
     if not evaluation.measures_headline or not job.is_own_text:
         return Corpus(store, None)
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
-    return Corpus(store, processes.in_turn(lambda: prepare(data, BYTES, facts=job.facts)))
+    # now, not when the reference is measured: hours later the text may be out of reach, or changed
+    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.facts)))
 
 
 def measure(
     job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
 ) -> list[Record]:
-    """Return the records of every cell of the plan, and put results.json together.
+    """Measure every planned cell, write results.json, and return the records.
 
-    With the bytes that it was trained on, fixed-target comes with its reference, the loss of a byte trigram.
-    `newer`: these facts win over stored ones of the same step. Raises InterruptedRunError once a stop was
+    `newer`: these facts replace stored ones of the same step. Raises InterruptedRunError once a stop was
     requested; finished cells are stored.
     """
     if not job.is_own_text:
         _say_what_is_measured(job)
     with stop.at_once():
-        records = current().first(lambda: _cells(job, model, corpus, facts["steps"], stop))
-    if not job.is_own_text:  # of its own text the table says whether it is below a byte trigram
-        split, length = job.evaluation.split, job.settings.context_length
-        warning = unigram_warning(records, corpus.store, split, length)
+        records = current().first(lambda: _measure_cells(job, model, corpus, facts["steps"], stop))
+    # of the model's own text the table says whether the loss is below that of a byte trigram
+    if not job.is_own_text:
+        length = job.settings.context_length
+        warning = unigram_warning(records, corpus.store, job.evaluation.split, length)
         if warning is not None:
             say(warning)
-    put_together(job.directory, facts, newer=newer)
+    run_directory.put_together(job.directory, facts, newer=newer)
     return records
 
 
@@ -169,8 +172,11 @@ def _say_what_is_measured(job: Job) -> None:
         say(line)
 
 
-def _cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
-    """Measure every cell, after the knobs of an extension were chosen where that is asked for."""
+def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
+    """Measure every cell, with the knobs of an extension chosen first if they are to be tuned.
+
+    fixed-target comes with its reference, the loss of a byte trigram, if the model was trained on this text.
+    """
     evaluation = job.evaluation
     request = request_of(job, corpus.store)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
@@ -178,8 +184,9 @@ def _cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) 
     context = dataclasses.replace(as_trained, extension=extension, check_stop=stop.check)
     tries = evaluation.tries if extension is not None else 0
     cells = plan_cells(context, request, evaluation.protocols)
+    cells_of_tuning = tries * len(request.lengths.beyond_training)
     done = itertools.count(1)
-    with progress_line("evaluating", len(cells) + tries * len(request.lengths.beyond_training)) as bar:
+    with progress_line("evaluating", len(cells) + cells_of_tuning) as bar:
 
         def on_cell(record: Record, was_stored: bool) -> None:
             text = _cell_text(record, evaluation.split)
@@ -224,11 +231,12 @@ def _cell_text(record: Record, split: str) -> str:
 
 
 def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:
-    """Return the model as it was trained, with the text that it is measured on."""
+    """Return what protocols measure with: the model as it was trained, and the text."""
     evaluation = job.evaluation
     trained = _training_precision(job)
-    asked = evaluation.settings.precision
-    precision = trained if asked == "auto" else asked
+    precision: str = evaluation.settings.precision
+    if precision == "auto":
+        precision = trained
     return EvalContext(
         model=model,
         context_length=job.settings.context_length,
@@ -243,18 +251,19 @@ def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:
 
 
 def _training_precision(job: Job) -> str:
+    """Return the precision of the training, or of the weights of a given model."""
     settings = job.settings
     return settings.train.precision if isinstance(settings, RunSettings) else settings.precision
 
 
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
-    """Return what the protocols plan for."""
+    """Return what the protocols plan their targets for."""
     # of another corpus nothing is planted: a model knows the keys of its own
     return job.evaluation.request(store, job.data.plant)
 
 
 def targets_of(job: Job) -> set[tuple[str, str]]:
-    """Return the (protocol, hash of its targets) of everything that the job measures."""
+    """Return (protocol, hash of its targets) for each protocol of the job."""
     store = prepare(job.data, job.tokenizer, facts=job.facts)
     request = request_of(job, store)
     return {(protocol.name, protocol.plan(request).hash) for protocol in job.evaluation.protocols}

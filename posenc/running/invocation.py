@@ -1,7 +1,7 @@
 """Read once how this process was started: by a user, by a sweep, or by Slurm.
 
-Inside a process these facts travel as an `Invocation`, from the command down to whoever needs one.
-Environment variables carry them between processes only:
+Inside a process an `Invocation` carries these facts from the command down. Between processes environment
+variables carry them:
 
 | variable | set by | says |
 |---|---|---|
@@ -26,7 +26,7 @@ DEBUG = "HYDRA_FULL_ERROR"
 
 @dataclass(frozen=True)
 class Invocation:
-    """How this process was started. No number depends on it."""
+    """Tell how this process was started. No number depends on it."""
 
     debug: bool = False  # print tracebacks
     retry: bool = False  # train a run that diverged again
@@ -35,7 +35,7 @@ class Invocation:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Invocation:
-        """Return what the environment says, that of this process unless another one is given."""
+        """Return what the environment says: that of this process unless another one is given."""
         variables = os.environ if environment is None else environment
         return cls(
             debug=variables.get(DEBUG) == "1",

@@ -1,4 +1,4 @@
-"""A job: one validated unit of work, the training and evaluation of a run or an evaluation alone."""
+"""Define a job: the training and evaluation of a run, or an evaluation alone, validated and ready to run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from posenc.data import CorpusFacts
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.resolve import Evaluation
 from posenc.model.decoder import ModelShape
+from posenc.running.checks import Stage
 from posenc.running.initial_weights import InitialCheckpoint
 from posenc.settings.tree import (
     DataSettings,
@@ -23,17 +24,9 @@ from posenc.settings.tree import (
 from posenc.training.optimizer import Optimization
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A stage of the training, with windows of one length."""
-
-    last_step: int  # the stage ends with this update
-    length: int  # tokens
-
-
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a job trains, beside its settings."""
+    """Hold what a job trains, in addition to its settings."""
 
     optimization: Optimization
     precision: str  # fp32 or bf16
@@ -42,32 +35,32 @@ class Training:
     batch_windows: int  # of context_length tokens, in one update
     stages: tuple[Stage, ...]
     code: dict[str, Any]  # which code of the encoding and its options is trained; checkpoints keep it
-    initial: InitialCheckpoint | None  # the weights that it begins with; None: drawn from the seed
+    initial: InitialCheckpoint | None  # weights to begin with; None: they are drawn from the seed
     auto_precision: str | None  # what `auto` is on this machine, if the run was begun in the other precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One validated unit of work."""
+    """Hold one validated unit of work."""
 
     directory: Path
-    settings: RunSettings | SubjectSettings  # of the run: what config.yaml says
+    settings: RunSettings | SubjectSettings  # as config.yaml stores them
     hash: str
     identity: dict[str, Any]  # what its checkpoints say of the run that wrote them; empty for a subject
     data: DataSettings  # the corpus to measure on
-    tokenizer: TokenizerSettings  # the one that the model is trained with
+    tokenizer: TokenizerSettings  # of the model
     tracking: TrackingSettings
     facts: CorpusFacts
     shape: ModelShape
     device: torch.device
     evaluation: Evaluation
-    is_own_text: bool = True  # the corpus to measure on is the one that the model is trained on
-    notes: tuple[str, ...] = ()  # what to know of the corpus to measure on
+    is_own_text: bool = True  # whether the model was trained on the corpus that it is measured on
+    notes: tuple[str, ...] = ()  # lines that users should know about the corpus to measure on
     training: Training | None = None  # None: nothing is trained
     subject: CallableModel | None = None  # a model that posenc did not train
 
     @property
     def run_settings(self) -> RunSettings:
-        """The settings of a run that posenc trains or trained."""
+        """Return the settings of a run that posenc trains or trained."""
         assert isinstance(self.settings, RunSettings)
         return self.settings

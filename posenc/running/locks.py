@@ -1,6 +1,6 @@
-"""One writer for a run directory: locks that the kernel releases when their holder dies.
+"""Lock run directories, so that one process at a time writes. The kernel releases the lock of a dead process.
 
-They are not reliable on some network file systems.
+Locks are not reliable on some network file systems.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from posenc.results.files import read_file
 from posenc.running.invocation import WAIT
 from posenc.training.distributed import current
 
-SECONDS_TO_ACQUIRE = 0.5  # a lock is free at once, or another process works on the run
+SECONDS_TO_ACQUIRE = 0.5  # a lock is free at once, or another process is at work on the run
 
 
 class HeldRunError(RunError):
-    """Another process holds the run directory."""
+    """Report that another process holds the run directory."""
 
 
 @contextmanager
 def locked(
     directory: Path, name: str = "run", *, seconds: float = SECONDS_TO_ACQUIRE, waits: bool = False
 ) -> Iterator[None]:
-    """Hold the run directory, which is made if need be; of several processes of a run the first holds it.
+    """Hold a lock of the run directory, which is made if it does not exist.
 
-    Raises HeldRunError with the holder's pid and host after `seconds`, unless it `waits`.
+    Raises HeldRunError with the holder's pid and host after `seconds`. With `waits` it waits for ever.
     """
-    if not current().is_first:
+    if not current().is_first:  # the first process holds it for all processes of the run
         yield
         return
     lock = file_lock(directory / f".{name}.lock")
@@ -55,7 +55,7 @@ def locked(
     except OSError as error:
         raise cannot_write(directory, error) from error
     try:
-        # not in the lock file, which whoever tries to take it may empty
+        # not in the lock file: a process that tries to take the lock may empty that
         write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
@@ -80,4 +80,4 @@ def is_held(directory: Path, name: str) -> bool:
     except Timeout:
         return True
     except OSError:
-        return False  # whoever takes it will say why
+        return False  # a process that tries to take the lock will report the error

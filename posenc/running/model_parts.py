@@ -35,7 +35,7 @@ LARGEST_MODEL = 10**11  # parameters; beyond it a typo is likelier than a wish
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What one training step computes, checked without reading a corpus."""
+    """Hold what one training step computes, checked without reading a corpus."""
 
     settings: RunSettings  # with the parameters of every choice checked, and nothing left to `auto`
     shape: ModelShape
@@ -46,12 +46,12 @@ class StepPlan:
 
     @property
     def precision(self) -> str:
-        """fp32 or bf16."""
+        """Return fp32 or bf16."""
         return self.settings.train.precision
 
     @property
     def steps(self) -> int:
-        """The updates of the training: its tokens over those of a batch, one at least."""
+        """Return the number of updates, at least one."""
         batch_tokens = self.batch_windows * self.settings.context_length
         return max(1, round(self.settings.train.tokens / batch_tokens))
 
@@ -85,7 +85,8 @@ def check_step(settings: RunSettings) -> StepPlan:
 
 def _check_tokens(settings: RunSettings) -> None:
     """Check that an update holds a window, and the training an update. Raises UserError."""
-    train, length = settings.train, settings.context_length
+    train = settings.train
+    length = settings.context_length
     if train.batch_tokens < length:
         problem = f"holds no window of context_length={length}"
         allowed = f"a whole number from {length}"
@@ -97,8 +98,8 @@ def _check_tokens(settings: RunSettings) -> None:
 
 
 def optimization_of(optim: OptimSettings, lr: float | str) -> Optimization:
-    """Return the optimizer's settings with the peak learning rate, which is a number by now."""
-    assert isinstance(lr, float)
+    """Return the optimizer's settings with the peak learning rate."""
+    assert isinstance(lr, float)  # `tuned` was replaced by a number
     return Optimization(
         name=optim.name,
         lr=lr,
@@ -114,7 +115,8 @@ def optimization_of(optim: OptimSettings, lr: float | str) -> Optimization:
 def check_parts(settings: RunSettings) -> RunSettings:
     """Return the settings with the parameters of encoding, attention, positions and extension checked.
 
-    Each choice has every parameter then, those of its YAML or of its class included. Raises UserError.
+    In the result each choice has all its parameters, with those of its YAML and its class filled in. Raises
+    UserError.
     """
     encoding = resolve_encoding(settings.encoding.plain(), settings.plugins)
     return settings.with_changes(
@@ -126,7 +128,7 @@ def check_parts(settings: RunSettings) -> RunSettings:
 
 
 def build_outline(settings: RunSettings, shape: ModelShape, vocab_size: int = 2) -> Decoder:
-    """Return the decoder on the meta device: nothing is allocated. Raises UserError."""
+    """Return the decoder on the meta device, where nothing is allocated. Raises UserError."""
     with torch.device("meta"):
         return build_decoder(settings, shape, vocab_size)
 
@@ -139,13 +141,13 @@ def build_model(settings: RunSettings, shape: ModelShape, vocab_size: int) -> De
 
 
 def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> Decoder:
-    """Return the decoder, its parameters not yet filled.
+    """Return the decoder before its parameters have values.
 
     Raises UserError for values out of range and for parts that make no sense together.
     """
-    chosen = settings.attention
-    attention = ATTENTIONS[chosen.name]
-    parameters = own_parameters(chosen.plain())
+    attention_settings = settings.attention.plain()
+    attention = ATTENTIONS[settings.attention.name]
+    parameters = own_parameters(attention_settings)
     positions = settings.positions.plain()
     position_limit, distance_limit = position_limits(positions, settings.context_length)
     try:
@@ -161,17 +163,20 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
         encoding = build_of_shape(sizes, settings.encoding.plain(), settings.plugins)
         if attention.is_decoupled and not encoding.decouples:
             raise _not_decoupled(settings)
-        options = build_options(sizes, encoding, positions=positions, attention=chosen.plain())
+        options = build_options(sizes, encoding, positions=positions, attention=attention_settings)
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))
     except ValueError as error:
-        raise UserError("attention", chosen.name, str(error)) from error
+        raise UserError("attention", settings.attention.name, str(error)) from error
     if settings.extend.name != NONE:
         _train_extended(model, settings)
     return model
 
 
 def _length_of_weights(settings: RunSettings) -> int:
-    """Return T of the weights: of those that an extension stretches, the length that they were trained at."""
+    """Return the length that the encoding is built for.
+
+    For weights that an extension stretches, that is the length which they were first trained at.
+    """
     began = settings.train.began
     if settings.extend.name != NONE and began is not None:
         return began.context_length
@@ -179,23 +184,25 @@ def _length_of_weights(settings: RunSettings) -> int:
 
 
 def _not_decoupled(settings: RunSettings) -> UserError:
-    """Return the error for an encoding that cannot do with the rotary part of the heads alone."""
-    able = [name for name in list_encodings() if encoding_class(name).decouples]
-    problem = f"has no place for encoding={settings.encoding.name}: it turns a part of the head of its own, "
-    problem += "so it takes encodings that can do with that part alone"
-    return UserError("attention", settings.attention.name, problem, allowed=able)
+    """Return the error for an encoding that cannot be limited to the rotary part of the heads."""
+    decoupling = [name for name in list_encodings() if encoding_class(name).decouples]
+    problem = (
+        f"has no place for encoding={settings.encoding.name}: it turns a part of the head of its own, "
+        "so it takes encodings that can do with that part alone"
+    )
+    return UserError("attention", settings.attention.name, problem, allowed=decoupling)
 
 
 def _train_extended(model: Decoder, settings: RunSettings) -> None:
-    """Let the model train with an extension acting, as it acts at windows of the training length."""
-    with torch.device("cpu"):  # an extension looks at positions, also of a model on the meta device
+    """Make the model train with an extension, as it acts at windows of the training length."""
+    with torch.device("cpu"):  # an extension computes with positions, even if the model is on the meta device
         extension = build_extension(settings.extend.plain(), model)
         assert extension is not None
         model.replace_effective_encoding(extension.effective_encoding(settings.context_length))
 
 
 def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
-    """Return which code the numbers depend on: part of a run's hash, and kept beside its weights."""
+    """Return which code the numbers depend on, for the run's hash, and to be stored with the weights."""
     code = sources_of(settings.encoding.plain(), settings.plugins)
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
     return {**code, "options": options} if options else code

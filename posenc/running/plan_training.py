@@ -1,4 +1,4 @@
-"""From composed settings of `posenc train` to a validated job. Nothing is tokenised or written."""
+"""Make a validated job of composed settings of `posenc train`. Nothing is tokenised or written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
-from posenc.running.checks import check_length_schedule, check_name, check_positions_reach, check_runs_dir
+from posenc.running.checks import (
+    Stage,
+    check_length_schedule,
+    check_name,
+    check_positions_reach,
+    check_runs_dir,
+)
 from posenc.running.identity import Identity, identity_beside_weights
 from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial_checkpoint
-from posenc.running.job import Job, Stage, Training
+from posenc.running.job import Job, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
 from posenc.settings.tree import NONE, RunSettings
@@ -122,8 +128,7 @@ def _stages_of(step: StepPlan) -> tuple[Stage, ...]:
     """Return the stages of `train.length_schedule`. Raises UserError."""
     settings = step.settings
     schedule = settings.train.length_schedule
-    stages = check_length_schedule(schedule, settings.context_length, step.batch_windows, step.steps)
-    return tuple(Stage(last_step, length) for last_step, length in stages)
+    return check_length_schedule(schedule, settings.context_length, step.batch_windows, step.steps)
 
 
 def _check_place(settings: RunSettings) -> None:

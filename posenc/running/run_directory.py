@@ -1,7 +1,7 @@
-"""The files of a run directory: config.yaml, status.json, metrics.jsonl, log.txt, and results.json.
+"""Read and write the files of a run directory, from config.yaml to results.json.
 
-Of several processes of a run only the first one writes; for the others the writing functions do nothing. The
-folder may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
+If several processes train one run, only the first one writes; in the others the writing functions do nothing.
+The folder may come from somebody else (`posenc eval`): no link is followed, only regular files are opened.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ PACKAGES = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydr
 STEP_OF_RECORD = re.compile(r"-step(\d+)-")
 
 
-def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
-    """Let only the first process of the run call the function."""
+def only_in_first_process(write: Callable[P, None]) -> Callable[P, None]:
+    """Make a function do nothing except in the first process of a run."""
 
     @functools.wraps(write)
     def written_once(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -62,15 +62,15 @@ def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
 
 
 class PlainDumper(yaml.SafeDumper):
-    """Write a value as often as it comes. YAML's aliases are refused where a config.yaml is read."""
+    """Write equal values in full. YAML's aliases for them are refused when a config.yaml is read."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
-@by_the_first
+@only_in_first_process
 def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> None:
-    """Write config.yaml: resolved plain data."""
+    """Write the settings to config.yaml as resolved plain data."""
     text = yaml.dump(settings.plain(), Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
     write_text_atomic(directory / "config.yaml", text)
 
@@ -79,19 +79,19 @@ def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> No
 
 
 def read_status(directory: Path) -> dict[str, Any]:
-    """Return status.json, or {} if there is none or it is damaged."""
+    """Return status.json, or {} if it is missing or damaged."""
     try:
         return read_json(directory, "status.json") or {}
     except (OSError, ValueError, RecursionError):
         return {}
 
 
-@by_the_first
+@only_in_first_process
 def write_status(directory: Path, status: str, **facts: Any) -> None:
-    """Write status.json: running | finished | failed | diverged | interrupted, reason, host, pid, times."""
+    """Write status.json; `status` is running, finished, failed, diverged or interrupted."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     before = read_status(directory)
-    usual_facts = {
+    common_facts = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),
@@ -103,20 +103,21 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
         "git_commit": git_commit(),
         "overrides": before.get("overrides"),
     }
-    write_json_atomic(directory / "status.json", {**usual_facts, **facts})
+    write_json_atomic(directory / "status.json", {**common_facts, **facts})
 
 
 @contextmanager
-def status_kept(directory: Path, stop: StopFlag, **facts: object) -> Iterator[None]:
-    """Write that the run is `running`, and how it ends if an exception ends it.
+def recorded_status(directory: Path, stop: StopFlag, **facts: object) -> Iterator[None]:
+    """Write the status `running`, and how the run ended if an exception leaves the block.
 
-    A run that finishes or diverges says so itself.
+    The caller writes `finished` and `diverged`.
     """
     write_status(directory, "running", **facts)
     try:
         yield
     except BaseException as error:
-        status, reason = getattr(error, "status", "failed"), stop.name
+        status = getattr(error, "status", "failed")  # of InterruptedRunError and DivergedRunError
+        reason = stop.name
         if status == "failed":
             reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
         if status != DIVERGED:
@@ -126,7 +127,10 @@ def status_kept(directory: Path, stop: StopFlag, **facts: object) -> Iterator[No
 
 
 def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> str:
-    """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without `retry`) or OPEN."""
+    """Return FINISHED if a run is trained and evaluated by these settings, else DIVERGED or OPEN.
+
+    With `retry` a run that diverged is open.
+    """
     if read_status(directory).get("status") == DIVERGED and not retry:
         return DIVERGED
     settings = load_run(directory).settings
@@ -135,7 +139,7 @@ def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False)
 
 
 def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> bool:
-    """Tell whether nothing is left to do. Raises RunError for a run that diverged, without `retry`."""
+    """Tell whether nothing is left to do. Raises RunError for a run that diverged, unless `retry`."""
     state = run_state(directory, evaluation, retry=retry)
     if state == DIVERGED:
         hint = "try a smaller train.lr or another seed; --retry trains it again, from the start"
@@ -144,18 +148,18 @@ def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -
 
 
 def was_finished(directory: Path) -> bool:
-    """Tell whether the run is trained, and measured by some settings."""
+    """Tell whether the run is trained, and measured by whatever settings."""
     return read_status(directory).get("status") == FINISHED and load_run(directory).facts is not None
 
 
-@by_the_first
+@only_in_first_process
 def forget_diverged(directory: Path) -> None:
-    """Remove the checkpoints of a run that diverged, now that it is trained again."""
+    """Remove the checkpoints of a run that diverged, before it is trained again."""
     if read_status(directory).get("status") == DIVERGED:
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
 
 
-@by_the_first
+@only_in_first_process
 def drop_leftovers_of(directory: Path) -> None:
     """Remove what a finished run could not remove; not if another process holds it, or none may write."""
     checkpoints = directory / "checkpoints"
@@ -167,9 +171,9 @@ def drop_leftovers_of(directory: Path) -> None:
 # --- metrics.jsonl
 
 
-@by_the_first
+@only_in_first_process
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
-    """Append a line to metrics.jsonl. Raises RunError when the disk refuses it."""
+    """Append a line to metrics.jsonl. Raises RunError if the disk refuses it."""
     line = (json.dumps(metrics) + "\n").encode()
     path = directory / "metrics.jsonl"
     try:
@@ -179,12 +183,10 @@ def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
         raise cannot_write(path, error, needed=len(line), hint=CONTINUES) from error
 
 
-@by_the_first
+@only_in_first_process
 def drop_after(directory: Path, step: int) -> None:
-    """Drop what was logged or measured past the checkpoint that a run continues from.
-
-    Each step is logged once; and on another machine, or with other threads, weights have other bits.
-    """
+    """Drop metrics and records of steps after the checkpoint that a run continues from."""
+    # each step is logged once; records go because weights trained elsewhere would differ in the last bits
     path = directory / "metrics.jsonl"
     if path.exists():
         lines = [line for line in path.read_bytes().splitlines() if _is_logged_until(line, step)]
@@ -210,11 +212,11 @@ def records_at(directory: Path, step: int) -> list[Record]:
     return [record for record in read_records(directory) if record["checkpoint_step"] == step]
 
 
-@by_the_first
+@only_in_first_process
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """Write results.json from records/.
+    """Write results.json from the files in records/.
 
-    Stored facts stay if they are of a later step; of the same step too, unless `newer`.
+    Stored facts stay if they are from a later step. With `newer`, facts of the same step are replaced.
     """
     with locked(directory, "results", seconds=60):  # train and eval may end at the same time
         stored = load_run(directory).facts
@@ -223,13 +225,13 @@ def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
         assemble_results(directory, facts)
 
 
-# --- what a stranger's folder may hold
+# --- folders from somebody else
 
 
 def refuse_links(directory: Path) -> None:
     """Raise RunError for a link, a pipe or a device in a run directory, except in W&B's own folder."""
-    for folder, folders, files in os.walk(directory):  # follows no links
-        for name in (*folders, *files):
+    for folder, subfolders, files in os.walk(directory):  # follows no links
+        for name in (*subfolders, *files):
             path = Path(folder) / name
             with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
                 mode = path.lstat().st_mode
@@ -237,7 +239,7 @@ def refuse_links(directory: Path) -> None:
                     kind = "a symbolic link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
                     raise RunError(f"{path} is {kind}; a run directory holds files and folders only")
         if Path(folder) == directory:
-            folders[:] = [name for name in folders if name != "wandb"]
+            subfolders[:] = [name for name in subfolders if name != "wandb"]  # os.walk skips the others
 
 
 # --- log.txt
@@ -270,7 +272,7 @@ def log_file(directory: Path) -> Iterator[None]:
 
 
 def _log_failure(handler: logging.Handler, error: BaseException) -> None:
-    """Write why a run failed, with the traceback, to its log alone."""
+    """Write why a run failed, with the traceback, to its log and nowhere else."""
     reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
     attributes = {"name": "posenc", "levelname": "ERROR", "msg": f"failed: {' '.join(reason.split())}"}
     handler.handle(logging.makeLogRecord({**attributes, "exc_info": sys.exc_info()}))

@@ -1,10 +1,10 @@
-"""Run a job of `posenc train`: train, evaluate, write what was measured; or continue what was stopped."""
+"""Run a job of `posenc train`: train, evaluate, and write the results; or continue a stopped run."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
 import torch
@@ -25,8 +25,8 @@ from posenc.data import (
 )
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.runs import encoding_name
-from posenc.running import run_directory as folder
-from posenc.running.evaluate import Corpus, Outcome, measure, tokenised, tracked
+from posenc.running import run_directory
+from posenc.running.evaluate import Corpus, Outcome, measure, tokenise, tracked
 from posenc.running.facts import run_facts
 from posenc.running.initial_weights import begin_with
 from posenc.running.invocation import Invocation
@@ -45,67 +45,72 @@ log = logging.getLogger(__name__)
 
 
 class DivergedRunError(RunError):
-    """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
+    """Report that loss or gradient are no longer finite. The status `diverged` is final without --retry."""
 
     status = "diverged"
 
 
 def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome:
-    """Train and evaluate, or continue, or find that all is there.
+    """Train and evaluate a run, continue it, or find it finished.
 
-    Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
+    Raises UserError if the corpus is too short, RunError if another process holds the run; nothing is written
+    then.
     """
     evaluation = job.settings.eval
-    if current().first(lambda: folder.is_done(job.directory, evaluation, retry=invocation.retry)):
-        folder.drop_leftovers_of(job.directory)
+    if current().first(lambda: run_directory.is_done(job.directory, evaluation, retry=invocation.retry)):
+        run_directory.drop_leftovers_of(job.directory)
         say(f"already finished: {job.directory}")
         return Outcome(0)
     training = job.training
     assert training is not None
     if training.auto_precision is not None:
-        precision = training.precision
-        say(
-            f"train.precision=auto is {training.auto_precision} here; begun in {precision}, this run stays so"
-        )
+        auto = f"train.precision=auto is {training.auto_precision} here"
+        say(f"{auto}; begun in {training.precision}, this run stays so")
     # signals are taken over before anything is written, so that no half of a run is left behind
     with StopFlag() as stop:
         try:
-            return _in_its_directory(job, training, overrides, invocation, stop)
+            return _run_in_directory(job, training, overrides, invocation, stop)
         except InterruptedRunError:
-            saved = "everything finished so far is saved; the same command continues"
-            fresh = "stopped before the first step; the same command begins again"
-            say(f"{stop.name}: {saved if stop.guarded else fresh}")
+            if stop.guarded:
+                say(f"{stop.name}: everything finished so far is saved; the same command continues")
+            else:
+                say(f"{stop.name}: stopped before the first step; the same command begins again")
             return Outcome(stop.exit_code)
 
 
-def _in_its_directory(
+def _run_in_directory(
     job: Job, training: Training, overrides: list[str], invocation: Invocation, stop: StopFlag
 ) -> Outcome:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings = job.run_settings
     directory = job.directory
     processes = current()
-    corpus = tokenised(job, settings.context_length)
-    folder.refuse_links(directory)
-    with locked(directory, waits=invocation.waits), folder.log_file(directory):
+    corpus = tokenise(job, settings.context_length)
+    run_directory.refuse_links(directory)
+    with locked(directory, waits=invocation.waits), run_directory.log_file(directory):
         # another process may have finished it meanwhile
-        if processes.first(lambda: folder.is_done(directory, settings.eval, retry=invocation.retry)):
+        if processes.first(lambda: run_directory.is_done(directory, settings.eval, retry=invocation.retry)):
             return Outcome(0)
-        # what was finished and is to be measured further stays so, with its settings, until that is done
-        is_trained = processes.first(lambda: folder.was_finished(directory))
+        # a finished run that is measured further stays finished, with its settings, until that is done
+        is_trained = processes.first(lambda: run_directory.was_finished(directory))
         stop.guard()
-        folder.forget_diverged(directory)
-        status = nullcontext() if is_trained else folder.status_kept(directory, stop, overrides=overrides)
+        run_directory.forget_diverged(directory)
+        status: AbstractContextManager[None] = nullcontext()
+        if not is_trained:
+            status = run_directory.recorded_status(directory, stop, overrides=overrides)
         with status, processes.watched():
             if not is_trained:
-                folder.write_config(directory, settings)
+                run_directory.write_config(directory, settings)
             return _train_and_measure(job, training, corpus, invocation, stop)
 
 
 def _train_and_measure(
     job: Job, training: Training, corpus: Corpus, invocation: Invocation, stop: StopFlag
 ) -> Outcome:
-    settings, directory, store = job.run_settings, job.directory, corpus.store
+    """Train the model, or continue, then measure it and write the results."""
+    settings = job.run_settings
+    directory = job.directory
+    store = corpus.store
     model = build_model(settings, job.shape, vocabulary(settings.data.plant, store))
     if training.initial is not None:
         begin_with(training.initial, directory / "checkpoints", model)
@@ -114,7 +119,7 @@ def _train_and_measure(
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == "diverged":
-            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+            run_directory.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == "interrupted":
@@ -123,15 +128,15 @@ def _train_and_measure(
         history = {**asdict(trained), "fingerprint": store.fingerprint}
         facts = run_facts(job, model, history, trained.step, peak)
         records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
-        tracker.log_evaluation(folder.records_at(directory, trained.step))
+        tracker.log_evaluation(run_directory.records_at(directory, trained.step))
         # the settings again: a finished run that was measured further has other ones now
-        folder.write_config(directory, settings)
-        folder.write_status(directory, "finished", step=trained.step)
+        run_directory.write_config(directory, settings)
+        run_directory.write_status(directory, "finished", step=trained.step)
         return Outcome(0, records)
 
 
 def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
-    """Log what a reader of the run's numbers must know of its corpus and its encoding."""
+    """Log what readers of the run's numbers must know about its corpus and its encoding."""
     evaluation = job.evaluation
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.facts, evaluation.split, longest, job.settings.context_length, store)
@@ -149,24 +154,24 @@ def _train(
     invocation: Invocation,
     stop: StopFlag,
 ) -> Trained:
-    """Train the model in place; log each step to metrics.jsonl, to the tracker and to the progress line."""
+    """Train the model in place. Steps are logged to metrics.jsonl, the tracker and the progress line."""
     settings = job.run_settings
     _say_what_is_trained(job, training, model)
-    # a sweep says it once for all of its jobs
+    # a sweep prints the load once for all of its jobs
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
-    with progress_line("training", training.steps) as bar:
+    with progress_line("training", training.steps) as progress:
 
         def on_resume(step: int) -> None:
-            folder.drop_after(job.directory, step)
-            bar.begin(step)
+            run_directory.drop_after(job.directory, step)
+            progress.begin(step)
             if step:
                 say(f"continuing at step {step} of {training.steps}")
 
         def on_log(logged: LoggedStep) -> None:
-            folder.append_metrics(job.directory, logged.metrics())
+            run_directory.append_metrics(job.directory, logged.metrics())
             tracker.log(logged.metrics(), logged.step)
-            bar.update(logged.step, _progress_text(logged))
+            progress.update(logged.step, _progress_text(logged))
 
         plan = TrainingPlan(
             steps=training.steps,
@@ -183,7 +188,7 @@ def _train(
 
 
 def _progress_text(logged: LoggedStep) -> str:
-    """Return loss and rate of a logged step; of planted windows the losses on text and on values."""
+    """Return loss and rate of a logged step, with planted pairs the losses on text and on values."""
     rate = f"{logged.tokens_per_second:,.0f} tokens/s"
     if logged.recall_loss is None:
         return f"loss {logged.loss:.3f}  {rate}"
@@ -192,6 +197,7 @@ def _progress_text(logged: LoggedStep) -> str:
 
 
 def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
+    """Print one line on the model, the training and the corpus."""
     settings = job.run_settings
     parameters = count_parameters(model).total
     batch_tokens = training.batch_windows * settings.context_length
@@ -205,7 +211,7 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
 
 
 def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
-    """Return where checkpoints go, how often, and what each says of where its weights come from."""
+    """Return where checkpoints are written, how often, and what they store about their origin."""
     settings = job.run_settings
     tokenizer = build_tokenizer(settings.tokenizer, job.facts)
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
@@ -220,15 +226,16 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
 
 
 def _sampler(settings: RunSettings, training: Training, store: TokenStore) -> ScheduledSampler:
-    """Return the windows of every stage; with `data.plant` pairs are planted in them."""
-    of_length = _sampler_of_length(settings, store)
-    stages = [
-        WindowStage(stage.last_step, stage.length, of_length(stage.length)) for stage in training.stages
-    ]
+    """Return the sampler of all stages of the training."""
+    make_sampler = _sampler_maker(settings, store)
+    stages = []
+    for stage in training.stages:
+        stages.append(WindowStage(stage.last_step, stage.length, make_sampler(stage.length)))
     return ScheduledSampler(settings.context_length, stages)
 
 
-def _sampler_of_length(settings: RunSettings, store: TokenStore) -> Callable[[int], WindowSampler]:
+def _sampler_maker(settings: RunSettings, store: TokenStore) -> Callable[[int], WindowSampler]:
+    """Return a function from a window length to a sampler, which plants pairs with `data.plant`."""
     plant = settings.data.plant
     if plant is None:
         return lambda length: WindowSampler(store, length, settings.seed)

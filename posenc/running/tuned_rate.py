@@ -1,4 +1,4 @@
-"""`train.lr=tuned`: the learning rate that did best on validation documents in `experiment=tuning`."""
+"""Resolve `train.lr=tuned` to the rate that did best on validation documents in `experiment=tuning`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from posenc.running.identity import Identity, run_hash
 from posenc.settings.tree import RunSettings
 
 TUNED = "tuned"
-TUNING = "tuning"  # the experiment whose runs are looked at, below runs_dir
-FEWEST_RATES = 2  # to choose from
-ANY_RATE = 1.0  # stands for the rate while runs are looked for that differ in it alone
+TUNING = "tuning"  # the experiment whose runs are read, below runs_dir
+FEWEST_RATES = 2  # rates to choose from
+ANY_RATE = 1.0  # stands for the rate while runs are searched that differ only in it
 
 
 @dataclass
 class Trials:
-    """The rates that were tried, each with the losses of its seeds."""
+    """Hold the rates that were tried, with the losses of their seeds."""
 
-    losses: dict[float, list[float]] = field(default_factory=lambda: defaultdict(list))  # nats per token
+    # by rate: the losses in nats per token
+    losses: dict[float, list[float]] = field(default_factory=lambda: defaultdict(list))
     seeds: set[int] = field(default_factory=set)
 
     def add(self, rate: float, seed: int, loss: float) -> None:
@@ -34,15 +35,15 @@ class Trials:
 
     @property
     def best(self) -> float:
-        """The rate of the lowest mean loss."""
+        """Return the rate with the lowest mean loss."""
         means = {rate: sum(losses) / len(losses) for rate, losses in self.losses.items()}
         return min(means, key=lambda rate: means[rate])
 
 
 def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Identity]) -> RunSettings:
-    """Return the settings with the best rate, and in words how it was chosen.
+    """Return the settings with the best rate, and a text on how it was chosen.
 
-    `identify` gives the identity of validated settings. Raises UserError where fewer than two rates were
+    `identify` returns the identity of validated settings. Raises UserError if fewer than two rates were
     tried, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
@@ -58,30 +59,32 @@ def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Ide
         problem = "the rate was chosen by this seed, so its loss would flatter it"
         seeds = ", ".join(map(str, sorted(trials.seeds)))
         raise UserError("seed", settings.seed, problem, allowed=f"not {seeds}")
-    rates = _listed(trials.losses)
+    rates = _listing(trials.losses)
     best = trials.best
     if best in (min(trials.losses), max(trials.losses)):
         say(f"train.lr=tuned: {best:g} is at the end of those tried ({rates}); try further ones")
-    words = f"best of {rates} on validation documents, seeds {_listed(trials.seeds)}"
-    return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=words))
+    how = f"best of {rates} on validation documents, seeds {_listing(trials.seeds)}"
+    return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=how))
 
 
 def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
-    """Return what finished runs measured that differ from `identity` in rate and seed alone."""
+    """Return what finished runs measured that differ from `identity` only in rate and seed."""
     trials = Trials()
-    for run, tried in _trained(runs):
+    settings = identity.settings
+    for run, run_settings in _finished_runs(runs):
         loss = validation_loss(run)
-        rate = tried.train.lr
+        rate = run_settings.train.lr
         if loss is None or not isinstance(rate, float):
             continue
-        ours = identity.settings
-        same = ours.with_changes(seed=tried.seed, train=ours.train.with_changes(lr=rate))
-        if run.name.endswith(run_hash(same, identity.facts, identity.code)):
-            trials.add(rate, tried.seed, loss)
+        # a run differs only in these two if they give its hash
+        train = settings.train.with_changes(lr=rate)
+        same_run = settings.with_changes(seed=run_settings.seed, train=train)
+        if run.name.endswith(run_hash(same_run, identity.facts, identity.code)):
+            trials.add(rate, run_settings.seed, loss)
     return trials
 
 
-def _trained(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
+def _finished_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
     """Yield the finished runs with their settings."""
     for run in runs:
         if run.state == "finished" and isinstance(run.settings, RunSettings):
@@ -97,5 +100,5 @@ def validation_loss(run: Run) -> float | None:
     return None
 
 
-def _listed(numbers: Mapping[float, object] | set[int]) -> str:
+def _listing(numbers: Mapping[float, object] | set[int]) -> str:
     return " ".join(f"{number:g}" for number in sorted(numbers))

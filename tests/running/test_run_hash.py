@@ -10,7 +10,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.encodings.registry import encoding_class
-from posenc.running.job import Stage
+from posenc.running.checks import Stage
 from posenc.running.plan_training import plan_training
 from posenc.training import device
 

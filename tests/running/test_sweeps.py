@@ -63,8 +63,8 @@ class Ended:
 @pytest.fixture
 def run_pool(tmp_path, monkeypatch, capsys):
     """Runs scripts, each in its own run directory."""
-    monkeypatch.setattr(pool_module, "LOOK_AGAIN", 0.1)
-    monkeypatch.setattr(pool_module, "LAST_LINES", 0.3)
+    monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(pool_module, "READ_SECONDS", 0.3)
 
     def run(*scripts, at_once=1, fail_fast=False, **settings):
         tasks = tasks_of(tmp_path, *scripts, **settings)

@@ -1,7 +1,7 @@
-"""Sweeps: each job is a process of its own, so that one that dies takes no other with it.
+"""Run sweeps. Each job is a process of its own, so that a job that dies takes no other with it.
 
-`task` is one job as a process, `pool` runs tasks on this machine, `resources` says how many at once, `lines`
-words the output, `run` puts a sweep together. Slurm runs the same tasks (posenc.running.slurm).
+`task` describes one job as a process, `pool` runs tasks on this machine, `resources` says how many at once,
+`lines` words the output, `run` puts a sweep together. Slurm runs the same tasks (posenc.running.slurm).
 """
 
 from posenc.running.sweep.run import run_sweep, sweep_name

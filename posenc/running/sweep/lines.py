@@ -1,4 +1,4 @@
-"""Word what a sweep says on stderr: how each task goes, and at the end what is not finished."""
+"""Write the lines of a sweep for stderr: how each task goes, and at the end what is not finished."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from posenc.running.sweep.task import WAITING, SweepTask, TaskOutcome
 
 def begin_line(task: SweepTask, share: Mapping[str, str]) -> str:
     """Return `[3/12] rope seed=0: begins, OMP_NUM_THREADS=1`."""
-    return ", ".join([f"{task.name}: begins", *(f"{name}={value}" for name, value in share.items())])
+    variables = [f"{name}={value}" for name, value in share.items()]
+    return ", ".join([f"{task.name}: begins", *variables])
 
 
 def settled_line(task: SweepTask, outcome: TaskOutcome, finished: str) -> str:
-    """Return the line of a task whose run has ended before; `finished` says by whom, if it is finished."""
+    """Return the line of a task whose run ended earlier; `finished` is its text if it did not diverge."""
     if outcome.state == DIVERGED:
         return f"{task.name}: diverged before, which is final without --retry"
     return f"{task.name}: {finished}"
@@ -31,35 +32,34 @@ def end_line(task: SweepTask, outcome: TaskOutcome, seconds: float) -> str:
     """Return the line of a task that has ended: its losses and the time it took, or what went wrong."""
     if outcome.state != FINISHED:
         return f"{task.name}: {outcome.text}"
-    parts = ["finished"]
     losses = "" if task.evaluation is None else losses_text(task.directory)
     if losses:
-        parts.append(f"{losses};")
-        return f"{task.name}: {', '.join(parts)} {clock(seconds)}"
-    return f"{task.name}: {', '.join([*parts, clock(seconds)])}"
+        return f"{task.name}: finished, {losses}; {clock(seconds)}"
+    return f"{task.name}: finished, {clock(seconds)}"
 
 
 def losses_text(directory: Path) -> str:
-    """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token`, or nothing where nothing was measured."""
+    """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token`; an empty text if nothing was measured."""
     losses = headline_losses(load_run(directory))
     if not losses:
         return ""
-    return ", ".join(f"{length_text(multiple)} {losses[multiple]:.3f}" for multiple in sorted(losses)) + (
-        " nats per token"
-    )
+    texts = [f"{length_text(multiple)} {losses[multiple]:.3f}" for multiple in sorted(losses)]
+    return f"{', '.join(texts)} nats per token"
 
 
 def failure_lines(tasks: Sequence[SweepTask], outcomes: Mapping[str, TaskOutcome]) -> list[str]:
-    """Return a line for each task that is not finished, the counts, and what resumes; [] if all are."""
-    ended = [(task, outcomes.get(task.name, TaskOutcome(WAITING))) for task in tasks]
-    unfinished = [(task, outcome) for task, outcome in ended if outcome.state != FINISHED]
-    if not unfinished:
+    """Return a line for each task that is not finished, the counts, and how to go on; [] if all finished."""
+    all_outcomes = [outcomes.get(task.name, TaskOutcome(WAITING)) for task in tasks]
+    lines = []
+    for task, outcome in zip(tasks, all_outcomes, strict=True):
+        if outcome.state != FINISHED:
+            lines.append(_failure_line(task, outcome))
+    if not lines:
         return []
-    lines = [_failure_line(task, outcome) for task, outcome in unfinished]
-    counts = Counter(outcome.state for _, outcome in ended)
+    counts = Counter(outcome.state for outcome in all_outcomes)
     listed = ", ".join(f"{count} {state}" for state, count in counts.items())
     lines.append(f"{len(tasks)} jobs: {listed}")
-    if any(outcome.state != DIVERGED for _, outcome in unfinished):
+    if any(state not in (FINISHED, DIVERGED) for state in counts):
         lines.append("the same command resumes what is not finished")
     if counts[DIVERGED]:
         lines.append("diverged is final; with --retry the same command trains those runs again")

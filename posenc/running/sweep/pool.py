@@ -34,31 +34,30 @@ from posenc.running.sweep.task import (
     outcome_on_disk,
 )
 
-LOOK_AGAIN = 1.0  # seconds between two looks at runs that other processes hold
-STATUS_SECONDS = 10  # between two lines of progress, of all running tasks in turn
-LAST_LINES = (
-    2.0  # seconds to read on after the end: what a job leaves behind may hold its output open for ever
-)
-KEPT_LINES = 20  # of each task's output, to find the error in
+LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold
+PROGRESS_SECONDS = 10  # between two lines of progress, counted over all running tasks
+# How long the output of a task is read after its end. What the job has started may hold it open for ever.
+READ_SECONDS = 2.0
+KEPT_LINES = 20  # last lines of a task's output, to find the error in
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A task whose process runs."""
+    """Hold a task whose process runs."""
 
     task: SweepTask
     process: subprocess.Popen[str]
     slot: GpuSlot | None
-    began: float  # by time.monotonic()
+    began_at: float  # by time.monotonic()
     last_lines: deque[str]
-    reader: threading.Thread  # of its output
+    reader: threading.Thread  # reads the output of the process
 
 
 class WorkerPool:
-    """Run tasks, `at_once` at a time. Only the main thread changes what stands here.
+    """Run tasks, `at_once` at a time. Only the main thread changes these attributes.
 
     lock: the name of the lock that a task's process takes, "run" or "evaluation".
-    gpus: a task on `cuda` gets one of them.
+    gpus: the GPUs; a task on `cuda` gets one of them.
     fail_fast: the first task that does not finish ends the others.
     """
 
@@ -80,8 +79,8 @@ class WorkerPool:
         self.slots = gpu_slots(gpus, at_once)
         self.fail_fast = fail_fast
         self.sweep = sweep
-        self.stopping = False  # no more tasks begin
-        self._announced: set[str] = set()  # tasks of which it is said that they wait for another process
+        self.is_stopping = False  # no more tasks begin
+        self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
     def run(self) -> SweepResult:
         """Run all tasks; return how they ended. No process outlives this call."""
@@ -89,7 +88,7 @@ class WorkerPool:
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
                 while self.waiting or self.running:
-                    if stop.received is not None and not self.stopping:
+                    if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)
                     self._begin_tasks(threads)
                     for future in self._wait_for_an_end(stop):
@@ -100,8 +99,8 @@ class WorkerPool:
         return SweepResult(self.outcomes, stop.exit_code)
 
     def _begin_tasks(self, threads: ThreadPoolExecutor) -> None:
-        """Begin what can begin; once stopping, note that what waits is not started."""
-        if self.stopping:
+        """Begin as many tasks as can begin. If the pool is stopping, note that the others never started."""
+        if self.is_stopping:
             self.outcomes |= {task.name: TaskOutcome(NOT_STARTED) for task in self.waiting}
             self.waiting = []
         while len(self.running) < self.at_once:
@@ -113,7 +112,7 @@ class WorkerPool:
             self.running[threads.submit(worker.process.wait)] = worker
 
     def _next_task(self) -> SweepTask | None:
-        """Return the first task that can begin; those that another process has ended are noted."""
+        """Return the first task that can begin; note those that another process has ended."""
         busy = {worker.task.directory for worker in self.running.values()}
         for task in list(self.waiting):
             if task.directory in busy:  # two tasks of one run go one after the other
@@ -138,8 +137,8 @@ class WorkerPool:
     def _start(self, task: SweepTask) -> Worker:
         """Start the process of a task, and a thread that reads its output."""
         self._announced.discard(task.name)
-        share: dict[str, str] = {}
-        if not os.environ.get(THREADS):  # what the user has set is left alone
+        share: dict[str, str] = {}  # environment variables: the task's part of the machine
+        if not os.environ.get(THREADS):  # the user's own number of threads stays
             share[THREADS] = str(task.threads)
         slot = None
         if task.device == "cuda" and not self.slots.empty():
@@ -155,40 +154,40 @@ class WorkerPool:
             errors="replace",
         )
         last_lines: deque[str] = deque(maxlen=KEPT_LINES)
-        # a daemon: what a job leaves behind may hold its output open for ever
+        # a daemon thread: a process that the job has started may hold its output open for ever
         reader = threading.Thread(target=_read, args=(task, process, last_lines), daemon=True)
         reader.start()
         return Worker(task, process, slot, time.monotonic(), last_lines, reader)
 
     def _environment(self) -> dict[str, str]:
-        """Return what tells a process that it runs one task of this sweep."""
+        """Return the environment variables that tell a process that it runs a task of this sweep."""
         return {
             SWEEP: self.sweep,
             PARENT: str(os.getpid()),
-            PROGRESS: str(STATUS_SECONDS * self.at_once),
-            WAIT: "0",  # a run that is held comes back later, and others go first
+            PROGRESS: str(PROGRESS_SECONDS * self.at_once),
+            WAIT: "0",  # a task whose run is held ends at once, and comes back later
             "PYTHONIOENCODING": "utf-8",
         }
 
     def _wait_for_an_end(self, stop: StopFlag) -> Collection[Future[int]]:
-        """Wait until a process has ended, a signal has come, or held runs are worth another look."""
-        if self.stopping:  # a second signal changes nothing
+        """Wait until processes end, a signal comes, or it is time to look at held runs; return what ended."""
+        if self.is_stopping:  # a second signal changes nothing
             return wait(self.running, return_when=FIRST_COMPLETED).done
         try:
             with stop.at_once():
                 if self.running:
-                    pause = LOOK_AGAIN if self.waiting else None
+                    pause = LOOK_SECONDS if self.waiting else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
                 if self.waiting:
-                    time.sleep(LOOK_AGAIN)
+                    time.sleep(LOOK_SECONDS)
         except InterruptedRunError:
-            pass  # the caller passes it on
+            pass  # the caller passes the signal on
         return ()
 
     def _note_end(self, worker: Worker, exit_code: int) -> None:
-        """Note how a task ended, and say it; one whose run was held waits again."""
+        """Note how a task ended, and print it. A task whose run was held waits again."""
         task = worker.task
-        worker.reader.join(LAST_LINES)
+        worker.reader.join(READ_SECONDS)
         if worker.slot is not None:
             self.slots.put(worker.slot)
         if exit_code == HELD:
@@ -196,14 +195,14 @@ class WorkerPool:
             return
         outcome = outcome_of_process(task, exit_code, worker.last_lines)
         self.outcomes[task.name] = outcome
-        say(end_line(task, outcome, time.monotonic() - worker.began))
-        if self.fail_fast and outcome.state != FINISHED and not self.stopping:
+        say(end_line(task, outcome, time.monotonic() - worker.began_at))
+        if self.fail_fast and outcome.state != FINISHED and not self.is_stopping:
             say("sweep.fail_fast: no more jobs begin, and those that run save and stop")
             self._stop(signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
         """Begin no more tasks, and pass a signal on to those that run."""
-        self.stopping = True
+        self.is_stopping = True
         for worker in self.running.values():
             worker.process.send_signal(number)
 

@@ -1,4 +1,4 @@
-"""Say how many tasks of a sweep the machine has room for, and which GPU and how many threads each gets."""
+"""Tell how many tasks of a sweep the machine has room for, and which GPU and how many threads each gets."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuSlot(NamedTuple):
-    """Room for one task on a GPU. Slots come in the order of their numbers."""
+    """Stand for room for one task on a GPU. Slots are given out in the order of their numbers."""
 
     number: int
     gpu: str  # as CUDA_VISIBLE_DEVICES names it
 
 
 def gpu_slots(gpus: Sequence[str], at_once: int) -> PriorityQueue[GpuSlot]:
-    """Return a slot for each of `at_once` tasks, dealt out over the GPUs; none without a GPU.
-
-    The lowest free slot comes first: no GPU gets a second task while another one has none.
-    """
+    """Return a slot for each of `at_once` tasks, dealt out over the GPUs; no slots without a GPU."""
+    # by priority: the lowest free slot comes first, so no GPU gets a second task while another has none
     slots: PriorityQueue[GpuSlot] = PriorityQueue()
-    for number in range(at_once if gpus else 0):
+    if not gpus:
+        return slots
+    for number in range(at_once):
         slots.put(GpuSlot(number, gpus[number % len(gpus)]))
     return slots
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     count = torch.cuda.device_count()
     names = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
-    return names[:count] if names else [str(i) for i in range(count)]
+    if names:
+        return names[:count]
+    return [str(number) for number in range(count)]
 
 
 def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, gpu_slots: int) -> int:
@@ -51,5 +53,5 @@ def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, 
 
 
 def threads_of(task: SweepTask) -> int:
-    """Return the threads of a task: those that the user has set, or as many as suit its model."""
+    """Return the threads of a task: the number that the user has set, or one that suits its model."""
     return int(os.environ.get(THREADS) or task.threads)

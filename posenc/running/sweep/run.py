@@ -29,17 +29,18 @@ from posenc.running.sweep.task import (
     make_tasks,
     outcome_on_disk,
 )
-from posenc.settings.tree import SweepSettings
+from posenc.settings.tree import RunSettings, SweepSettings
 
-LOCKS = {"train": "run", "eval": "evaluation"}  # what the process of a command takes
+LOCKS = {"train": "run", "eval": "evaluation"}  # the lock of the run directory that each command holds
 Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
 
 def sweep_name(checked: Sequence[CheckedJob]) -> str:
-    """Return the name of a sweep: the same jobs have the same name, so trackers group them."""
-    settings = [entry.composed.identity for entry in checked]
-    digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:6]
-    name = getattr(checked[0].composed.settings, "experiment_name", "eval")
+    """Return the name of a sweep. The same jobs make the same name, so that trackers group them."""
+    identities = [checked_job.composed.identity for checked_job in checked]
+    digest = hashlib.sha256("\n".join(identities).encode()).hexdigest()[:6]
+    settings = checked[0].composed.settings
+    name = settings.experiment_name if isinstance(settings, RunSettings) else "eval"
     return f"{name}-{digest}"
 
 
@@ -52,8 +53,8 @@ def run_sweep(
 ) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
-    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
-    A run that is finished or has diverged starts no process. `launch` runs the tasks elsewhere.
+    The code is 0 if every job finished, 1 if one did not, and 130 or 143 after a signal, which ends the
+    running jobs. A run that is finished or has diverged starts no process. `launch` runs the tasks elsewhere.
     """
     ordered = seed_by_seed(checked)
     tasks = make_tasks(command, line, ordered, retry=invocation.retry)
@@ -78,8 +79,8 @@ def run_sweep(
         say(text)
     if result.exit_code:
         return result.exit_code
-    all_finished = all(task.name in outcomes and outcomes[task.name].state == FINISHED for task in tasks)
-    return 0 if all_finished else 1
+    finished = [name for name, outcome in outcomes.items() if outcome.state == FINISHED]
+    return 0 if len(finished) == len(tasks) else 1
 
 
 def _run_here(
@@ -87,13 +88,17 @@ def _run_here(
 ) -> SweepResult:
     """Run the tasks on this machine, as many at once as it has room for."""
     gpus = visible_gpus()
-    at_once = settings.jobs or tasks_at_once(
-        tasks,
-        cores=usable_cores(),
-        free_bytes=free_memory(),
-        gpu_slots=settings.slots * len(gpus),
-    )
-    at_once = min(at_once, len({task.directory for task in tasks}))
+    at_once = settings.jobs
+    if at_once is None:
+        at_once = tasks_at_once(
+            tasks,
+            cores=usable_cores(),
+            free_bytes=free_memory(),
+            gpu_slots=settings.slots * len(gpus),
+        )
+    # tasks of one run directory wait for each other
+    directories = {task.directory for task in tasks}
+    at_once = min(at_once, len(directories))
     if tasks[0].device == "cpu":
         say_load(at_once * threads_of(tasks[0]))
     pool = WorkerPool(
@@ -108,28 +113,28 @@ def _run_here(
 
 
 def _show_comparison(command: str, checked: Sequence[CheckedJob]) -> None:
-    """Print the comparison of the runs on stdout; after `posenc eval` only what it measures."""
-    directories = dict.fromkeys(entry.job.directory for entry in checked)
+    """Print the comparison of the runs on stdout; after `posenc eval` only with what it measures."""
+    directories = dict.fromkeys(checked_job.job.directory for checked_job in checked)  # each once, in order
     runs = load_runs([directory for directory in directories if directory.is_dir()])
     if command == "eval":
-        targets = _measured_targets(checked)
-        runs = [_only(run, targets[run.path]) for run in runs]
+        targets_of_runs = _measured_targets(checked)
+        runs = [_with_records_of(run, targets_of_runs[run.path]) for run in runs]
     if runs:
         show_runs(runs, sys.stdout)
 
 
 def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
-    """Return what is measured of each run, together with the reference beside it."""
+    """Return the targets that are measured of each run, with those of the reference on the same text."""
     targets: dict[Path, Targets] = {}
-    for entry in checked:
-        job = entry.job
+    for checked_job in checked:
+        job = checked_job.job
         measured = targets_of(job)
         reference = {(REFERENCE_PROTOCOL, targets_hash) for _, targets_hash in measured}
         targets.setdefault(job.directory, set()).update(measured | reference)
     return targets
 
 
-def _only(run: Run, targets: Targets) -> Run:
-    """Return the run with the records of these targets alone."""
+def _with_records_of(run: Run, targets: Targets) -> Run:
+    """Return the run with the records of these targets and no others."""
     records = [record for record in run.records if (record["protocol"], record["targets_hash"]) in targets]
     return replace(run, records=records)

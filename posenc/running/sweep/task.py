@@ -28,35 +28,35 @@ OUT_OF_MEMORY = (
 )
 ERROR = "error: "  # begins the line in which a job says why it fails
 
-PROCESS_BYTES = 6e8  # of a process that has loaded torch
-BYTES_A_WEIGHT = 40  # values, gradients, two moments, and what a batch of a common size needs
+PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
+BYTES_A_WEIGHT = 40  # value, gradient, two moments, and the activations of a batch of a common size
 
 
 @dataclass(frozen=True)
 class SweepTask:
-    """One job of a sweep, to be run by a command of its own."""
+    """Describe one job of a sweep, which a command of its own runs."""
 
     name: str  # [3/12] rope seed=0; no two tasks of a sweep have the same
     command: Sequence[str]
-    directory: Path  # of its run
+    directory: Path  # of the run
     overrides: Sequence[str] = ()
     device: str = "cpu"
-    evaluation: EvalSettings | None = None  # of a training; None for `posenc eval`
+    evaluation: EvalSettings | None = None  # what a training is evaluated by; None for `posenc eval`
     retry: bool = False  # train a run that diverged again
     threads: int = 1
-    memory: float = 0.0  # bytes that it needs, about
+    memory: float = 0.0  # estimated bytes
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether the run of a training is finished; of `posenc eval` only the exit code can tell."""
-        if self.evaluation is None:
+        """Tell whether the run of a training is finished; always True for `posenc eval`."""
+        if self.evaluation is None:  # only the exit code tells how an evaluation ended
             return True
         return run_state(self.directory, self.evaluation, retry=self.retry) == FINISHED
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """How a task ended, or that it has not."""
+    """Tell how a task ended, or that it has not."""
 
     state: str
     reason: str | None = None
@@ -69,14 +69,14 @@ class TaskOutcome:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How the tasks ended, by their names, and the exit code of the signal that ended them early, or 0."""
+    """Tell how the tasks ended."""
 
-    outcomes: Mapping[str, TaskOutcome] = field(default_factory=dict)
-    exit_code: int = 0
+    outcomes: Mapping[str, TaskOutcome] = field(default_factory=dict)  # by name of the task
+    exit_code: int = 0  # of the signal that ended the sweep early
 
 
 def outcome_on_disk(task: SweepTask) -> TaskOutcome | None:
-    """Return how the run of a task ended before; None if it is to be run, or measured."""
+    """Return how the run of a task ended earlier; None if something is left to do."""
     if task.evaluation is None:
         return None
     state = run_state(task.directory, task.evaluation, retry=task.retry)
@@ -91,7 +91,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
     """Return how a task ended, by the exit code of its process, its run directory and its last lines."""
     if exit_code == 0 and task.is_finished:
         return TaskOutcome(FINISHED)
-    # a negative code: the signal struck before posenc had taken it over
+    # a negative code: the signal came before posenc handled signals
     if exit_code in CODES.values() or -exit_code in CODES:
         return TaskOutcome(INTERRUPTED, "saved as far as it was")
     status = read_status(task.directory)
@@ -114,17 +114,17 @@ def make_tasks(
         program += ["--config-dir", line.config_dir]
     if retry:
         program.append("--retry")
-    names = _names([entry.composed for entry in checked])
+    names = _task_names([checked_job.composed for checked_job in checked])
     cores = usable_cores()
     tasks = []
-    for name, entry in zip(names, checked, strict=True):
-        composed = entry.composed
-        job = entry.job
+    for name, checked_job in zip(names, checked, strict=True):
+        composed = checked_job.composed
+        job = checked_job.job
         weights = job.shape.n_block_weights
         tasks.append(
             SweepTask(
                 name=name,
-                # an experiment may ask for a sweep by itself, and a job is never one
+                # RUN: the experiment may make a sweep, and a job of a sweep must not be another sweep
                 command=[*program, *composed.overrides, "hydra.mode=RUN"],
                 directory=job.directory,
                 overrides=composed.overrides,
@@ -138,12 +138,16 @@ def make_tasks(
     return tasks
 
 
-def _names(jobs: Sequence[ComposedJob]) -> list[str]:
-    """Return `[3/12] rope seed=0` of each job: its number, and the overrides that not all jobs share."""
-    shared = set.intersection(*(set(job.overrides) for job in jobs))
+def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:
+    """Return `[3/12] rope seed=0` for each job: its number, and the overrides that not all jobs share."""
+    shared = set(jobs[0].overrides)
+    for job in jobs:
+        shared &= set(job.overrides)
     names = []
     for number, job in enumerate(jobs, 1):
-        differing = [override for override in job.overrides if override not in shared]
-        label = " ".join(override.removeprefix("encoding=") for override in differing or job.overrides[:1])
+        overrides = [override for override in job.overrides if override not in shared]
+        if not overrides:  # a sweep of one job
+            overrides = job.overrides[:1]
+        label = " ".join(override.removeprefix("encoding=") for override in overrides)
         names.append(f"[{number}/{len(jobs)}] {visible(label)}")
     return names
