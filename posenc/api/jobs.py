@@ -1,4 +1,4 @@
-"""The jobs of `posenc train` and `posenc eval` as functions: errors are exceptions."""
+"""Run the jobs of `posenc train` and `posenc eval` as functions, whose errors are exceptions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from posenc.running.plan_training import plan_training
 from posenc.running.train import run_train
 from posenc.training.device import resolve_device
 
-# What may be said of a model that is given as a function.
-OF_A_GIVEN_MODEL = (
+# Keys of settings that apply to a model that is given as a function.
+KEYS_OF_GIVEN_MODEL = (
     "context_length",
     "tokenizer",
     "device",
@@ -40,20 +40,20 @@ OF_A_GIVEN_MODEL = (
 
 
 def train(**overrides: Any) -> LoadedRun:
-    """Train and evaluate a run, or continue it, or find it finished; return it.
+    """Train and evaluate a run, continue it, or find it finished; return the run.
 
     Overrides are those of the command: `encoding="rope"`, `train={"tokens": 1e6}`,
-    `**{"eval.lengths": ["1x", "8x"]}`. Raises UserError before anything is written, RunError for what
-    fails while running, KeyboardInterrupt once a stopped run is saved.
+    `**{"eval.lengths": ["1x", "8x"]}`. Raises UserError before anything is written, RunError if
+    something fails while running, KeyboardInterrupt once a stopped run is saved.
     """
-    words = list(_words(overrides))
-    job = plan_training(_compose("train", words).run_settings)
-    _check_end(run_train(job, words, Invocation.read()))
+    texts = list(_override_texts(overrides))
+    job = plan_training(_compose("train", texts).run_settings)
+    _raise_if_stopped(run_train(job, texts, Invocation.read()))
     return load(job.directory, plugins=job.run_settings.plugins)
 
 
 def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
-    """Measure a run again, given by its directory, name or object; return it with all its records.
+    """Measure a run, given by its directory, name or object; return it with all its records.
 
     Overrides are those of `posenc eval`: `extend="yarn"`, `eval={"lengths": ["1x", "16x"]}`. For any other
     model, a module or a function from tokens (B, W) to logits (B, W, V), see `measure_given`. For one of
@@ -61,15 +61,15 @@ def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
     """
     if callable(subject):
         directory, outcome = measure_given(subject, **overrides)
-        _check_end(outcome)
+        _raise_if_stopped(outcome)
         return load(directory)
     if isinstance(subject, LoadedRun):
         overrides = {"plugins": subject.plugins, **overrides}
         subject = subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
-    words = [*_words({group: str(subject)}), *_words(overrides)]
-    job = plan_job(_compose("eval", words).settings)
-    _check_end(run_eval(job, Invocation.read()))
+    texts = [*_override_texts({group: str(subject)}), *_override_texts(overrides)]
+    job = plan_job(_compose("eval", texts).settings)
+    _raise_if_stopped(run_eval(job, Invocation.read()))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 
@@ -78,21 +78,21 @@ def measure_given(
 ) -> tuple[Path, Outcome]:
     """Measure a module or function, tokens (B, W) -> logits (B, W, V); return its run directory.
 
-    `context_length` is T, the length that the others are multiples of; `tokenizer` "bytes", a tokenizer.json,
-    or an object of `tokenizers` or `transformers`; `data`, `eval` and so on as in `posenc train`. Every
-    cell is measured anew. The text has no token in front (no BOS). Raises UserError, RunError.
+    `context_length` is T, of which other lengths are multiples. `tokenizer` is "bytes", a tokenizer.json, or
+    an object of `tokenizers` or `transformers`. `data`, `eval` and so on are as in `posenc train`. Every cell
+    is measured again. No BOS token stands before the text. Raises UserError, RunError.
     """
     for key in overrides:
-        if group_of(key) not in OF_A_GIVEN_MODEL:
+        if group_of(key) not in KEYS_OF_GIVEN_MODEL:
             problem = "does not apply to a model that is given as it is"
-            raise UserError(key, None, problem, allowed=", ".join(OF_A_GIVEN_MODEL))
+            raise UserError(key, None, problem, allowed=", ".join(KEYS_OF_GIVEN_MODEL))
     if "context_length" not in overrides:
         raise UserError("context_length", None, "is needed: T, the length that others are compared with")
     name = overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__)
-    words = [*_words(overrides), *_words(_tokenizer(tokenizer))]
-    settings = _compose("train", words).run_settings
+    texts = [*_override_texts(overrides), *_override_texts(_tokenizer_overrides(tokenizer))]
+    settings = _compose("train", texts).run_settings
     model = CallableModel(subject, 0, settings.context_length)
-    with _modes_kept(model):
+    with restored_modes(model):
         job = plan_given_model(
             GivenModel(
                 model=model,
@@ -110,11 +110,9 @@ def measure_given(
 
 
 @contextmanager
-def _modes_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Put every module back into training or evaluation mode at the end.
-
-    The model may be in the middle of a training of its own, which would go on without dropout.
-    """
+def restored_modes(model: torch.nn.Module) -> Iterator[None]:
+    """Put every module back into training or evaluation mode at the end of the block."""
+    # the user may be training the model, and would otherwise go on without dropout
     modes = {module: module.training for module in model.modules()}
     try:
         yield
@@ -123,18 +121,18 @@ def _modes_kept(model: torch.nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _tokenizer(given: Any) -> dict[str, Any]:
+def _tokenizer_overrides(tokenizer: Any) -> dict[str, Any]:
     """Return the overrides that choose a tokenizer."""
-    if given == "bytes":
+    if isinstance(tokenizer, str) and tokenizer == "bytes":
         return {"tokenizer": "bytes"}
-    if isinstance(given, str | os.PathLike):
-        return {"tokenizer": "hf", "tokenizer.path": str(given)}
-    settings = given if isinstance(given, Mapping) else kept_tokenizer(given).plain()
+    if isinstance(tokenizer, str | os.PathLike):
+        return {"tokenizer": "hf", "tokenizer.path": str(tokenizer)}
+    settings = tokenizer if isinstance(tokenizer, Mapping) else kept_tokenizer(tokenizer).plain()
     parameters = {f"tokenizer.{key}": value for key, value in settings.items() if key != "name"}
     return {"tokenizer": settings["name"], **parameters}
 
 
-def _check_end(outcome: Outcome) -> None:
+def _raise_if_stopped(outcome: Outcome) -> None:
     """Raise KeyboardInterrupt or RunError for a job that a signal stopped."""
     if outcome.exit_code == 130:
         raise KeyboardInterrupt
@@ -142,22 +140,23 @@ def _check_end(outcome: Outcome) -> None:
         raise RunError("stopped by a signal; what is finished is saved: the same call continues")
 
 
-def _compose(command: str, words: list[str]) -> ComposedJob:
+def _compose(command: str, overrides: list[str]) -> ComposedJob:
     """Compose the only job of the overrides. Raises UserError."""
-    composed = compose_jobs(command, CommandLine(words))
+    composed = compose_jobs(command, CommandLine(overrides))
     if composed.is_sweep:
         raise UserError("overrides", None, "make a sweep", hint="a loop over calls does the same")
     return composed.jobs[0]
 
 
-def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield KEY=VALUE for each; a mapping below a key sets the keys inside it."""
+def _override_texts(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield KEY=VALUE for each override; a mapping below a key sets the keys inside it."""
     for key, value in overrides.items():
         if isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
             # the choice of a group, which brings the parameters of its YAML along
             yield f"{prefix}{key}={value['name']}"
-            yield from _words({name: value[name] for name in value if name != "name"}, f"{prefix}{key}.")
+            parameters = {name: value[name] for name in value if name != "name"}
+            yield from _override_texts(parameters, f"{prefix}{key}.")
         elif isinstance(value, Mapping):
-            yield from _words(value, f"{prefix}{key}.")
+            yield from _override_texts(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}={value_text(value)}"

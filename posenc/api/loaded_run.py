@@ -1,4 +1,4 @@
-"""A run as an object: its model, its tokenizer, its losses on any text, and what it writes."""
+"""Load a run as an object: its model, its tokenizer, its losses on any text, and the text that it writes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from posenc.running.stored_run import StoredRun, directory_of, load_model, store
 def load(run: str | Path, *, plugins: Sequence[str] = ()) -> LoadedRun:
     """Return the run in a directory, or with this name or hash below runs/.
 
-    Code that its settings name is never imported: an encoding of your own needs `plugins`, as in the
-    commands. Raises UserError for what is no run, and for one that cannot be read.
+    Modules that the run's settings name are never imported: pass `plugins` for an encoding of your own.
+    Raises UserError if there is no such run, or if it cannot be read.
     """
-    read = load_run(directory_of(str(run)))
-    if read.problem is not None:
-        raise UserError("run", run, read.problem)
-    return LoadedRun(read, plugins)
+    stored = load_run(directory_of(str(run)))
+    if stored.problem is not None:
+        raise UserError("run", run, stored.problem)
+    return LoadedRun(stored, plugins)
 
 
 class LoadedRun:
-    """A run. `model` and `tokenizer` are read when first used, the weights verified by their sha256."""
+    """Hold a run together with its model and tokenizer, which are read at their first use.
+
+    Weights are verified by their sha256.
+    """
 
     def __init__(self, run: Run, plugins: Sequence[str] = ()) -> None:
         self.run = run
@@ -40,7 +43,7 @@ class LoadedRun:
         self.path = run.path
         self.name = run.name
         self.state = run.state
-        self.config: dict[str, Any] = run.config or {}
+        self.config: dict[str, Any] = run.config or {}  # the settings, as config.yaml holds them
         self.records: list[Record] = run.records
 
     def __repr__(self) -> str:
@@ -48,7 +51,7 @@ class LoadedRun:
 
     @property
     def train_length(self) -> int:
-        """T, in tokens."""
+        """Return the training length T, in tokens."""
         return int(self.config["context_length"])
 
     @cached_property
@@ -57,38 +60,55 @@ class LoadedRun:
 
     @cached_property
     def model(self) -> Decoder:
-        """The model with the weights of the newest intact checkpoint, on the CPU, in evaluation mode."""
+        """Return the model of the newest intact checkpoint, on the CPU, in evaluation mode."""
         stored = self._stored
         return load_model(stored.settings, stored.shape, stored.checkpoint).eval()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """What makes its tokens: `encode(text)`, `decode(ids)`."""
+        """Return the tokenizer that the run was trained with; it has `encode(text)` and `decode(ids)`."""
         definition = self._stored.checkpoint.path / "tokenizer.json"
         if definition.is_file():
             return Tokenizer("hf", definition.read_text(encoding="utf-8"))
         return Tokenizer("bytes")
 
     def nll(self, text: str, context: int | None = None) -> np.ndarray:
-        """Return the loss in nats of every token of the text but the first.
+        """Return the loss in nats of every token of the text except the first.
 
-        With `context` each is predicted from at most so many tokens; without, from all before it.
+        Each token is predicted from at most `context` tokens before it; None: from all.
         """
-        return token_nats(self.model, self._ids("text", text), context)
+        return token_nats(self.model, self._encode("text", text), context)
 
-    def generate(self, prompt: str, context: int | None = None, **how: Any) -> str:
-        """Return how the model goes on: `tokens` of them, at a `temperature`, drawn from a `seed`.
+    def generate(
+        self,
+        prompt: str,
+        context: int | None = None,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        seed: int = 0,
+    ) -> str:
+        """Return the text that the model writes after the prompt.
 
-        It sees the last `context` tokens; without, the whole text.
+        It sees the last `context` tokens; None: the whole text. Temperature 0 takes the likeliest tokens.
         """
-        ids, tokenizer = self._ids("prompt", prompt), self.tokenizer
-        return tokenizer.decode(continuation(self.model, ids, tokenizer.vocab_size, context=context, **how))
+        ids = continuation(
+            self.model,
+            self._encode("prompt", prompt),
+            self.tokenizer.vocab_size,
+            context=context,
+            tokens=tokens,
+            temperature=temperature,
+            seed=seed,
+        )
+        return self.tokenizer.decode(ids)
 
-    def _ids(self, key: str, text: str) -> list[int]:
+    def _encode(self, argument: str, text: str) -> list[int]:
+        """Return the token ids of a text. Raises UserError, which names the argument, for anything else."""
         if not isinstance(text, str):
-            raise UserError(key, type(text).__name__, "is no text", allowed="a str")
+            raise UserError(argument, type(text).__name__, "is no text", allowed="a str")
         return self.tokenizer.encode(text)
 
     def runs(self) -> Runs:
-        """Return a collection of this run alone, for `to_frame`, `compare` and `plot`."""
+        """Return a collection with only this run, for `to_frame`, `compare` and `plot`."""
         return Runs([self.run])

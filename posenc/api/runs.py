@@ -1,4 +1,4 @@
-"""A collection of runs from disk, without torch: a pandas table, the table of `posenc compare`, a picture."""
+"""Collect runs from disk, without torch: as a pandas table, as `posenc compare` shows them, as a picture."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from posenc.results.where import matching_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-PER = ("cell", "seed")
+PER = ("cell", "seed")  # what a line of the pandas table stands for
 TEXT_WIDTH = 100  # columns of a comparison that is printed
 
 
 def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
     """Return the runs below paths, each once, as `posenc compare` finds them; without a path those of runs/.
 
-    Several paths may be a list. `where`: only those that fit conditions such as "encoding=rope,al*".
+    Several paths may be a list. `where` keeps the runs that meet all conditions such as "encoding=rope,al*".
     Raises UserError.
     """
     conditions = [where] if isinstance(where, str) else where
@@ -35,7 +35,7 @@ def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
 
 
 class Runs(list[Run]):
-    """Runs; damaged ones have a `problem`. A list, with the tables and pictures of `posenc compare`."""
+    """Hold runs, with the tables and pictures of `posenc compare`. Damaged runs have a `problem`."""
 
     def __repr__(self) -> str:
         names = [visible(run.name) for run in self[:3]]
@@ -44,7 +44,7 @@ class Runs(list[Run]):
         return f"<{len(self)} runs: {', '.join(names)}>"
 
     def where(self, *conditions: str) -> Runs:
-        """Return those that fit all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""
+        """Return the runs that meet all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""
         return Runs(matching_runs(self, list(conditions))) if conditions else self
 
     def to_frame(
@@ -56,11 +56,11 @@ class Runs(list[Run]):
         metric: str = "nats",
         allow_mixed: bool = False,
     ) -> pd.DataFrame:
-        """Return a pandas table, a line for each cell (mean over seeds) or seed.
+        """Return a pandas table with a line for each seed, or for each cell, the mean over seeds.
 
-        As trained, by one protocol: so a pivot averages nothing unlike. With `extended` the lines of
-        test-time extensions too, told apart by the column `extend`; `protocol="all"` takes every protocol,
-        told apart by `protocol`. Raises UserError.
+        It holds models as trained, by one protocol, so that a pivot never averages unlike numbers. `extended`
+        adds lines of test-time extensions, with their name in the column `extend`; `protocol="all"` takes
+        every protocol, with its name in the column `protocol`. Raises UserError.
         """
         import pandas as pd
 
@@ -75,27 +75,27 @@ class Runs(list[Run]):
         return pd.DataFrame([line for line in lines if protocol in (ALL, line["protocol"])])
 
     def compare(self, **request: Any) -> Table:
-        """Return the table of `posenc compare`; the request is that of its options.
+        """Return the table of `posenc compare`. Raises UserError.
 
-        protocol, metric, rows, columns, sort, baseline, allow_mixed. Raises UserError.
+        `request` takes its options: protocol, metric, rows, columns, sort, baseline, allow_mixed.
         """
         return Table(compare_runs(self, _request(request)))
 
     def plot(self, kind: str = "context", **request: Any) -> Plot:
-        """Return a picture: context, change, heatmap, recall or use; the request is that of `compare`.
+        """Return a picture of the kind context, change, heatmap, recall or use. Raises UserError.
 
-        A Vega-Lite chart: shown by itself in a notebook, saved by `save`. Raises UserError.
+        `request` takes the options of `compare`. A notebook shows the picture by itself; `save` writes it.
         """
         from posenc.report.charts import check_kind
 
         check_kind(kind)
         plot = Plot(self, compare_runs(self, _request(request)), kind)
-        plot.data("svg")  # without a number there is no picture: say so here, not where it is shown
+        plot.data("svg")  # raises here, not where the picture is shown, if there is no number to draw
         return plot
 
 
 def _request(given: dict[str, Any]) -> CompareRequest:
-    """Return the request of keyword arguments; names may be one text, multiples of T numbers or `8x`."""
+    """Return the request of keyword arguments. `rows` may be one name, `columns` one multiple: 8 or `8x`."""
     options = [field.name for field in fields(CompareRequest)]
     for key in sorted(given):
         if key not in options:
@@ -107,18 +107,18 @@ def _request(given: dict[str, Any]) -> CompareRequest:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return several values as a list, and one as a list of it."""
+    """Return values as a list; a single value becomes a list of one."""
     return [value] if isinstance(value, str | int | float) else list(value)
 
 
 @dataclass(repr=False)
 class Table:
-    """A comparison: `tables` as data, `str()` as `posenc compare` prints it; shows itself in a notebook."""
+    """Hold a comparison: `tables` as data, and as text what `posenc compare` prints."""
 
     tables: list[Comparison]
 
     def text(self, format: str = "table") -> str:
-        """Return it as table, markdown, csv, latex or json."""
+        """Return the comparison as table, markdown, csv, latex or json."""
         from posenc.report.formats import render
 
         return render(self.tables, format, TEXT_WIDTH)
@@ -129,7 +129,7 @@ class Table:
 
 @dataclass(repr=False)
 class Plot:
-    """A chart of a comparison; shows itself in a notebook."""
+    """Hold a chart of a comparison."""
 
     runs: Runs
     tables: list[Comparison]
@@ -155,5 +155,5 @@ class Plot:
         from posenc.report.charts import WIDTH
         from posenc.report.vega import DPI
 
-        # not as SVG: the clip paths of two of them in one notebook would have the same names
+        # not as SVG: two pictures in a notebook would have clip paths of the same names
         return self.data("png"), {"width": round(WIDTH / 72 * DPI / 2)}

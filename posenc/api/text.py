@@ -16,46 +16,51 @@ from posenc.evaluation.passes import inputs_given
 from posenc.model.decoder import Decoder
 from posenc.settings.numbers import check_between, check_whole
 
-BATCH_TOKENS = 8192  # in one forward pass
+BATCH_TOKENS = 8192  # tokens of one forward pass
 
 
 def window_of(model: Decoder, context: int | None, length: int) -> int:
-    """Return how many tokens the model is given at most, for a text of `length`. Raises UserError."""
-    asked = length if context is None else min(length, check_whole("context", context, least=1))
+    """Return how many tokens of a text of `length` tokens the model gets at most. Raises UserError."""
+    requested = length
+    if context is not None:
+        requested = min(length, check_whole("context", context, least=1))
     encoding = model.effective_encoding
     try:
-        window = inputs_given(encoding, asked, 1)
+        window = inputs_given(encoding, requested, n_targets=1)
     except NotApplicableError as error:
         allowed = f"up to {encoding.shape.positions} tokens"
-        raise UserError("context", asked, str(error), allowed=allowed) from error
+        raise UserError("context", requested, str(error), allowed=allowed) from error
     limit = encoding.ends_at
     if limit is not None and window > limit:
-        raise UserError("context", asked, f"no encoding of positions from {limit} on", allowed=f"to {limit}")
+        problem = f"no encoding of positions from {limit} on"
+        raise UserError("context", requested, problem, allowed=f"to {limit}")
     return window
 
 
 @torch.no_grad()
 def token_nats(model: Decoder, ids: Sequence[int], context: int | None = None) -> np.ndarray:
-    """Return the loss in nats of every token but the first: (len(ids) - 1,) float64.
+    """Return the loss in nats of every token except the first: (len(ids) - 1,) float64.
 
-    Each has all tokens before it, or with `context` at most so many, in a window of its own.
+    Each token is predicted from at most `context` tokens before it; None: from all.
     """
     count = len(ids) - 1
     if count < 1:
         raise UserError("text", None, "has no second token to score")
-    window = window_of(model.eval(), context, count)
+    model.eval()
+    window = window_of(model, context, count)
     windows = torch.tensor(ids).unfold(0, window + 1, 1)  # (count - window + 1, window + 1)
-    losses = [_losses(model, windows[:1], window)]
+    # the first window scores all its targets, each later one its last: the others have been scored
+    losses = [_losses(model, windows[:1], n_targets=window)]
     for batch in windows[1:].split(max(1, BATCH_TOKENS // window)):
-        if len(batch):
-            losses.append(_losses(model, batch, 1))
+        if len(batch):  # split makes one empty batch of nothing
+            losses.append(_losses(model, batch, n_targets=1))
     return torch.cat(losses).double().cpu().numpy()
 
 
 def _losses(model: Decoder, windows: Tensor, n_targets: int) -> Tensor:
-    """Return the losses of the last targets of windows (B, W + 1), one after the other: (B n_targets,)."""
+    """Return the losses of the last `n_targets` tokens of windows (B, W + 1): (B * n_targets,)."""
     windows = windows.to(model.embedding.weight.device)
-    logits = model(windows[:, :-1], n_targets=n_targets)  # (B, T, V)
+    logits = model(windows[:, :-1], n_targets=n_targets)  # (B, n_targets, V)
     targets = windows[:, -n_targets:].flatten()
     return F.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
 
