@@ -20,19 +20,18 @@ from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings,
 MARKS = {"pass": "+", "fail": "F", "n/a": "."}
 STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
 # Groups of settings that a verdict depends on.
-CHECKED = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
+GROUPS = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
 
 def run_check(
     line: CommandLine, *, all_encodings: bool, module: str | None, as_json: bool, debug: bool
 ) -> int:
-    """Check what the overrides choose and print it; return 1 if a law is broken, else 0.
+    """Check the encodings that the overrides choose, and print the verdicts. Raises UserError.
 
-    Of several encodings, those that refuse the settings are listed below the others, and the code is 1.
-    `module` names a callable of the user's, which is checked instead, and compared with the encoding of the
-    overrides. Raises UserError.
+    Returns 1 if a law is broken or an encoding refuses the settings, else 0. `module` names a callable of the
+    user's, which is checked instead, and compared with the encoding of the overrides.
     """
-    refuse_others(line, CHECKED, "the laws")
+    refuse_others(line, GROUPS, "the laws")
     like = None
     if module is not None and all_encodings:
         problem = "--all checks the encodings of posenc"
@@ -41,7 +40,8 @@ def run_check(
         line, like = line_of_callable(line, module)
     if all_encodings:
         line = _line_of_all(line)
-    jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
+    # encoding=rope,alibi is two encodings, also without -m
+    jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     result = check_encodings(jobs, like=like, debug=debug)
     as_matrix = all_encodings or len(jobs) > 1
     if as_json:
@@ -64,7 +64,7 @@ def _line_of_all(line: CommandLine) -> CommandLine:
 
 
 def _documents(result: LawCheck) -> list[dict[str, Any]]:
-    """Return a document for each encoding; what refuses the settings comes last."""
+    """Return a document for each encoding; those that refuse the settings come last."""
     checked = [
         {
             **encoding.settings,
@@ -94,7 +94,7 @@ def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
 
 
 def _print(result: LawCheck, as_matrix: bool) -> None:
-    """Print a line for each law; of several encodings a matrix, and a line for each law that fails."""
+    """Print a line for each law, or a matrix of several encodings and a line for each law that fails."""
     console = Console(highlight=False, markup=False, emoji=False)
     if as_matrix:
         _print_matrix(console, result.checked)
@@ -109,6 +109,7 @@ def _print(result: LawCheck, as_matrix: bool) -> None:
 
 
 def _print_laws(console: Console, encoding: CheckedEncoding) -> None:
+    """Print the verdicts of one encoding, a line for each law."""
     title = f"{visible(encoding.label)}: {_size_text(encoding)}"
     console.print(Text(title, style="bold"))
     for law, verdict in encoding.verdicts.items():
@@ -116,8 +117,9 @@ def _print_laws(console: Console, encoding: CheckedEncoding) -> None:
 
 
 def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
+    """Print a row of marks for each encoding, and below them the laws that fail."""
     console.print(Text(_size_text(checked[0]), style="bold"))
-    for number, law in enumerate(checked[0].verdicts):  # the names head their columns like stairs
+    for number, law in enumerate(checked[0].verdicts):  # each name stands above its column, like stairs
         console.print("| " * number + law)
     for encoding in checked:
         row = Text()

@@ -1,4 +1,4 @@
-"""`posenc data`: list corpora, show the sizes of one, fetch and tokenise it ahead of time."""
+"""Run `posenc data`: list corpora, show the sizes of one, fetch and tokenise it ahead of time."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def print_corpora(as_json: bool) -> None:
 
 
 def _need_of_network(corpus: ListedCorpus) -> str:
+    """Return whether a corpus needs the network: no, needed, or not any more (cached)."""
     if not corpus.network:
         return "no"
     return "cached" if corpus.cached else "needed"
@@ -53,16 +54,16 @@ def _need_of_network(corpus: ListedCorpus) -> str:
 
 @dataclass(frozen=True)
 class LengthFit:
-    """How many documents of the corpus are longer than a context length, in bytes."""
+    """Count the documents of a corpus that are longer than a context length, in bytes."""
 
     context_length: int
     train_documents: int
     test_documents: int
-    test_documents_8x: int  # longer than eight times that
+    test_documents_8x: int  # test documents longer than eight times the context length
 
 
 def print_info(line: CommandLine, as_json: bool) -> None:
-    """Print sizes, splits, fingerprint and what lengths fit. Raises UserError, RunError."""
+    """Print sizes, splits, fingerprint, and the documents of each length. Raises UserError, RunError."""
     settings = _settings(line)
     facts = read_facts(settings.data)
     if as_json:
@@ -77,8 +78,10 @@ def prepare_corpus(line: CommandLine) -> None:
     data = settings.data
     facts = read_facts(data)
     _print_facts(facts, settings.context_length)
-    corpus_bytes = sum(sum(sizes) for sizes in facts.sizes.values())
-    tokenizers = [BYTES]  # the byte trigram beside fixed-target reads bytes
+    corpus_bytes = 0
+    for sizes in facts.sizes.values():
+        corpus_bytes += sum(sizes)
+    tokenizers = [BYTES]  # the reference of fixed-target, a byte trigram, reads bytes
     if settings.tokenizer.name != "bytes":
         tokenizers.append(settings.tokenizer)
     for tokenizer in tokenizers:
@@ -90,7 +93,7 @@ def prepare_corpus(line: CommandLine) -> None:
 
 
 def _settings(line: CommandLine) -> RunSettings:
-    """Compose the settings; those that have no effect on the corpus are refused. Raises UserError."""
+    """Compose the settings of the corpus. Raises UserError, also for settings that have no effect on it."""
     from posenc.config.compose import compose_one  # imports Hydra, which `posenc data list` does not need
 
     refuse_others(line, GROUPS, "the corpus")
@@ -118,7 +121,7 @@ def _splits(facts: CorpusFacts) -> dict[str, dict[str, int]]:
 
 
 def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
-    """Return how many documents fit each of LENGTHS and the length of the settings."""
+    """Count documents for each of LENGTHS and for the length of the settings."""
     train = facts.sizes["train"]
     test = facts.sizes["test"]
     return [

@@ -1,4 +1,4 @@
-"""`posenc doctor`: print whether all is there that posenc needs, and what to do where it is not."""
+"""Run `posenc doctor`: print whether everything is there that posenc needs, and what to do if not."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ SCHEMA_VERSION = 1
 def run_doctor(*, as_json: bool) -> int:
     """Check everything and print it; return 1 if something is a problem, else 0."""
     findings = examine()
-    problems = sum(finding.level == "problem" for finding in findings)
+    problems = [finding for finding in findings if finding.level == "problem"]
+    exit_code = 1 if problems else 0
     if as_json:
         rows = [asdict(finding) for finding in findings]
-        document = {"schema_version": SCHEMA_VERSION, "ready": problems == 0, "findings": rows}
+        document = {"schema_version": SCHEMA_VERSION, "ready": not problems, "findings": rows}
         print(json.dumps(document, indent=2))
-        return min(1, problems)
+        return exit_code
     console = Console(highlight=False)
     for finding in findings:
         level = Text(f"{finding.level:<8}", style=STYLES[finding.level])
         console.print(level + visible(f"{finding.name}: {finding.text}"))
         if finding.advice and finding.level != "ok":
             console.print(Text(visible(f"         -> {finding.advice}"), style="dim"))
-    summary = f"not ready, {problems} to repair" if problems else "ready: posenc train encoding=rope"
+    summary = "ready: posenc train encoding=rope"
+    if problems:
+        summary = f"not ready, {len(problems)} to repair"
     console.print(Text(f"\n{summary}", style="bold"))
-    return min(1, problems)
+    return exit_code

@@ -1,4 +1,4 @@
-"""`posenc train --dry-run`: print sizes, memory and time of each job. Nothing is written or fetched."""
+"""Run `posenc train --dry-run`: print sizes, memory and time of each job. Nothing is written or fetched."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from posenc.settings.tree import DataSettings
 
 @dataclass(frozen=True)
 class EstimatedJob:
-    """A job, what it takes, and whether it is to run at all."""
+    """Hold a job, what it takes, and whether it is to run at all."""
 
     job: Job
     estimate: Estimate
-    state: str  # of the run: open, finished, diverged
+    state: str  # open, finished or diverged
 
     @property
     def seconds(self) -> float:
-        """Of training and evaluation; 0 for a run that is finished or has diverged."""
+        """Return the seconds of training and evaluation; 0 for a run that is finished or has diverged."""
         if self.state != OPEN:
             return 0.0
         return self.estimate.training_seconds + self.estimate.evaluation_seconds
 
 
 def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
-    """Validate every job, estimate, print; return 0, or 1 where one does not fit into memory.
+    """Validate every job and print what it takes; return 1 if one does not fit into memory, else 0.
 
-    Raises UserError as a real run would, RunError for a corpus or tokenizer that would have to be fetched.
+    Raises UserError as a real run would, and RunError if a corpus or tokenizer would have to be fetched.
     """
     go_offline()
     for composed_job in composed.jobs:
         _check_corpus_is_here(composed_job.run_settings.data)
-    by_cost: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     jobs: list[EstimatedJob] = []
-    for checked in seed_by_seed(check_jobs(composed)):
-        job = checked.job
+    for checked_job in seed_by_seed(check_jobs(composed)):
+        job = checked_job.job
         key = cost_key(job.run_settings)
-        if key not in by_cost:
-            by_cost[key] = estimate(job)
+        if key not in estimates:
+            estimates[key] = estimate(job)
         job.facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
-        jobs.append(EstimatedJob(job, by_cost[key], state))
+        jobs.append(EstimatedJob(job, estimates[key], state))
     return _print(jobs)
 
 
@@ -71,11 +71,11 @@ def _check_corpus_is_here(data: DataSettings) -> None:
 
 
 def _print(jobs: list[EstimatedJob]) -> int:
-    """Print the time of all, a row for each job, and what a single one does; return the exit code."""
+    """Print the time of all jobs, a row for each, and the details of a single one; return the exit code."""
     device = jobs[0].job.device
     free = _free_memory(device)
-    table, notes = _table(jobs, free), _notes(jobs)
-    total = sum(entry.seconds for entry in jobs)
+    notes = _notes(jobs)
+    total = sum(estimated.seconds for estimated in jobs)
     if len(jobs) == 1:
         if total:  # a run takes as long to begin as this one did
             total += time.time() - psutil.Process().create_time()
@@ -83,11 +83,11 @@ def _print(jobs: list[EstimatedJob]) -> int:
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs, one after the other,"
     console = Console(width=terminal_width(), highlight=False)
     console.print(Text(f"About {_duration(total)} for {count} on {device}; nothing was written.\n"))
-    console.print(table)
-    for note in dict.fromkeys(notes):
+    console.print(_table(jobs, free))
+    for note in dict.fromkeys(notes):  # each once
         console.print(Text(visible(note)))
-    does_not_fit = any(entry.state == OPEN and entry.estimate.memory > free for entry in jobs)
-    return 1 if does_not_fit else 0
+    too_large = [job for job in jobs if job.state == OPEN and job.estimate.memory > free]
+    return 1 if too_large else 0
 
 
 def _free_memory(device: torch.device) -> float:
@@ -98,48 +98,51 @@ def _free_memory(device: torch.device) -> float:
 def _table(jobs: list[EstimatedJob], free: float) -> Table:
     """Return a table with a row for each job."""
     is_cpu = jobs[0].job.device.type == "cpu"
-    of_this_process = psutil.Process().memory_info().rss if is_cpu else 0
+    # a run on the CPU takes what this process has loaded as well
+    loaded_bytes = psutil.Process().memory_info().rss if is_cpu else 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", overflow="fold")
     for head in ("parameters", "training", "evaluation", "memory"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("state")
-    for entry in jobs:
-        cost = entry.estimate
+    for estimated in jobs:
+        cost = estimated.estimate
         table.add_row(
-            Text(visible(entry.job.directory.name)),
+            Text(visible(estimated.job.directory.name)),
             f"{cost.parameters:,}",
             _duration(cost.training_seconds),
             _duration(cost.evaluation_seconds),
-            _megabytes(cost.memory + of_this_process),
-            _state_text(entry, free),
+            _megabytes(cost.memory + loaded_bytes),
+            _state_text(estimated, free),
         )
     return table
 
 
-def _state_text(entry: EstimatedJob, free: float) -> str:
-    if entry.state != OPEN:
-        return entry.state
-    return "to run" if entry.estimate.memory <= free else f"does not fit: {_megabytes(free)} free"
+def _state_text(estimated: EstimatedJob, free: float) -> str:
+    """Return whether a job is to run, and fits into the free memory."""
+    if estimated.state != OPEN:
+        return estimated.state
+    return "to run" if estimated.estimate.memory <= free else f"does not fit: {_megabytes(free)} free"
 
 
 def _notes(jobs: list[EstimatedJob]) -> list[str]:
-    """Return what to know of the corpora."""
+    """Return what users should know about the corpora."""
     notes: list[str] = []
-    for entry in jobs:
-        job = entry.job
+    for estimated in jobs:
+        job = estimated.job
         longest = job.evaluation.lengths.longest
         notes += corpus_notes(job.facts, job.evaluation.split, longest, job.settings.context_length)
     return notes
 
 
-def _details(entry: EstimatedJob) -> list[str]:
-    """Return what a single job does, a line each."""
-    job, training = entry.job, entry.job.training
+def _details(estimated: EstimatedJob) -> list[str]:
+    """Return lines on what a single job does."""
+    job = estimated.job
+    training = job.training
     assert training is not None
     length = job.settings.context_length
     batch_tokens = training.batch_windows * length
-    speed = training.steps * batch_tokens / entry.estimate.training_seconds
+    speed = training.steps * batch_tokens / estimated.estimate.training_seconds
     windows = ", ".join(map(str, job.evaluation.lengths.windows))
     return [
         "",
@@ -147,15 +150,17 @@ def _details(entry: EstimatedJob) -> list[str]:
         f"training   {training.steps:,} steps, a batch is ({training.batch_windows}, {length}): "
         f"{batch_tokens:,} tokens; {speed:,.0f} tokens/s in {training.precision}",
         f"evaluation {', '.join(job.evaluation.protocol_names)} at {windows} tokens",
-        *(f"left out   {problem}" for problem in entry.estimate.problems),
+        *(f"left out   {problem}" for problem in estimated.estimate.problems),
     ]
 
 
 def _duration(seconds: float) -> str:
-    """Return the two digits that such an estimate has: `12 s`, `4 min`, `2.5 h`."""
+    """Return a time as precisely as it is known: `12 s`, `4 min`, `2.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _megabytes(size: float) -> str:

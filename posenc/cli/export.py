@@ -1,4 +1,4 @@
-"""`posenc export`: results in one small file, or the weights of one run for transformers."""
+"""Run `posenc export`: write results into one small file, or the weights of one run for transformers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from posenc.results.where import matching_runs
 
 def run_export(directories: Sequence[str], conditions: Sequence[str], *, out: str, hf: str | None) -> None:
     """Write a bundle of all runs, or with `hf` the weights of one. Raises UserError, RunError."""
+    # other commands take run=DIR, so it is understood here, too
     runs = [directory.removeprefix("run=") for directory in directories]
     if hf is None:
         write_bundle(runs or ["runs"], conditions, out)
@@ -39,25 +40,28 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     path = output_file("--out", out)
     runs = matching_runs(load_runs(paths), conditions)
     ended = [run for run in runs if _has_ended(run)]
+    unfinished = [run for run in runs if not _has_ended(run)]
     if not any(run.state == "finished" for run in ended):
         raise UserError("RUNS", " ".join(paths), "no finished run there", hint="see: posenc runs")
     _refuse_duplicates(ended)
-    data = pack_bundle([bundle_line(run) for run in sorted(ended, key=lambda run: run.name)])
+    by_name = sorted(ended, key=lambda run: run.name)
+    data = pack_bundle([bundle_line(run) for run in by_name])
     write_bytes_atomic(path, data)
-    diverged = sum(run.state == "diverged" for run in ended)
+    diverged = [run for run in ended if run.state == "diverged"]
     written = plural(len(ended), "run")
     if diverged:
-        written += f" ({diverged} diverged)"
+        written += f" ({len(diverged)} diverged)"
     say(f"wrote {visible(out)}: {written}, {len(data) / 1e6:.2f} MB")
-    _name_unfinished([run for run in runs if not _has_ended(run)])
+    _say_left_out(unfinished)
 
 
 def _has_ended(run: Run) -> bool:
+    # a finished run whose results.json is damaged has no facts
     return run.state == "diverged" or (run.state == "finished" and run.facts is not None)
 
 
 def _refuse_duplicates(runs: Sequence[Run]) -> None:
-    """Raise UserError if the same run stands in several folders."""
+    """Raise UserError if the same run is in several folders."""
     counts = Counter(run.name for run in runs)
     duplicates = sorted(name for name, count in counts.items() if count > 1)
     if duplicates:
@@ -65,8 +69,8 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
         raise UserError("RUNS", duplicates[0], problem, hint="name the folder that is meant")
 
 
-def _name_unfinished(runs: Sequence[Run]) -> None:
-    """Say which runs are left out."""
+def _say_left_out(runs: Sequence[Run]) -> None:
+    """Print which runs are left out of the bundle."""
     if not runs:
         return
     named = ", ".join(run.name for run in runs[:MOST_NAMED])

@@ -1,4 +1,4 @@
-"""`posenc show`: what an encoding does, as a picture or as text; at its start, or as a run trained it."""
+"""Run `posenc show`: draw what an encoding does, at its initial values or as a run trained it."""
 
 from __future__ import annotations
 

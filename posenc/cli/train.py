@@ -1,4 +1,4 @@
-"""`posenc train` and `posenc eval`: print help, what `--cfg` asks for, or a dry run; else run the jobs."""
+"""Run `posenc train` and `posenc eval`: print help, a configuration or a dry run, or run the jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from posenc.config.overrides import CommandLine
 
 WIDEST_HELP = 100  # columns
-COMMENT_COLUMN = 34  # where comments begin at the latest, but for those of longer settings
+COMMENT_COLUMN = 34  # the last column where comments may begin; only longer settings push theirs further
 
 
 def run_train_or_eval(
@@ -33,14 +33,14 @@ def run_train_or_eval(
     *,
     dry_run: bool = False,
 ) -> int:
-    """Return the exit code of `posenc train ...` or `posenc eval ...`. Raises UserError, RunError.
+    """Run `posenc train ...` or `posenc eval ...`; return the exit code. Raises UserError, RunError.
 
-    Under torchrun each process comes here with the same arguments.
+    Under torchrun each process calls this with the same arguments.
     """
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
-    load_meter()  # starts it: the load of the machine is measured from here to the first step
+    load_meter()  # starts the meter: the load of the machine is measured from here to the first step
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
     from posenc.training.distributed import run_distributed
@@ -60,7 +60,7 @@ def run_train_or_eval(
 
 
 def _is_another_process() -> bool:
-    """Tell whether torchrun started this process, and it is not the first of its run."""
+    """Tell whether torchrun started this process, and another process is the first of the run."""
     return os.environ.get("RANK", "0") != "0"
 
 
@@ -101,7 +101,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:
-    """Return examples, choices and settings with their comments, as the arguments choose them."""
+    """Return the help: examples, choices, and the settings of the chosen groups with their comments."""
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
     config_dir = config_dir_of(arguments)
     texts = command_tree(command)["hydra"]["help"]
@@ -118,16 +118,18 @@ def _choices(command: str, config_dir: str | None, width: int) -> list[str]:
     """Return the groups of a command with the choices of each."""
     lines: list[str] = []
     for group, default in groups(command).items():
-        of_default = f"; default {default}" if default else ""
-        choices = f"  {group}: {', '.join(choice_files(group, config_dir))}{of_default}"
-        lines += textwrap.wrap(choices, width, subsequent_indent="    ", break_on_hyphens=False)
+        line = f"  {group}: {', '.join(choice_files(group, config_dir))}"
+        if default:
+            line += f"; default {default}"
+        lines += textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
     return lines
 
 
 def _settings(settings: list[Setting], width: int) -> list[str]:
     """Return settings with their comments in a column of their own."""
-    assignments = [f"  {setting.key}={_on_a_command_line(setting.value)}" for setting in settings]
-    column = min(max(len(assignment) for assignment in assignments) + 2, COMMENT_COLUMN)
+    assignments = [f"  {setting.key}={_without_spaces(setting.value)}" for setting in settings]
+    longest = max(len(assignment) for assignment in assignments)
+    column = min(longest + 2, COMMENT_COLUMN)
     lines: list[str] = []
     for assignment, setting in zip(assignments, settings, strict=True):
         begin = f"{assignment}  ".ljust(column)
@@ -138,6 +140,6 @@ def _settings(settings: list[Setting], width: int) -> list[str]:
     return lines
 
 
-def _on_a_command_line(value: str) -> str:
+def _without_spaces(value: str) -> str:
     """Return a value of a YAML file without the spaces that an override may not have."""
     return value.replace(", ", ",").replace(": ", ":")

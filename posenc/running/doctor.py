@@ -1,7 +1,7 @@
-"""Check that all is there that posenc needs (`posenc doctor`).
+"""Check that everything is there that posenc needs (`posenc doctor`).
 
-Other parts of posenc are imported inside the checks: in a broken installation any of them may fail, and
-what a check raises is a finding, too.
+Other parts of posenc are imported inside the checks: in a broken installation any import may fail, and an
+exception of a check is a finding, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Level = Literal["ok", "note", "problem"]  # a problem stops `posenc train encodi
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer."""
+    """Hold one line of the answer."""
 
     name: str
     level: Level
@@ -50,12 +50,12 @@ def examine() -> list[Finding]:
 
 
 def _short(error: BaseException) -> str:
-    """Return the kind and the first line: `ImportError: libfoo.so is missing`."""
+    """Return kind and first line of an error: `ImportError: libfoo.so is missing`."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def packages() -> Iterator[Finding]:
-    """Look at Python, and at every dependency."""
+    """Report Python and every dependency."""
     from packaging.requirements import Requirement
 
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
@@ -67,6 +67,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _package(requirement: Requirement) -> Finding:
+    """Report whether a package is installed in a version that posenc supports."""
     level: Level
     try:
         installed = version(requirement.name)
@@ -80,10 +81,10 @@ def _package(requirement: Requirement) -> Finding:
 
 
 def torch() -> Iterator[Finding]:
-    """Look at torch's build, the device, bf16, threads and what other processes leave them."""
+    """Report torch's build, the device, the precision, and the threads."""
     from posenc.core.machine import load_meter
 
-    load_meter()  # begins to measure: importing torch takes a second
+    load_meter()  # starts the meter; the load is read after torch is imported, which takes a second
     import torch
 
     from posenc.training.device import resolve_device, resolve_precision
@@ -103,7 +104,7 @@ def torch() -> Iterator[Finding]:
 
 
 def _threads(threads: int) -> Finding:
-    """Look at the threads, and at what other processes leave them."""
+    """Report the threads, and whether other processes make them slow."""
     from posenc.core.machine import load_meter, usable_cores
 
     cores = usable_cores()
@@ -119,7 +120,7 @@ def _threads(threads: int) -> Finding:
 
 
 def corpus() -> Iterator[Finding]:
-    """Compose the YAML tree, and look for the default corpus."""
+    """Compose the YAML tree, and report whether the default corpus is installed."""
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import CommandLine
 
@@ -133,24 +134,24 @@ def corpus() -> Iterator[Finding]:
 
 
 def encodings() -> Iterator[Finding]:
-    """Load every encoding; name those that cannot be loaded, with the reason."""
+    """Load every encoding, and report those that cannot be loaded."""
     from posenc.encodings.registry import ENTRY_POINTS, encoding_class, own_encodings
 
-    of_posenc = own_encodings()
-    of_packages = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
-    text = f"{len(of_posenc)} of posenc's own, {len(of_packages)} of other packages"
+    own_names = own_encodings()
+    package_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    text = f"{len(own_names)} of posenc's own, {len(package_names)} of other packages"
     yield Finding("encodings", "ok", text)
-    for name in [*of_posenc, *of_packages]:
+    for name in [*own_names, *package_names]:
         try:
             encoding_class(name)
         except Exception as error:
-            level: Level = "problem" if name in of_posenc else "note"
+            level: Level = "problem" if name in own_names else "note"
             text = f"{name} cannot be loaded ({_short(error)})"
             yield Finding("encodings", level, text, "install its package again, or remove it")
 
 
 def network() -> Iterator[Finding]:
-    """Ask whether the Hugging Face hub answers; look for a W&B key. No key is shown."""
+    """Report whether the Hugging Face hub answers, and whether there is a W&B key, without showing it."""
     from posenc.data.hub import endpoint, reachable
     from posenc.tracking.wandb import host, log_in, requested_mode
 
@@ -169,7 +170,7 @@ def network() -> Iterator[Finding]:
 
 
 def places() -> Iterator[Finding]:
-    """Look at the cache and the default `runs_dir`: can they be written, is there room?"""
+    """Report whether the cache and the default `runs_dir` can be written, and the free space."""
     from posenc.config.yaml_files import command_tree
     from posenc.core.paths import cache_dir
 
@@ -182,7 +183,7 @@ def places() -> Iterator[Finding]:
 
 
 def _folder(name: str, folder: Path, setting: str) -> Finding:
-    """Look whether a folder can be written, or made."""
+    """Report whether a folder can be written, or made."""
     level: Level = "ok" if os.access(_existing(folder), os.W_OK | os.X_OK) else "problem"
     return Finding(name, level, str(folder), f"{setting}=FOLDER that can be written")
 
@@ -192,7 +193,7 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if exists(path))
 
 
-# Each check, and the level of its own failure.
+# The checks, each with the level of a finding for its own exception.
 CHECKS: dict[Callable[[], Iterator[Finding]], Level] = {
     packages: "note",
     torch: "problem",

@@ -19,10 +19,10 @@ from posenc.running.model_parts import build_model, check_parts
 from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.tree import EncodingSettings, ExtendRequest
 
-VOCABULARY = 17  # of a model that reads no text
+VOCABULARY = 17  # tokens of a model that reads no text
 NOTE_WIDTH = 100  # characters of a line below the title
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
-# Groups of settings that a picture depends on, at initial values and of a trained run.
+# Groups of settings that a picture depends on: of an encoding at its initial values, and of a trained run.
 GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}
 GROUPS_OF_RUN = {"run", "plugins", "extend"}
 
@@ -35,6 +35,7 @@ def measure_picture(line: CommandLine) -> Picture:
 
 
 def _of_initial_values(line: CommandLine) -> Picture:
+    """Measure the encoding at its initial values."""
     refuse_others(line, GROUPS, "the picture", hint="of a run: run=DIR extend=NAME")
     job = compose_one("train", line, "encoding")
     settings = check_parts(job.run_settings)
@@ -51,7 +52,7 @@ def _of_initial_values(line: CommandLine) -> Picture:
 
 
 def _of_run(line: CommandLine) -> Picture:
-    """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
+    """Measure the encoding as a run trained it. Of the run only plain data and verified weights are read."""
     refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
     settings = compose_one("eval", line, "run").eval_settings
     if settings.run is None:  # run=null
@@ -73,7 +74,7 @@ def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:
 def _picture(
     model: Decoder, settings: EncodingSettings, facts: Sequence[str], extension: Extension | None = None
 ) -> Picture:
-    """Measure the panels, and write what stands below the title: formulas, sizes, `facts`, remarks."""
+    """Measure the panels, and write the lines below the title: formulas, sizes, `facts`, remarks."""
     name = encoding_name(settings.plain())
     encoding = model.eval().effective_encoding
     shape = model.encoding.shape

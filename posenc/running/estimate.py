@@ -30,45 +30,45 @@ from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.device import fit_threads, keep_freed_memory
 
-# What a forward pass does beside matrix products, in multiplications of as many numbers: for each number of a
-# layer's width, and for each pair of tokens and each head. Fitted on one core: nano at T = 64 and 512, tiny.
+# What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
+# each number of the layer's width, and for each score. Fitted on one core to nano at T = 64 and 512, and tiny.
 TIMES_A_WIDTH = 135
 TIMES_A_SCORE = 10
-CALLS_A_LAYER = 900  # of the smallest operation, as long as Python takes
-UPDATE_TIMES = 16  # for a parameter: clipping and the optimizer
-PASSES_A_STEP = 3  # a step is a forward pass and a backward pass twice as long
-# Numbers that a step keeps for each of a layer's width, and for each pair of tokens and each head.
+CALLS_A_LAYER = 900  # the time that Python takes for a layer, counted in calls of the smallest operation
+UPDATE_TIMES = 16  # multiplications for each parameter in clipping and the optimizer
+PASSES_A_STEP = 3  # a step is a forward pass, and a backward pass twice as long
+# Numbers that a step keeps for a token and a layer: for each number of the width, and for each score.
 KEPT_A_WIDTH = 19.0
 KEPT_A_SCORE = 0.6
 BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
-BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
-CALIBRATION_SECONDS = 0.1  # for each of the three rates
-NUMBERS = 1 << 20  # in the multiplication that is timed
+BYTES_A_TOKEN = 3.0  # about, for a vocabulary of some thousands
+CALIBRATION_SECONDS = 0.1  # of measuring each of the three rates
+NUMBERS = 1 << 20  # numbers in the multiplication that is timed
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one run takes, in seconds and bytes."""
+    """Hold what one run takes."""
 
     parameters: int
     training_seconds: float
     evaluation_seconds: float
-    memory: float
+    memory: float  # bytes
     problems: list[str]  # protocols and windows that cannot be measured
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of one FLOP in matrix products, of multiplying two numbers, and of calling an operation."""
+    """Hold the seconds of three operations on a device."""
 
-    flop: float
-    times: float
-    call: float
+    flop: float  # one FLOP of a matrix product
+    times: float  # multiplying two numbers
+    call: float  # calling the smallest operation
 
 
 def cost_key(settings: RunSettings) -> str:
-    """Return what decides how long a job takes, as text: jobs that share it share one estimate."""
+    """Return as text what decides how long a job takes. Jobs with equal texts share one estimate."""
     defining = settings.marked(Mark.DEFINES, Mark.SIZE)
     defining["train"].pop("lr")
     shared = {
@@ -82,10 +82,11 @@ def cost_key(settings: RunSettings) -> str:
 
 
 def estimate(job: Job) -> Estimate:
-    """Count what the run does; nothing of the model's size is allocated."""
+    """Count what the run does. Nothing of the model's size is allocated."""
     training = job.training
     assert training is not None
-    settings, shape = job.run_settings, job.shape
+    settings = job.run_settings
+    shape = job.shape
     store = store_of_lengths(job.facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model).total
@@ -109,18 +110,22 @@ def estimate(job: Job) -> Estimate:
 def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
     """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
     evaluation = job.evaluation
-    context, request = eval_context(job, model, store), request_of(job, store)
-    passes: dict[tuple[int, str], float] = {}  # several protocols share a pass
+    context = eval_context(job, model, store)
+    request = request_of(job, store)
+    passes: dict[
+        tuple[int, str], float
+    ] = {}  # by inputs and targets: protocols that agree in them share a pass
     problems = []
     for cell in plan_cells(context, request, evaluation.protocols):
         try:
             inputs = inputs_given(model.effective_encoding, cell.window, cell.plan.targets_in(cell.window))
-        except NotApplicableError as reason:
-            problems.append(f"{cell.protocol.name} at {cell.window}: {reason}")
+        except NotApplicableError as error:
+            problems.append(f"{cell.protocol.name} at {cell.window}: {error}")
             continue
         tokens = cell.plan.tokens(cell.window) * inputs / cell.window
-        key = inputs, cell.plan.hash
-        passes[key] = forward_seconds(model, rates, inputs, tokens, evaluation.settings.batch_tokens)
+        passes[inputs, cell.plan.hash] = forward_seconds(
+            model, rates, inputs, tokens, evaluation.settings.batch_tokens
+        )
     return sum(passes.values()), problems
 
 
@@ -146,10 +151,10 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int) -
     many = torch.ones(NUMBERS, device=device)
     single = torch.ones(1, device=device)
     keep_freed_memory()
-    fit_threads(device)  # threads that share a core wait for each other, up to 100 times as long
+    fit_threads(device)  # threads that share a core wait for each other, and take up to 100 times as long
 
     def fastest(run: Callable[[], object]) -> float:
-        """Return the seconds of one call, the least of many: what other processes take does not count."""
+        """Return the seconds of the fastest of many calls, which other processes disturb least."""
         names = {"run": run, "wait": functools.partial(wait_for, device)}
         timer = Timer("run(); wait()", globals=names, num_threads=torch.get_num_threads())
         return min(timer.blocked_autorange(min_run_time=CALIBRATION_SECONDS).times)
@@ -162,8 +167,8 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int) -
 
 
 def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenStore:
-    """Return a store whose documents have the corpus's lengths, in one and the same token."""
-    if tokenizer.name == "bpe":  # building it would train it, and keep it
+    """Return a store whose documents are as long as the corpus's, all of the same token."""
+    if tokenizer.name == "bpe":  # building the tokenizer would train it, and write it to the cache
         vocab_size = int(tokenizer.parameters["vocab_size"])
     else:
         vocab_size = build_tokenizer(tokenizer, facts).vocab_size
@@ -175,5 +180,5 @@ def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenS
         starts = start + np.cumsum(lengths) - lengths
         splits[name] = Split([str(index) for index in range(len(lengths))], starts, lengths)
         start += int(lengths.sum())
-    tokens = np.broadcast_to(np.uint8(0), max(1, start))  # of one byte, whatever the corpus's size
+    tokens = np.broadcast_to(np.uint8(0), max(1, start))  # takes one byte of memory, however long
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, tokenizer.plain(), splits)

@@ -1,4 +1,4 @@
-"""The facts of a run, for results.json. What is null in its settings has its number here."""
+"""Collect the facts of a run for results.json. Where its settings are null, the facts have the number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions
 from posenc.settings.tree import RunSettings, SubjectSettings
 
-PRECISION_OF = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; all else is fp32
+PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; other types count as fp32
 
 
 def run_facts(
@@ -29,11 +29,12 @@ def run_facts(
 ) -> RunFacts:
     """Return the facts of a run that posenc trained.
 
-    `history` holds fingerprint, tokens, seconds and final_loss of the training, `peak_memory_bytes` its peak.
+    `history` holds fingerprint, tokens, seconds and final_loss of the training.
     """
     settings = job.run_settings
     attention: Any = model.blocks[0].attention
-    tokens, seconds = int(history["tokens"]), float(history["seconds"])
+    tokens = int(history["tokens"])
+    seconds = float(history["seconds"])
     return RunFacts(
         name=job.directory.name,
         encoding={**_written_out(settings.encoding.plain(), model.encoding), "beyond": model.encoding.beyond},
@@ -60,7 +61,7 @@ def run_facts(
 
 
 def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
-    """Return the facts of a model that posenc did not train: of its training nothing is known."""
+    """Return the facts of a model that posenc did not train, without any about its training."""
     settings = job.settings
     assert isinstance(settings, SubjectSettings)
     weights = list(subject.parameters())
@@ -75,7 +76,7 @@ def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
         context_length=settings.context_length,
         seed=settings.seed,
         steps=0,
-        precision=PRECISION_OF.get(dtype, "fp32"),
+        precision=PRECISIONS.get(dtype, "fp32"),
         device=str(job.device),
         settings_hash=job.hash,
         versions=versions(),
@@ -94,6 +95,7 @@ def _written_out(settings: Mapping[str, Any], part: Encoding) -> dict[str, Any]:
 
 
 def _derived_by_options(model: Decoder) -> dict[str, Any]:
+    """Return the numbers that options of the attention derive from null settings."""
     derived: dict[str, Any] = {}
     options: Any = model.options
     for option in options:
@@ -102,6 +104,7 @@ def _derived_by_options(model: Decoder) -> dict[str, Any]:
 
 
 def _corpus(settings: RunSettings, fingerprint: str) -> dict[str, Any]:
+    """Return name and fingerprint of the corpus, and the settings of planted pairs."""
     corpus: dict[str, Any] = {"name": settings.data.name, "fingerprint": fingerprint}
     if settings.data.plant is not None:
         corpus["plant"] = settings.data.plant.plain()
@@ -109,18 +112,20 @@ def _corpus(settings: RunSettings, fingerprint: str) -> dict[str, Any]:
 
 
 def _code_hash(settings: RunSettings, model: Decoder) -> str:
+    """Return eight hex digits of the code that the numbers depend on."""
     text = json.dumps(code_of(settings, model), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _architecture(settings: SubjectSettings) -> str:
+    """Return the architecture by its name in transformers, or `given`."""
     if settings.subject is None:
         return "given"
     return str(settings.subject.parameters.get("architecture", "given"))
 
 
 def _tokenizer(job: Job) -> dict[str, Any]:
-    """Return the tokenizer's settings; of one that lies in posenc's cache the name alone, not its place."""
+    """Return the tokenizer's settings; only the name of one that posenc keeps in its cache."""
     tokenizer = job.tokenizer.plain()
     name = Path(tokenizer.get("path", "")).stem
     return {"name": name} if name.startswith("given-") else tokenizer

@@ -1,4 +1,4 @@
-"""The identity of a run: the hash of what defines it, its name, and the directory that holds it."""
+"""Identify a run: by the hash of what defines it, by its name, and by its directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posenc.settings.tree import RunSettings
 
 @dataclass(frozen=True)
 class Identity:
-    """A run by its settings, its corpus and the code of its encoding."""
+    """Hold what identifies a run: its settings, its corpus and the code of its encoding."""
 
     settings: RunSettings
     facts: CorpusFacts
@@ -30,14 +30,15 @@ class Identity:
 
     @property
     def hash(self) -> str:
-        """Eight hex digits of what defines the run; not device, compile, tracking, evaluation or names."""
+        """Return eight hex digits of what defines the run. Device, tracking, evaluation and names do not."""
         return run_hash(self.settings, self.facts, self.code)
 
     @property
     def directory(self) -> Path:
-        """The directory of the run, wherever it was moved to below its experiment's folder.
+        """Return the directory of the run.
 
-        A run is found by its hash, whatever its name. Of several copies the one with this name counts.
+        A run that exists is found by its hash, whatever its name. Of several copies the one with the expected
+        name counts.
         """
         folder = expanded(self.settings.runs_dir) / self.settings.experiment_name
         named = folder / f"{readable_name(self.settings)}-{self.hash}"

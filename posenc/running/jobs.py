@@ -26,12 +26,12 @@ from posenc.running.train import run_train
 from posenc.settings.tree import EvalCommandSettings, RunSettings
 from posenc.training.distributed import current
 
-HELD = 75  # exit code of a sweep's job that finds its run held; EX_TEMPFAIL of sysexits.h
+HELD = 75  # exit code of a sweep's job whose run another process holds; EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A job as it was composed, and as it was validated."""
+    """Hold a job as it was composed and as it was validated."""
 
     composed: ComposedJob
     job: Job
@@ -45,9 +45,10 @@ def plan_job(settings: RunSettings | EvalCommandSettings) -> Job:
 
 
 def check_jobs(composed: Jobs) -> list[CheckedJob]:
-    """Return the jobs, every one validated. Raises UserError for the first that is wrong.
+    """Return the validated jobs. Raises UserError for the first that is wrong.
 
-    In a sweep an extension that does not apply to a run's encoding is left out and named, unless all are.
+    In a sweep, jobs whose extension does not apply to the encoding are left out with a line on stderr. If all
+    are, the first is refused.
     """
     count = len(composed.jobs)
     checked: list[CheckedJob] = []
@@ -77,7 +78,7 @@ def check_jobs(composed: Jobs) -> list[CheckedJob]:
 
 
 def _measured(settings: EvalCommandSettings) -> str:
-    """Return the run, or the model, that a job of `posenc eval` measures."""
+    """Return the path of the run or of the model that a job of `posenc eval` measures."""
     if settings.run is not None:
         return settings.run
     assert settings.subject is not None
@@ -85,7 +86,7 @@ def _measured(settings: EvalCommandSettings) -> str:
 
 
 def seed_by_seed(checked: list[CheckedJob]) -> list[CheckedJob]:
-    """Return the jobs of the first seed, then those of the next: a comparison exists early."""
+    """Return the jobs of the first seed, then those of the next, so that a comparison exists early."""
     seeds = list(dict.fromkeys(entry.job.settings.seed for entry in checked))
     return sorted(checked, key=lambda entry: seeds.index(entry.job.settings.seed))
 
@@ -95,15 +96,15 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
     try:
         if job.training is not None:
             current().connect(job.device, job.directory.name, job.training.batch_windows)
-            of_posenc = [text for text in overrides if not is_hydras(text)]
-            outcome = run_train(job, of_posenc, invocation)
+            own_overrides = [text for text in overrides if not is_hydras(text)]
+            outcome = run_train(job, own_overrides, invocation)
         else:
             outcome = run_eval(job, invocation)
     except HeldRunError:
         if invocation.in_sweep:
             return HELD
         raise
-    except SystemExit as error:  # of a plug-in: the run is not finished
+    except SystemExit as error:  # a plug-in may call sys.exit, also with 0, and the run is not finished
         raise RunError(f"SystemExit: {error}") from error
     # a sweep prints one comparison of all runs at its end
     if outcome.exit_code == 0 and current().is_first and not invocation.in_sweep:
@@ -112,7 +113,7 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """Print a run's table, of these records or of all; with an extension also the values without it."""
+    """Print a run's table of these records; None: of all. Extended ones come with those as trained."""
     run = load_run(directory)
     if records is not None and run.problem is None:
         run = replace(run, records=_with_crop_line(records, run.records))

@@ -20,34 +20,35 @@ from posenc.running.model_parts import build_model, check_parts
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import RunSettings
 
-# Big enough for every law, and all laws take a second. `model` and `context_length` choose another size.
+# Large enough for every law, and small enough that all laws take a second. `model` and `context_length`
+# choose another size.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
 SHORT = 32  # tokens, T
-SHORTEST = 16  # tokens; at 8 the bf16 law struck healthy encodings in 4 of 96 texts
-VOCABULARY = 17
-GROUPS = ("encoding", "attention", "positions")  # that laws change
+SHORTEST = 16  # tokens; at 8 the bf16 law failed healthy encodings in 4 of 96 texts
+VOCABULARY = 17  # tokens of a model that reads no text
+GROUPS = ("encoding", "attention", "positions")  # groups of settings that laws change
 
 
 @dataclass(frozen=True)
 class CheckedEncoding:
-    """An encoding by its settings, and the verdict of each law."""
+    """Hold the verdict of each law on one encoding."""
 
     label: str
-    settings: dict[str, Any]  # of the model that was checked, as plain JSON
+    settings: dict[str, Any]  # settings of the checked model, as plain JSON
     verdicts: Mapping[str, Verdict]
 
     @property
     def failed(self) -> list[str]:
-        """Return the laws that it breaks."""
+        """Return the laws that the encoding breaks."""
         return [law for law, verdict in self.verdicts.items() if verdict.status == "fail"]
 
 
 @dataclass(frozen=True)
 class LawCheck:
-    """What came of checking encodings; `refused` has those that do not take the settings, by label."""
+    """Hold the result of checking encodings."""
 
     checked: list[CheckedEncoding]
-    refused: dict[str, UserError]
+    refused: dict[str, UserError]  # by label: encodings that do not take the settings
 
     @property
     def passed(self) -> bool:
@@ -60,7 +61,7 @@ def check_encodings(
 ) -> LawCheck:
     """Check the encoding of each job, and show the progress.
 
-    like: settings of an encoding of posenc's that each of them is compared with. Raises UserError where all
+    `like` holds the settings of an encoding of posenc's to compare each of them with. Raises UserError if all
     of them refuse their settings, and with `debug` whatever an encoding raises.
     """
     laws = [*LAWS] if like is None else [*LAWS, *COMPARED]
@@ -84,7 +85,7 @@ def check_encodings(
 
 
 def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tuple[dict[str, Any], Subject]:
-    """Return the resolved settings of a job and the subject of the laws, built once. Raises UserError."""
+    """Return the resolved settings of a job, and what the laws check. Raises UserError."""
     chosen = {group_of(key_of(override)) for override in job.overrides}
     shape = check_model(job.run_settings.model) if "model" in chosen else SMALL
     length = job.run_settings.context_length if "context_length" in chosen else SHORT
@@ -100,7 +101,7 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
 
 
 def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:
-    """Return what the laws check, of checked settings."""
+    """Return what the laws check: a builder of models with these settings."""
 
     def build(seed: int, **changes: Any) -> Decoder:
         return build_model(changed(settings, seed, changes), shape, VOCABULARY)
@@ -110,25 +111,25 @@ def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:
 
 
 def changed(settings: RunSettings, seed: int, changes: Mapping[str, Any]) -> RunSettings:
-    """Return the settings with a later seed and with the changes of a law.
+    """Return the settings with the seed raised by `seed`, and with the changes of a law.
 
-    Changes of encoding and attention are parameters; with a `name` another choice is made.
+    Changes of encoding, attention and positions replace parameters. With a `name` they replace the choice.
     """
     values: dict[str, Any] = {"seed": settings.seed + seed}
     for key, change in changes.items():
         if key in GROUPS:
             group = getattr(settings, key)
-            before = {} if "name" in change else group.plain()
-            values[key] = type(group).model_validate({**before, **change})
+            unchanged = {} if "name" in change else group.plain()
+            values[key] = type(group).model_validate({**unchanged, **change})
         else:
             values[key] = change
     return settings.with_changes(**values)
 
 
 def line_of_callable(line: CommandLine, module: str) -> tuple[CommandLine, dict[str, Any] | None]:
-    """Return a line that chooses the user's callable PATH:NAME as encoding, and what it is compared with.
+    """Return a line that chooses the user's callable PATH:NAME as encoding, and what to compare it with.
 
-    The latter are the settings of the encoding that the overrides choose; None where they choose none.
+    That is the encoding that the overrides choose, by its settings; None if they choose none.
     """
     like: dict[str, Any] | None = None
     like_class = None
