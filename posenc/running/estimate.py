@@ -31,7 +31,7 @@ from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.device import fit_threads, keep_freed_memory
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
-# each number of the layer's width, and for each score. Fitted on one core to nano at T = 64 and 512, and tiny.
+# each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
 TIMES_A_WIDTH = 135
 TIMES_A_SCORE = 10
 CALLS_A_LAYER = 900  # the time that Python takes for a layer, counted in calls of the smallest operation
