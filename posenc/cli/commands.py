@@ -21,7 +21,7 @@ from posenc.cli.options import (
     option,
     where_option,
 )
-from posenc.config.completion import complete_encoding, complete_table, one_of, table_names
+from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
 from posenc.config.overrides import CommandLine
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.chart_kinds import PLOTS
@@ -132,7 +132,8 @@ def compare_command(
     plot_kind: Annotated[
         Text,
         option(
-            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in PLOTS.items())}.", complete=one_of(*PLOTS)
+            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in PLOTS.items())}.",
+            complete=complete_names(*PLOTS),
         ),
     ] = None,
     html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
@@ -296,7 +297,7 @@ def dashboard_command(
     entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
     project: Annotated[Text, option("Default: the project that runs are tracked in.")] = None,
     protocol: Annotated[
-        str, option("Whose loss is drawn.", complete=one_of(*protocol_names()))
+        str, option("Whose loss is drawn.", complete=complete_names(*protocol_names()))
     ] = "fixed-target",
     length: Annotated[str, option("Draw the bars at this multiple of T.")] = "8x",
     out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,

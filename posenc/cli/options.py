@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from posenc.config.completion import complete_override, complete_run, complete_where, one_of
+from posenc.config.completion import complete_names, complete_override, complete_run, complete_where
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
 
@@ -34,7 +34,7 @@ def choice(*names: str, help: str = "") -> Any:
 
     *first, last = names
     listed = f"{', '.join(first)} or {last}."
-    return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
+    return typer.Option(help=help or listed, autocompletion=complete_names(*names), callback=check)
 
 
 def where_option(help: str) -> Any:
@@ -65,7 +65,7 @@ Protocol = Annotated[
     str,
     option(
         f"How the loss was measured: {', '.join(protocol_names())} or all.",
-        complete=one_of(*protocol_names(), "all"),
+        complete=complete_names(*protocol_names(), "all"),
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from posenc.config.yaml_files import Setting, chosen_settings, command_tree, config_dir_of, groups
+from posenc.config.yaml_files import Setting, chosen_settings, command_tree, config_dir_of, default_choices
 from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
@@ -117,7 +117,7 @@ def help_text(command: str, arguments: list[str], width: int) -> str:
 def _choices(command: str, config_dir: str | None, width: int) -> list[str]:
     """Return the groups of a command with the choices of each."""
     lines: list[str] = []
-    for group, default in groups(command).items():
+    for group, default in default_choices(command).items():
         line = f"  {group}: {', '.join(choice_files(group, config_dir))}"
         if default:
             line += f"; default {default}"

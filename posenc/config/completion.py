@@ -1,4 +1,4 @@
-"""What a shell offers at a TAB: keys, choices, runs, tables. Imports neither Hydra nor torch."""
+"""Complete what is typed at a TAB: keys, choices, runs, tables. Imports neither Hydra nor torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import typer
 
-from posenc.config.yaml_files import chosen_settings, config_dir_of, groups
+from posenc.config.yaml_files import chosen_settings, config_dir_of, default_choices
 from posenc.core.paths import choice_files, is_folder
 
-OF_DATA_COMMANDS = ("data", "tokenizer")  # the keys that `posenc data prepare` and `info` take
+DATA_KEYS = ("data", "tokenizer")  # beginnings of the keys that `posenc data prepare` and `info` take
 
 
-def one_of(*names: str) -> Callable[[str], list[str]]:
+def complete_names(*names: str) -> Callable[[str], list[str]]:
     """Return a hook of Typer's that completes to one of these names."""
     return lambda incomplete: _beginning_with(incomplete, names)
 
@@ -41,7 +41,7 @@ def complete_encoding(incomplete: str) -> list[str]:
 
 def complete_where(incomplete: str) -> list[str]:
     """Return the keys, each with its `=`, that `--where` compares."""
-    keys = [*groups("train"), *(setting.key for setting in chosen_settings("train"))]
+    keys = [*default_choices("train"), *(setting.key for setting in chosen_settings("train"))]
     return _beginning_with(incomplete, [f"{key}=" for key in keys])
 
 
@@ -56,12 +56,12 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return overrides that the last word may become.
+    """Return the overrides that the last word may become.
 
     Bash breaks words at `=`, so there the words are read from its own variables, and only what follows the
     last `=` is returned.
     """
-    # other shells hand the whole word over
+    # shells other than bash pass the whole word
     words = list(ctx.params.get("overrides") or [])
     already_typed = 0
     if "COMP_WORDS" in os.environ:
@@ -71,7 +71,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _words_of_bash() -> tuple[list[str], str]:
-    """Return the words before the cursor and the one at it, with the spaces around `=` taken out."""
+    """Return the words before the cursor, and the word at it, without the spaces around `=`."""
     position = int(os.environ["COMP_CWORD"])
     typed = os.environ["COMP_WORDS"].split()[: position + 1]
     if len(typed) <= position:  # the cursor stands behind a space
@@ -81,7 +81,7 @@ def _words_of_bash() -> tuple[list[str], str]:
 
 
 def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]:
-    """Return the overrides that `incomplete` may become, behind `words`.
+    """Return the overrides that `incomplete` may become after `words`.
 
     A single key comes with its choices, so that a TAB never ends behind `=`, where a shell would put a space.
     """
@@ -89,29 +89,33 @@ def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]
     config_dir = config_dir_of(words)
     key, equals, value = incomplete.partition("=")
     if not equals:
-        keys = [*groups(tree), *(setting.key for setting in chosen_settings(tree, words, config_dir))]
+        keys = [
+            *default_choices(tree),
+            *(setting.key for setting in chosen_settings(tree, words, config_dir)),
+        ]
         if command in ("prepare", "info"):
-            keys = [name for name in keys if name.startswith(OF_DATA_COMMANDS)]
-        fitting = _beginning_with(key, [f"{name}=" for name in keys])
-        if len(fitting) == 1:
-            return candidates(command, words, fitting[0]) or fitting
-        return fitting
+            keys = [name for name in keys if name.startswith(DATA_KEYS)]
+        matches = _beginning_with(key, [f"{name}=" for name in keys])
+        if len(matches) == 1:
+            return candidates(command, words, matches[0]) or matches
+        return matches
     if key == "run":
         return [f"run={run}" for run in complete_run(value)]
     return [f"{key}={completed}" for completed in _values(key, value, config_dir)]
 
 
 def _values(key: str, value: str, config_dir: str | None) -> list[str]:
-    """Return what a value may become; of a list such as `rope,al` the last item is completed."""
+    """Return what a value may become. In a list such as `rope,al` the last item is completed."""
     if key == "eval.protocols":
         from posenc.evaluation.protocols import protocol_names
 
         names: Iterable[str] = protocol_names()
     else:
         names = choice_files(key.replace(".parts", ""), config_dir)
-    before = re.match(r".*[\[,]", value)
-    finished = before.group() if before else ""
-    return [finished + name for name in _beginning_with(value.removeprefix(finished), names)]
+    match = re.match(r".*[\[,]", value)
+    finished_items = match.group() if match else ""
+    last_item = value.removeprefix(finished_items)
+    return [finished_items + name for name in _beginning_with(last_item, names)]
 
 
 def _beginning_with(typed: str, names: Iterable[str]) -> list[str]:

@@ -14,11 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from posenc.config.encoding_file import expand_encoding_file
 from posenc.config.grid import grid
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER
-from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quoted
-from posenc.config.parsing import is_sweep
+from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quote
+from posenc.config.parsing import has_several_values
 from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.typed import typed_settings
-from posenc.config.yaml_files import groups
+from posenc.config.yaml_files import default_choices
 from posenc.core.console import long_loop
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
@@ -95,7 +95,7 @@ def _refuse_hydras_folder(command: str, override: str) -> None:
 
 def _refuse_several_experiments(override: str) -> None:
     """Raise UserError for `experiment=a,b`."""
-    if key_of(override) == "experiment" and is_sweep(override):
+    if key_of(override) == "experiment" and has_several_values(override):
         hint = "a command for each; one that is to bring another along says so itself: sweep.also"
         raise UserError(override, None, "one at a time", hint=hint)
 
@@ -206,7 +206,7 @@ def _job_of_sweep(
 def compose_one(command: str, line: CommandLine, what: str) -> ComposedJob:
     """Return the job of a command that takes one encoding, run or corpus at a time. Raises UserError."""
     for override in line.overrides:
-        if is_sweep(override):
+        if has_several_values(override):
             hint = "a command for each; a list is written [a,b]"
             raise UserError(override, None, f"takes one {what} at a time", hint=hint)
     composed = compose_jobs(command, line)
@@ -245,7 +245,7 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
     _, *folders = conf_dirs()  # the first is posenc's own
     if config_dir is not None:
         folders.append(Path(config_dir).resolve())
-    urls = ",".join(quoted(f"file://{folder}") for folder in folders)
+    urls = ",".join(quote(f"file://{folder}") for folder in folders)
     return [f"hydra.searchpath=[{urls}]"] if folders else []
 
 
@@ -275,5 +275,5 @@ def _refuse_long_choice(command: str, override: str) -> None:
     group, _, choice = override.partition("=")
     if why_impossible(f"{choice}.yaml") is None:
         return
-    if group in groups(command) or group in (LAUNCHER, SWEEPER):
+    if group in default_choices(command) or group in (LAUNCHER, SWEEPER):
         raise UserError(group, choice, f"there is no such {group}", allowed=choice_files(group))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from posenc.config.overrides import key_of, quoted
+from posenc.config.overrides import key_of, quote
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.registry import FILE, file_encoding
 
@@ -42,5 +42,5 @@ def expand_encoding_file(overrides: Sequence[str]) -> list[str]:
         elif key != "encoding":
             others.append(override)
     encoding = [f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()]
-    plugins.append(quoted(file))
+    plugins.append(quote(file))
     return ["~encoding", *encoding, *others, f"plugins=[{','.join(plugins)}]"]

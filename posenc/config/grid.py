@@ -1,4 +1,4 @@
-"""The jobs of a sweep: every combination of the values on the command line."""
+"""Enumerate the jobs of a sweep: every combination of the values on the command line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fractions import Fraction
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
 
 from posenc.config.hydra_adapter import combinations, override_parser
-from posenc.config.overrides import key_of, quoted
-from posenc.config.parsing import is_sweep
+from posenc.config.overrides import key_of, quote
+from posenc.config.parsing import has_several_values
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, is_file, is_folder
@@ -27,20 +27,21 @@ UNCOUNTED = 10**15  # jobs; a larger number is not printed in digits
 def grid(command: str, overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every job. Needs an initialized Hydra. Raises UserError."""
     for override in overrides:
-        is_sweep(override)  # raises for one that cannot be read
+        has_several_values(override)  # raises for one that cannot be read
     if command == "eval":
-        overrides = [_with_runs_listed(text) if key_of(text) == "run" else text for text in overrides]
-    parsed = override_parser().parse_overrides(overrides)
-    by_key = {element.get_key_element(): element for element in parsed}  # the last one on the line wins
+        overrides = [_list_runs(override) for override in overrides]
+    by_key: dict[str, Override] = {}
+    for parsed in override_parser().parse_overrides(overrides):
+        by_key[parsed.get_key_element()] = parsed  # the last one on the line counts
     jobs = 1
-    for key, element in by_key.items():
-        if not element.is_sweep_override():
+    for key, parsed in by_key.items():
+        if not parsed.is_sweep_override():
             continue
-        if not element.is_discrete_sweep():
-            raise UserError(key, element.get_value_string(), "cannot be enumerated")
-        jobs *= _count_values(key, element)
+        if not parsed.is_discrete_sweep():
+            raise UserError(key, parsed.get_value_string(), "cannot be enumerated")
+        jobs *= _count_values(key, parsed)
     if jobs > LARGEST_SWEEP:
-        swept = [text for text in overrides if is_sweep(text)]
+        swept = [text for text in overrides if has_several_values(text)]
         count = f"{jobs:,}" if jobs < UNCOUNTED else f"more than {UNCOUNTED:.0e}"
         hint = "several commands, each with a part of the values"
         allowed = f"up to {LARGEST_SWEEP:,} jobs in a sweep"
@@ -48,16 +49,16 @@ def grid(command: str, overrides: list[str]) -> list[list[str]]:
     return combinations(list(by_key.values()))
 
 
-def _count_values(key: str, element: Override) -> int:
+def _count_values(key: str, override: Override) -> int:
     """Return how many values a sweep over one key has, without making them. Raises UserError."""
-    values = element.value()
+    values = override.value()
     if isinstance(values, RangeSweep):
-        return _count_range(key, element.get_value_string(), values)
-    return sum(1 for _ in element.sweep_iterator())
+        return _count_range(key, override.get_value_string(), values)
+    return sum(1 for _ in override.sweep_iterator())
 
 
 def _count_range(key: str, text: str, values: RangeSweep) -> int:
-    """Return how many numbers a range has. Raises UserError for one that has no end, or is none."""
+    """Return how many numbers a range has. Raises UserError for a range that is endless or has no numbers."""
     assert values.start is not None  # Hydra's grammar fills both in
     assert values.stop is not None
     allowed = "range(stop), range(start,stop), range(start,stop,step)"
@@ -70,28 +71,34 @@ def _count_range(key: str, text: str, values: RangeSweep) -> int:
     return max(0, math.ceil(length / Fraction(values.step)))
 
 
-def _with_runs_listed(override: str) -> str:
-    """Put the runs below a folder or of a glob in its place. A run directory stays, for its job to judge."""
+def _list_runs(override: str) -> str:
+    """Return an override of `run` with every folder and glob replaced by the trained runs in it."""
+    if key_of(override) != "run":
+        return override
     value = override_parser().parse_override(override).value()
     names = value.list if isinstance(value, ChoiceSweep) else [value]
-    runs: dict[str, None] = {}  # a set that keeps the order
+    runs: list[str] = []
     for name in names:
         text = name.text if isinstance(name, QuotedString) else str(name)
-        for run in _runs_named(text):
-            runs[run] = None
-    return f"{override.partition('=')[0]}={','.join(quoted(run) for run in runs)}"
+        runs += _runs_of(text)
+    distinct = dict.fromkeys(runs)  # keeps the order
+    return f"{override.partition('=')[0]}={','.join(quote(run) for run in distinct)}"
 
 
-def _runs_named(text: str) -> list[str]:
-    is_run = is_folder(text) and is_file(expanded(text) / "config.yaml")
-    is_several = is_folder(text) or glob.has_magic(text)
-    return [text] if is_run or not is_several else _trained_runs(text)
+def _runs_of(text: str) -> list[str]:
+    """Return the runs that a value of `run` stands for."""
+    is_run_directory = is_folder(text) and is_file(expanded(text) / "config.yaml")
+    if is_run_directory:
+        return [text]  # even if it is not trained: its job says so
+    if is_folder(text) or glob.has_magic(text):
+        return _trained_runs(text)
+    return [text]  # a name or a hash
 
 
 def _trained_runs(text: str) -> list[str]:
-    """Return the trained runs below a folder or of a glob; what is left out is named.
+    """Return the trained runs below a folder or of a glob, and print which others are left out.
 
-    Raises UserError where nothing is left.
+    Raises UserError if no run is trained.
     """
     try:
         places = run_places([expanded(text)])

@@ -1,4 +1,4 @@
-"""What a user may have meant by a word without a value, or by a choice that does not exist."""
+"""Guess what a user meant by an argument without a value, or by a choice that does not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posenc.core.errors import nearest
 from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_file
 from posenc.encodings.other_names import named_elsewhere
 
-# The choice of a group that takes a file, a folder or a name of the hub, and the setting that it goes to.
+# By group: the choice that takes a file, a folder or a name of the hub, and the setting for the path.
 CHOICE_AND_PATH = {
     "data": ("files", "data.paths"),
     "tokenizer": ("hf", "tokenizer.path"),
@@ -20,10 +20,12 @@ HOW_TO_QUOTE = "no spaces around '='; quote what holds spaces or brackets:\n'eva
 
 
 def hint_at_word(word: str) -> str:
-    """Return what an argument may mean that cannot be read as KEY=VALUE."""
+    """Return a hint at what an argument means that cannot be read as KEY=VALUE."""
     key, equals, value = word.partition("=")
+    if equals and value and key in CHOICE_AND_PATH:
+        return hint_at_choice(key, value)
     if equals:
-        return hint_at_choice(key, value) if key in CHOICE_AND_PATH and value else HOW_TO_QUOTE
+        return HOW_TO_QUOTE
     if is_group(word):
         return f"its value stands behind '=', without spaces: {word}=..."
     meant = _setting_of(word)
@@ -44,9 +46,10 @@ def _setting_of(word: str) -> str | None:
 
 
 def hint_at_choice(group: str, value: str) -> str:
-    """Return what was meant by a choice that a group does not have, or how to add one of one's own."""
-    is_similar = nearest(value, choice_files(group)) is not None  # which the error names itself
-    if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or (group != "data" and not is_similar)):
+    """Return a hint at what was meant by a choice that a group does not have, or how to add a choice."""
+    has_similar = nearest(value, choice_files(group)) is not None  # the error itself suggests the similar one
+    may_be_hub_name = group != "data" and not has_similar
+    if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or may_be_hub_name):
         return f"did you mean: {_by_path(group, value)}"
     if glob.has_magic(value):
         return f"several of them: -m '{group}=glob({value})'"
@@ -69,6 +72,7 @@ def _encoding_meant(value: str) -> str | None:
 
 
 def _by_path(group: str, value: str) -> str:
+    """Return the overrides that choose a path for a group."""
     choice, key = CHOICE_AND_PATH[group]
     return f"{group}={choice} {shlex.quote(f'{key}={value}')}"
 

@@ -1,4 +1,4 @@
-"""Single overrides as Hydra's grammar reads them."""
+"""Read single overrides by Hydra's grammar."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from posenc.config.hints import hint_at_word
 from posenc.core.errors import UserError
 
 
-def is_sweep(override: str) -> bool:
+def has_several_values(override: str) -> bool:
     """Tell whether an override has several values. Raises UserError for one that cannot be read."""
     try:
         return OverridesParser.create().parse_override(override).is_sweep_override()
-    except (HydraException, ValueError) as error:  # a number of more than 4,300 digits
-        raise unreadable(override) from error
+    except (HydraException, ValueError) as error:  # Python refuses numbers of more than 4,300 digits
+        raise unreadable_override(override) from error
 
 
-def unreadable(override: str) -> UserError:
-    """Return the error for a word that is no KEY=VALUE."""
+def unreadable_override(override: str) -> UserError:
+    """Return the error for an argument that is not KEY=VALUE."""
     return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint_at_word(override))

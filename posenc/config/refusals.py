@@ -1,4 +1,4 @@
-"""What Hydra could not compose, said in the user's words: the override, what is allowed, the nearest key."""
+"""Turn Hydra's errors into UserErrors: with the override, what is allowed, and the nearest key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posenc.config.hints import hint_at_choice
 from posenc.config.overrides import is_hydras, key_of
-from posenc.config.parsing import is_sweep, unreadable
-from posenc.config.yaml_files import groups
+from posenc.config.parsing import has_several_values, unreadable_override
+from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.foreign_names import instead_of_setting
 from posenc.core.paths import choice_files
@@ -30,13 +30,13 @@ MAKES_JOBS = "lists a,b, glob() and range() make the jobs of a sweep; a W&B swee
 
 
 def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
-    """Return what to say of the override, or of the YAML file, that Hydra could not compose."""
+    """Return the error for the override, or for the YAML file, that Hydra could not compose."""
     if isinstance(error, OverrideParseException):
-        return unreadable(error.override)
+        return unreadable_override(error.override)
     if isinstance(error, MissingConfigException):
         return _no_such_choice(command, error)
     if isinstance(error, yaml.YAMLError):
-        return _no_yaml(error)
+        return _unreadable_yaml(error)
     in_file = re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error))
     if in_file:
         return UserError(f"{in_file[1]}.yaml", None, in_file[2])
@@ -44,18 +44,21 @@ def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
 
 
 def _wrong_override(command: str, overrides: list[str], error: Exception) -> UserError:
-    """Return what is wrong with the first override that does not fit the settings that the choices make."""
+    """Return the error for the first override that does not fit the settings that the choices make."""
     # Hydra stops at its first error and names it in its own terms, so the settings are composed again without
-    # the overrides that may be wrong, and each override is held against them.
-    choosing = {*groups(command), LAUNCHER, "hydra.searchpath"}
-    choices = [text for text in overrides if text.partition("=")[0] in choosing and not is_sweep(text)]
+    # the overrides that may be wrong, and each override is compared with them.
+    choosing = {*default_choices(command), LAUNCHER, "hydra.searchpath"}
+    choices = []
+    for override in overrides:
+        if override.partition("=")[0] in choosing and not has_several_values(override):
+            choices.append(override)
     config = compose(command, choices, return_hydra_config=True)
     known = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():
         if key not in known and key not in choosing:
             return unknown_setting(command, key, value or None, known)
-        if "Ambiguous value" in str(error) and is_sweep(f"{key}={value}"):
+        if "Ambiguous value" in str(error) and has_several_values(f"{key}={value}"):
             line = shlex.join(text for text in overrides if not is_hydras(text))
             hint = f"for a sweep: posenc {command} -m {line}"
             if OmegaConf.is_list(OmegaConf.select(config, key)):
@@ -65,7 +68,8 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
     return UserError(getattr(cause, "full_key", None) or "override", None, first_line(cause))
 
 
-def _no_yaml(error: yaml.YAMLError) -> UserError:
+def _unreadable_yaml(error: yaml.YAMLError) -> UserError:
+    """Return the error for a file that is no YAML."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", first_line(error))
     if mark is None:
@@ -74,19 +78,23 @@ def _no_yaml(error: yaml.YAMLError) -> UserError:
 
 
 def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
+    """Return the error for a choice that a group does not have."""
     missing = error.missing_cfg_file or ""
     group, _, choice = missing.rpartition("/")
-    for known in (*groups(command), SWEEPER, LAUNCHER):
+    for known in (*default_choices(command), SWEEPER, LAUNCHER):
         if missing.startswith(f"{known}/"):  # the choice may be a path, which has slashes of its own
-            group, choice = known, missing.removeprefix(f"{known}/")
+            group = known
+            choice = missing.removeprefix(f"{known}/")
     if not group:
         return UserError(choice, None, first_line(error))
     hint = hint_at_choice(group, choice)
     if group == SWEEPER:
         hint = MAKES_JOBS
     elif group == LAUNCHER:
-        hint = "without it jobs run at once here, sweep.jobs=N says how many\n"
-        hint += "slurm needs a plug-in: pip install 'posenc[slurm]'"
+        hint = (
+            "without it jobs run at once here, sweep.jobs=N says how many\n"
+            "slurm needs a plug-in: pip install 'posenc[slurm]'"
+        )
     options = list(error.options or [])
     # one answer is enough: of a list the error would name the nearest choice, too
     allowed = ", ".join(options) if hint.startswith("did you mean") else options
@@ -94,25 +102,26 @@ def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
 
 
 def unknown_setting(command: str, key: str, value: object, known: list[str]) -> UserError:
-    """Return the error for a setting that does not exist, with the nearest one, or with whose it is."""
+    """Return the error for a setting that does not exist, with the nearest one or with its owner."""
     group, _, name = key.partition(".")
     if command == "eval" and group in keys_of_users(RunSettings) and group not in known:
         hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
         return UserError(key, value, "is the run's own", hint=hint)
-    same_part = [other for other in known if other.startswith("hydra") == key.startswith("hydra")]
+    is_of_hydra = key.startswith("hydra")
+    candidates = [other for other in known if other.startswith("hydra") == is_of_hydra]
     owners = [choice for choice, keys in _keys_of_choices(group) if name and name in keys]
     if owners:
         hint = f"{key} is a setting of {group}={', '.join(owners)}"
     else:
         written = value if isinstance(value, str) else None
-        close = _meant_setting(command, key, written, same_part)
+        close = _meant_setting(command, key, written, candidates)
         hint = f"did you mean: {close}" if close else f"posenc {command} --help says what each setting means"
     siblings = ", ".join(sorted(_siblings(key, known)))
     return UserError(key, value, "there is no such setting", allowed=siblings, hint=hint)
 
 
 def _meant_setting(command: str, key: str, value: str | None, known: list[str]) -> str | None:
-    """Return what was meant by a key: a setting without its group, one of another tool, or a similar one."""
+    """Return what a key means: a setting without its group, a setting of another tool, or a similar key."""
     parent, _, name = key.rpartition(".")
     same_name = [other for other in known if other.rpartition(".")[2] == name]
     if same_name:
@@ -133,7 +142,7 @@ def _listed(settings: list[str], value: str | None) -> str | None:
 
 
 def _similar_settings(parent: str, name: str, known: list[str]) -> list[str]:
-    """Return the settings whose last part is most like the name, of the same group; of all for a bare key."""
+    """Return the settings with the most similar name in the same group; for a bare key in all groups."""
     # whole keys are not compared: a group's name in common would make `optim.epochs` like `optim.eps`
     candidates = [other for other in known if not parent or other.rpartition(".")[0] == parent]
     if not candidates:
@@ -144,22 +153,22 @@ def _similar_settings(parent: str, name: str, known: list[str]) -> list[str]:
 
 
 def _siblings(key: str, known: list[str]) -> list[str]:
-    """Return the settings in the group of a key; of the nearest group above it that exists."""
-    parent = key.rpartition(".")[0]
-    siblings = [other for other in known if other.rpartition(".")[0] == parent]
-    while not siblings:
+    """Return the settings in the group of a key, or in the nearest group above it that exists."""
+    siblings: list[str] = []
+    parent = key
+    while not siblings:  # at the latest those of the whole tree
         parent = parent.rpartition(".")[0]
         siblings = [other for other in known if other.rpartition(".")[0] == parent]
     return siblings
 
 
 def _keys_of_choices(group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the choices of a group, each with what its YAML holds."""
+    """Yield the choices of a group, each with the keys and values of its YAML."""
     for choice, path in choice_files(group).items():
         yield choice, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
 
-def needed(key: str) -> UserError:
+def missing_setting(key: str) -> UserError:
     """Return the error for a setting without a value."""
     return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
 

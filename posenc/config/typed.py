@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from posenc.config.refusals import dotted_keys, needed, unknown_setting
+from posenc.config.refusals import dotted_keys, missing_setting, unknown_setting
 from posenc.core.errors import UserError, first_line
 from posenc.settings.base import is_filled_in
 from posenc.settings.errors import dotted, user_error
@@ -57,7 +57,7 @@ def _plain_data(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
-            raise needed(key) from error
+            raise missing_setting(key) from error
         raise UserError(key, None, first_line(error)) from error
     settings: dict[str, Any] = plain
     return settings

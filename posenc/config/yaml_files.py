@@ -1,6 +1,6 @@
-"""The YAML tree as users read it: groups, their choices, and every setting with its value and its comment.
+"""Read the YAML tree as users see it: groups, choices, and every setting with its value and comment.
 
-Imports neither Hydra nor torch: it runs at every `--help` and at every TAB.
+This module imports neither Hydra nor torch, as it runs at every `--help` and at every TAB.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from posenc.core.paths import choice_file, conf_dir
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
 
-HYDRAS = ("defaults", "hydra")  # parts of a YAML file that hold no settings of posenc
+NO_SETTINGS = ("defaults", "hydra")  # keys of a YAML file that are for Hydra
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A key, its default as the YAML writes it (empty before a list over several lines), and its comment."""
+    """Hold a setting as a YAML file writes it."""
 
     key: str
-    value: str
+    value: str  # empty for a list or mapping over several lines
     comment: str
 
 
@@ -36,8 +36,8 @@ def command_tree(command: str) -> dict[str, Any]:
     return tree
 
 
-def groups(command: str) -> dict[str, str | None]:
-    """Return the groups of a command, in order, with their default choices. None: nothing is chosen."""
+def default_choices(command: str) -> dict[str, str | None]:
+    """Return the groups of a command, in order, with their default choices, which may be None."""
     choices: dict[str, str | None] = {}
     for entry in command_tree(command)["defaults"]:
         if isinstance(entry, dict):
@@ -52,7 +52,7 @@ def chosen_settings(
 ) -> list[Setting]:
     """Return every setting of a command: its own, then those of the groups as the overrides choose them."""
     chosen = {key_of(override): override.partition("=")[2] for override in overrides}
-    # conf/eval.yaml has nulls without comments; conf/eval/default.yaml says what they are
+    # conf/eval.yaml has nulls without comments; conf/eval/default.yaml has the comments
     comments = {
         setting.key: setting.comment for setting in settings_in(conf_dir() / "eval" / "default.yaml", "eval.")
     }
@@ -60,7 +60,7 @@ def chosen_settings(
     for setting in settings_in(conf_dir() / f"{command}.yaml"):
         comment = setting.comment or comments.get(setting.key, "")
         settings.append(replace(setting, comment=comment))
-    for group, default in groups(command).items():
+    for group, default in default_choices(command).items():
         path = choice_file(group, chosen.get(group, default), config_dir)
         if path is not None and group != "experiment":
             settings += settings_in(path, f"{group}.")
@@ -77,19 +77,19 @@ def settings_in(path: Path, prefix: str = "") -> list[Setting]:
     tree = YAML(typ="rt").compose(text)
     return [
         setting
-        for setting in _leaves(tree, prefix, text)
-        if setting.key.split(".")[0] not in HYDRAS and not (prefix and setting.key == f"{prefix}name")
+        for setting in _settings_below(tree, prefix, text)
+        if setting.key.split(".")[0] not in NO_SETTINGS and not (prefix and setting.key == f"{prefix}name")
     ]
 
 
-def _leaves(tree: Node, prefix: str, text: str) -> list[Setting]:
-    """Return the leaves below a mapping of the YAML `text`; what is written on one line is one leaf."""
+def _settings_below(tree: Node, prefix: str, text: str) -> list[Setting]:
+    """Return the settings below a mapping of the YAML `text`. A value on one line is one setting."""
     settings: list[Setting] = []
     for key, node in tree.value:
         name = prefix + key.value
         is_block = node.start_mark.line > key.start_mark.line
         if isinstance(node.value, list) and is_block and _is_mapping(node):
-            settings += _leaves(node, f"{name}.", text)
+            settings += _settings_below(node, f"{name}.", text)
         elif is_block:
             settings.append(Setting(name, "", _comment(key) or _comment(node)))
         else:
@@ -103,7 +103,7 @@ def _is_mapping(node: Node) -> bool:
 
 
 def _comment(node: Node) -> str:
-    """Return the comment beside a node, with its continuation on the lines below, as one line."""
+    """Return the comment after a node, with its continuation on the lines below, as one line."""
     if not node.comment or node.comment[0] is None:
         return ""
     block, _, _ = node.comment[0].value.partition("\n\n")

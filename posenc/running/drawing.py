@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
-from posenc.config.refusals import needed
+from posenc.config.refusals import missing_setting
 from posenc.core.errors import UserError, visible
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
@@ -56,7 +56,7 @@ def _of_run(line: CommandLine) -> Picture:
     refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
     settings = compose_one("eval", line, "run").eval_settings
     if settings.run is None:  # run=null
-        raise needed("run")
+        raise missing_setting("run")
     run = stored_run(settings.run, settings.plugins)
     model = load_model(run.settings, run.shape, run.checkpoint)
     facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]

@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 from posenc.config.compose import deciding_overrides, initialize_hydra
 from posenc.config.hydra_adapter import launcher_and_config
-from posenc.config.overrides import CommandLine, is_hydras, quoted
+from posenc.config.overrides import CommandLine, is_hydras, quote
 from posenc.config.typed import typed_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
@@ -54,7 +54,7 @@ def launch(
     with initialize_hydra(line.config_dir) as search, StopFlag() as stop:
         overrides = [*search, *deciding_overrides(line)]
         if command == "train":  # the launcher writes its own files there, too
-            overrides.append(f"runs_dir={quoted(str(runs_dir))}")
+            overrides.append(f"runs_dir={quote(str(runs_dir))}")
         launcher, config = launcher_and_config(command, overrides, partial(run_here, command, invocation))
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
             problem = "is not a launcher of posenc's sweeps"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 
-from posenc.config.yaml_files import groups
+from posenc.config.yaml_files import default_choices
 from posenc.core.atomic_files import sha256_of_file
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import conf_dir, expanded, is_file, is_folder, looks_local, why_missing
@@ -125,7 +125,7 @@ def _evaluation(settings: EvalCommandSettings, length: int, text_config: Any) ->
 
 def _default_data() -> DataSettings:
     """Return the corpus that `posenc train` takes without being told."""
-    name = groups("train")["data"]
+    name = default_choices("train")["data"]
     return DataSettings.model_validate(own_yaml(conf_dir() / "data" / f"{name}.yaml"))
 
 

@@ -19,7 +19,7 @@ from posenc.cli.encodings import print_encodings
 from posenc.config.completion import candidates
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.config.yaml_files import groups
+from posenc.config.yaml_files import default_choices
 from posenc.core.paths import choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.catalogue import ACTS_ON
@@ -107,7 +107,7 @@ def test_help_fits_the_terminal_but_for_commands(command_help):
 def test_help_names_every_choice(command_help):
     command, text = command_help
     one_line = " ".join(text.split())
-    for group in groups(command):
+    for group in default_choices(command):
         for name in choice_files(group):
             assert name in one_line
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posenc.config.yaml_files import Setting, chosen_settings, config_dir_of, groups, settings_in
+from posenc.config.yaml_files import Setting, chosen_settings, config_dir_of, default_choices, settings_in
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def test_hydras_part_is_left_out(yaml_file):
 
 
 def test_groups_come_with_their_default_choices():
-    assert groups("train")["encoding"] == "rope"
+    assert default_choices("train")["encoding"] == "rope"
 
 
 def test_a_group_may_have_no_choice():
-    assert groups("train")["experiment"] is None
+    assert default_choices("train")["experiment"] is None
 
 
 def test_the_settings_are_those_of_the_chosen_groups():
