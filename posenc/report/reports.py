@@ -72,18 +72,25 @@ class QuantityLine:
 def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
     """Return one screen: a line for each row, or for a single row a line for each quantity.
 
-    `with_short_lengths`: lengths below T are shown, too.
+    With `with_short_lengths` lengths below T are shown, too.
     """
-    is_single = len(comparison.rows) == 1 and len(comparison.columns) > 0
-    if is_single and comparison.header.baseline is None and not is_recall_only(comparison):
+    if _is_one_measured_row(comparison):
         return _run_report(comparison)
     notes = []
     if not is_recall_only(comparison):
         notes += [unit_note(comparison), recovered_note(comparison.rows)]
-    notes += [recall_note(comparison, with_interval=False), *beyond_notes(comparison)]
-    notes += [*left_out_notes(comparison.header), more_note(comparison)]
+    notes.append(recall_note(comparison, with_interval=False))
+    notes += beyond_notes(comparison)
+    notes += left_out_notes(comparison.header)
+    notes.append(more_note(comparison))
     table = rows_table(comparison, with_short_lengths)
     return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes))
+
+
+def _is_one_measured_row(comparison: Comparison) -> bool:
+    """Tell whether the only row has losses, which are not differences to a baseline."""
+    has_one_row = len(comparison.rows) == 1 and len(comparison.columns) > 0
+    return has_one_row and comparison.header.baseline is None and not is_recall_only(comparison)
 
 
 def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:

@@ -1,4 +1,4 @@
-"""Say a comparison in words: its facts in one line, the answer, and the notes. All of it is plain text."""
+"""Put a comparison into words, as plain text: its facts, the answer, and the notes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
 
 @dataclass(frozen=True)
 class Verb:
-    """What one row does, and what several rows do."""
+    """The verb of a sentence about one row, and about several."""
 
     one: str
     several: str
 
 
-VERBS = {  # by the word for a row, in the order of the sentence
+# word for a row -> verb, in the order of the clauses of a sentence
+VERBS = {
     BETTER: Verb("gains", "gain"),
     SAME_WORD: Verb("keeps its loss", "keep their loss"),
     "below": Verb("is lower", "are lower"),
@@ -90,7 +91,7 @@ def _all_cells(comparison: Comparison) -> list[Cell]:
 
 
 def facts_of(comparison: Comparison) -> list[str]:
-    """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
+    """Return the facts of a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
     group = [condition_text(key, value) for key, value in header.group.items() if key not in IN_FACTS]
     if len(comparison.rows) == 1:
@@ -129,7 +130,7 @@ def _seeds(comparison: Comparison) -> str:
 
 
 def _settings(comparison: Comparison) -> list[str]:
-    """Return what the runs share; a text is empty where they differ in it."""
+    """Return the settings that the runs share; the text of a setting in which they differ is empty."""
     header = comparison.header
     length = ""
     if header.context_length:
@@ -176,7 +177,7 @@ def _model(header: Header) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """Return what the comparison shows, in one sentence or a few."""
+    """Return the answer of the comparison, in one sentence or a few."""
     rows = comparison.rows
     shown = shown_columns(comparison)
     has_numbers = any(cell.mean is not None for cell in _all_cells(comparison))
@@ -306,7 +307,7 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
 
 
 def _rows_by_word(start: str, words: Sequence[tuple[Row, str]]) -> str:
-    """Return a sentence of what the rows do, rows of the same word in one clause; empty without a word."""
+    """Return a sentence with a clause for the rows of each word; empty without a word."""
     rows_of: dict[str, list[Row]] = {}
     for word in VERBS:
         rows = [row for row, word_of_row in words if word_of_row == word]
@@ -348,7 +349,7 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
         return ""
     learned.sort(key=lambda pair: -pair[1].accuracy)
     best_row, best = learned[0]
-    if best.rank != "best":  # nothing is ranked: the numbers alone
+    if best.rank != "best":  # nothing is ranked, so it gives the numbers alone
         texts = [f"{row_label(row)} {percent_text(cell)}" for row, cell in learned[:MOST_NAMED]]
         return f"Recall at {length}: {', '.join(texts)}."
     tied = [row for row, cell in learned if cell.rank == "tied"]
@@ -407,7 +408,7 @@ def sample_line(comparison: Comparison) -> str:
 
 
 def unit_note(comparison: Comparison) -> str:
-    """Return what the numbers of the table of one screen are."""
+    """Return the note on the numbers in the table of one screen."""
     header = comparison.header
     unit = unit_text(header)
     if header.baseline is not None:
@@ -422,7 +423,7 @@ def unit_note(comparison: Comparison) -> str:
 
 
 def recall_note(comparison: Comparison, with_interval: bool) -> str:
-    """Return what the columns of recall are; empty without them."""
+    """Return the note on the columns of recall; empty without them."""
     if comparison.recall is None:
         return ""
     note = "recall@: % of planted values found within T, then the farthest"
@@ -443,21 +444,21 @@ def beyond_notes(comparison: Comparison) -> list[str]:
 
 
 def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
-    """Return what the recovered share is of; of a single row also the share. Empty without one."""
+    """Return the note on the recovered share, which has the share of a single row; empty without one."""
     recovered = [row.recovered for row in rows if row.recovered is not None]
     if not recovered:
         return ""
-    lengths = dict.fromkeys(length_text(one_row.multiple) for one_row in recovered)
+    lengths = dict.fromkeys(length_text(share.multiple) for share in recovered)
     meaning = f"of what training at {' or '.join(lengths)} gains (0% is cropping); blank: no room"
     note = f"recovered: {meaning}"
     if len(rows) == 1:
-        share = recovered[0].note or recovered_with_interval(recovered[0])
-        note = f"recovered: {share} {meaning}"
+        share_text = recovered[0].note or recovered_with_interval(recovered[0])
+        note = f"recovered: {share_text} {meaning}"
     return f"{note}, ± half its 95% CI" if with_interval else note
 
 
 def plus_minus_note(comparison: Comparison) -> str:
-    """Return what ± is in the table of a paper; empty where no loss has it."""
+    """Return the note on ± in the table of a paper; empty if no loss has it."""
     cells = _all_cells(comparison)
     if is_recall_only(comparison):
         return ""
@@ -473,7 +474,7 @@ def plus_minus_note(comparison: Comparison) -> str:
 
 
 def ranks_note(comparison: Comparison) -> str:
-    """Return what bold and the tilde are in the table of a paper; empty where nothing is ranked."""
+    """Return the note on bold numbers and the tilde in the table of a paper; empty if nothing is ranked."""
     if not any(cell.versus_best for cell in _all_cells(comparison)):
         return ""
     if is_recall_only(comparison):
@@ -486,7 +487,7 @@ def ranks_note(comparison: Comparison) -> str:
 
 
 def more_note(comparison: Comparison) -> str:
-    """Return what the marks are, and how to see more."""
+    """Return the note on the marks, and on how to see more."""
     if is_recall_only(comparison):
         return "more: --full, --explain, --plot FILE (the grid of windows and distances)"
     if not any(cell.versus_best for cell in _all_cells(comparison)):
@@ -504,7 +505,7 @@ def also_measured_note(header: Header) -> str:
 
 
 def left_out_notes(header: Header) -> list[str]:
-    """Return which measurements of the weights that are shown stand in no table.
+    """Return notes on measurements of the shown weights that no table has.
 
     Those of earlier checkpoints, and those that chose a learning rate or knobs, are named under --full alone.
     """
@@ -520,7 +521,7 @@ def _left_out_text(reason: str, count: int) -> str:
 
 
 def full_notes(comparison: Comparison) -> list[str]:
-    """Return what the tables of --full do not say: targets, reference, left out records, notes of rows."""
+    """Return the notes below the tables of --full: targets, reference, left out records, notes of rows."""
     header = comparison.header
     notes = []
     protocol_note = note_of(header.protocol)
