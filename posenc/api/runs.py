@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError, visible
+from posenc.report.lines import cells_table, seeds_table
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
-from posenc.results.frame import cells_table, seeds_table
 from posenc.results.measurements import parse_multiple
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
@@ -20,7 +20,7 @@ from posenc.results.where import matching_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-PER = ("cell", "seed")  # what a line of the pandas table stands for
+LINES_PER = {"cell": cells_table, "seed": seeds_table}  # what a line of the pandas table stands for
 TEXT_WIDTH = 100  # columns of a comparison that is printed
 
 
@@ -64,13 +64,10 @@ class Runs(list[Run]):
         """
         import pandas as pd
 
+        if per not in LINES_PER:
+            raise UserError("per", per, "there is no such table", allowed=LINES_PER)
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
-        if per == "cell":
-            lines = cells_table(compare_runs(self, request))
-        elif per == "seed":
-            lines = seeds_table(self, request)
-        else:
-            raise UserError("per", per, "there is no such table", allowed=PER)
+        lines = LINES_PER[per](compare_runs(self, request))
         lines = [line for line in lines if extended or line["extend"] is None]
         return pd.DataFrame([line for line in lines if protocol in (ALL, line["protocol"])])
 

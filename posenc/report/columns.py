@@ -175,7 +175,8 @@ def _versus_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
     return versus_text(comparison.header.metric, versus)
 
 
-def _with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
+def with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
+    """Return a number with the ends of its interval."""
     low, high = interval or (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
@@ -192,9 +193,9 @@ def _loss_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     name = f"change_{comparison.header.metric}"
     fields = {name: cell.change, f"{name}_sd": cell.change_spread}
-    fields |= _with_interval(name, cell.change, cell.change_ci95)
+    fields |= with_interval(name, cell.change, cell.change_ci95)
     if cell.verdict is not None:  # the margins of a verdict are in bits per byte, whatever the metric
-        fields |= _with_interval("change_bpb", cell.verdict_change, cell.verdict_ci95)
+        fields |= with_interval("change_bpb", cell.verdict_change, cell.verdict_ci95)
     return fields
 
 
@@ -212,7 +213,7 @@ def _versus_fields(name: str, metric: str, versus: Versus | None) -> CsvFields:
     """Return the word, the difference with its interval, p and method."""
     if versus is None:
         return {}
-    difference = _with_interval(f"{name}_{metric}", versus.difference, versus.ci95)
+    difference = with_interval(f"{name}_{metric}", versus.difference, versus.ci95)
     return {name: versus.word, **difference, f"{name}_p": versus.p, f"{name}_method": versus.method}
 
 
@@ -314,7 +315,7 @@ def _room_text(row: Row) -> str:
 def _room_csv(comparison: Comparison, row: Row) -> CsvFields:
     if row.recovered is None:
         return {}
-    return _with_interval("room_nats", row.recovered.room, row.recovered.room_ci95)
+    return with_interval("room_nats", row.recovered.room, row.recovered.room_ci95)
 
 
 def _recovered_column_text(row: Row) -> str:
@@ -327,7 +328,7 @@ def _recovered_column_text(row: Row) -> str:
 def _recovered_csv(comparison: Comparison, row: Row) -> CsvFields:
     if row.recovered is None:
         return {}
-    return _with_interval("recovered", row.recovered.share, row.recovered.ci95)
+    return with_interval("recovered", row.recovered.share, row.recovered.ci95)
 
 
 def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posenc.core.errors import UserError, visible
-from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS
+from posenc.report.lines import cells_table
 from posenc.report.papers import latex, markdown
 from posenc.report.reports import full_report, paper_report, short_report
 from posenc.report.sentences import answer
 from posenc.report.terminal import terminal_text
-from posenc.results.comparison import Comparison, Row
-from posenc.results.recall import RecallCell
-from posenc.results.records import RECALL, SCHEMA_VERSION
+from posenc.results.comparison import Comparison
+from posenc.results.records import SCHEMA_VERSION
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 FORMULA_SIGNS = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins with one for a formula
-
-Line = dict[str, Any]
 
 
 def render(
@@ -50,7 +47,7 @@ def render(
         case "latex":
             return latex([paper_report(comparison, every or full) for comparison in comparisons])
         case "csv":
-            return csv_text(csv_lines(comparisons))
+            return csv_text(cells_table(comparisons))
         case "json":
             return json_document(comparisons)
     raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
@@ -84,62 +81,6 @@ def _note_infinite_means(document: dict[str, Any]) -> None:
 
 
 # --- CSV
-
-
-def csv_lines(comparisons: Sequence[Comparison]) -> list[Line]:
-    """Return a line for each row and window, means over seeds; a row without a window has its reason.
-
-    Protocols, extensions and whatever tells tables apart are columns. A column has one unit, numbers are not
-    rounded, and all lines have the same keys.
-    """
-    lines: list[Line] = []
-    for comparison in comparisons:
-        for row in comparison.rows:
-            lines += _lines_of_row(comparison, row)
-    all_keys = dict.fromkeys(key for line in lines for key in line)
-    return [{**all_keys, **line} for line in lines]
-
-
-def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
-    head = {
-        "protocol": comparison.header.protocol,
-        **comparison.header.group,
-        "label": row.label,
-        "encoding": row.encoding,
-        "extend": row.extend,
-        "beyond": row.beyond,
-        **row.mixed,
-    }
-    row_fields: Line = {}
-    for row_column in ROW_COLUMNS:
-        row_fields |= row_column.csv(comparison, row)
-    for cell in row.cells:
-        line = dict(head)
-        for cell_column in CELL_COLUMNS:
-            line |= cell_column.csv(comparison, row, cell)
-        yield line | row_fields
-    if not row.cells:
-        yield head | {"note": "; ".join(row.notes)}
-    if row.recall is not None:
-        for recall_cell in row.recall.grid:
-            yield head | _recall_fields(recall_cell)
-
-
-def _recall_fields(cell: RecallCell) -> Line:
-    low, high = cell.ci95
-    return {
-        "protocol": RECALL,
-        "multiple": cell.multiple,
-        "window": cell.window,
-        "seeds": cell.seeds,
-        "distance": cell.distance,
-        "pairs": cell.pairs,
-        "windows": cell.windows,
-        "recall": cell.accuracy,
-        "recall_sd": cell.spread,
-        "recall_low": low,
-        "recall_high": high,
-    }
 
 
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -76,7 +76,7 @@ list of them, and each `header.group` says what tells it from the others.
 
 CSV = """## posenc compare --format csv
 
-A line for each row and length; in Python `cells_table` of `posenc.results.frame`, by seed `seeds_table`.
+A line for each row and length; in Python `cells_table` of `posenc.report.lines`, by seed `seeds_table`.
 Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
 
 - `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;

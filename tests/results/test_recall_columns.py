@@ -7,9 +7,9 @@ import pytest
 from fake_runs import T, compared, recall_records, record, rows_of, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.lines import cells_table
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
-from posenc.results.frame import cells_table
 from posenc.results.recall import LEVEL
 from posenc.results.statistics.proportions import wilson
 

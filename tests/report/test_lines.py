@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fake_runs import DOCUMENTS, positions, record, write_run
 
+from posenc.report.lines import cells_table, seeds_table
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
-from posenc.results.frame import cells_table, seeds_table
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -117,7 +117,7 @@ def test_in_bits_per_byte_there_are_no_columns_in_nats(runs):
 # --- A line for each seed
 @pytest.fixture(scope="module")
 def seed_lines(runs):
-    return seeds_table(runs, CompareRequest("all", rows=["rope", "nope"]))
+    return seeds_table(compare_runs(runs, CompareRequest("all", rows=["rope", "nope"])))
 
 
 @pytest.fixture(scope="module")

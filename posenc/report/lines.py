@@ -1,0 +1,144 @@
+"""Tidy lines of comparisons, for CSV, pandas or a spreadsheet.
+
+`pandas.DataFrame(cells_table(compare_runs(runs)))`. Protocols, extensions and whatever tells tables apart are
+columns, a column has one unit, numbers are not rounded, and all lines of a table have the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, with_interval
+from posenc.results.comparison import Comparison, Row
+from posenc.results.recall import RecallCell
+from posenc.results.records import RECALL
+from posenc.results.seeds import SeedCell, seed_cells
+
+Line = dict[str, Any]
+
+
+def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
+    """Return a line for each row and window, means over seeds; a row without a window has its reason."""
+    lines: list[Line] = []
+    for comparison in comparisons:
+        for row in comparison.rows:
+            lines += _lines_of_row(comparison, row)
+    return _aligned(lines)
+
+
+def seeds_table(comparisons: Sequence[Comparison]) -> list[Line]:
+    """Return a line for each run and window."""
+    lines: list[Line] = []
+    for comparison in comparisons:
+        for cell in seed_cells(comparison):
+            lines.append({**LineHead.of(comparison, cell.row).columns(), **_seed_fields(cell)})
+    return _aligned(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineHead:
+    """What tells the lines of a row from those of other rows and tables."""
+
+    protocol: str
+    group: dict[str, str]
+    label: str
+    encoding: str
+    extend: str | None
+    beyond: str | None
+    mixed: dict[str, str]
+
+    @classmethod
+    def of(cls, comparison: Comparison, row: Row) -> LineHead:
+        """Return the head of a row's lines."""
+        return cls(
+            protocol=comparison.header.protocol,
+            group=comparison.header.group,
+            label=row.label,
+            encoding=row.encoding,
+            extend=row.extend,
+            beyond=row.beyond,
+            mixed=row.mixed,
+        )
+
+    def columns(self) -> Line:
+        """Return it as the first columns of a line."""
+        return {
+            "protocol": self.protocol,
+            **self.group,
+            "label": self.label,
+            "encoding": self.encoding,
+            "extend": self.extend,
+            "beyond": self.beyond,
+            **self.mixed,
+        }
+
+
+def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
+    """Yield a line for each cell of a row, and for each place of its recall."""
+    head = LineHead.of(comparison, row).columns()
+    row_fields: Line = {}
+    for row_column in ROW_COLUMNS:
+        row_fields |= row_column.csv(comparison, row)
+    for cell in row.cells:
+        line = dict(head)
+        for cell_column in CELL_COLUMNS:
+            line |= cell_column.csv(comparison, row, cell)
+        yield line | row_fields
+    if not row.cells:
+        yield head | {"note": "; ".join(row.notes)}
+    if row.recall is not None:
+        for recall_cell in row.recall.grid:
+            yield head | _recall_fields(recall_cell)
+
+
+def _recall_fields(cell: RecallCell) -> Line:
+    return {
+        "protocol": RECALL,
+        "multiple": cell.multiple,
+        "window": cell.window,
+        "seeds": cell.seeds,
+        "distance": cell.distance,
+        "pairs": cell.pairs,
+        "windows": cell.windows,
+        "recall": cell.accuracy,
+        "recall_sd": cell.spread,
+        **with_interval("recall", cell.accuracy, cell.ci95),
+    }
+
+
+def _seed_fields(cell: SeedCell) -> Line:
+    """Return the columns of one run at one window; its intervals are over documents."""
+    member = cell.member
+    nats = cell.nats
+    fields: Line = {
+        "run": str(member.run.path),
+        "seed": member.run.seed,
+        "multiple": nats.multiple,
+        "window": nats.window,
+        "loss_nats": nats.mean,
+        **with_interval("change_nats", nats.change, nats.change_ci95),
+    }
+    if cell.bits is not None:
+        fields["loss_bpb"] = cell.bits.mean
+        fields |= with_interval("change_bpb", cell.bits.change, cell.bits.change_ci95)
+    first = member.recorded[0] if member.recorded else None
+    return {
+        **fields,
+        "verdict": nats.verdict,
+        "targets": nats.targets,
+        "documents": nats.documents,
+        "corpus": None if first is None else first.corpus,
+        "split": None if first is None else first.target_set.split,
+        "stride": None if first is None else first.target_set.stride,
+        "checkpoint_step": None if first is None else first.step,
+        "note": nats.note,
+    }
+
+
+def _aligned(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines with the keys of all, in the order of their first appearance."""
+    listed = list(lines)
+    empty = dict.fromkeys(key for line in listed for key in line)
+    return [empty | line for line in listed]
