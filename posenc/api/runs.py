@@ -58,9 +58,10 @@ class Runs(list[Run]):
     ) -> pd.DataFrame:
         """Return a pandas table with a line for each seed, or for each cell, the mean over seeds.
 
-        It holds models as trained, by one protocol, so that a pivot never averages unlike numbers. `extended`
-        adds lines of test-time extensions, with their name in the column `extend`; `protocol="all"` takes
-        every protocol, with its name in the column `protocol`. Raises UserError.
+        It holds models as trained, by one protocol. `extended` adds lines of test-time extensions, with their
+        name in the column `extend`; `protocol="all"` takes every protocol, with its name in the column
+        `protocol`. A pivot by `row` averages seeds alone, one by `encoding` would average experiments.
+        Raises UserError.
         """
         import pandas as pd
 

@@ -1,17 +1,19 @@
 """Tidy lines of comparisons, for CSV, pandas or a spreadsheet.
 
-`pandas.DataFrame(cells_table(compare_runs(runs)))`. Protocols, extensions and whatever tells tables apart are
-columns, a column has one unit, numbers are not rounded, and all lines of a table have the same keys.
+`pandas.DataFrame(cells_table(compare_runs(runs)))`. Protocols, extensions and the conditions that keep rows
+out of one ranking are columns, always the same ones. A column has one unit, and numbers are not rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, with_interval
 from posenc.results.comparison import Comparison, Row
+from posenc.results.grouping import full_label
+from posenc.results.identity import Conditions
 from posenc.results.recall import RecallCell
 from posenc.results.records import RECALL
 from posenc.results.seeds import SeedCell, seed_cells
@@ -42,37 +44,40 @@ class LineHead:
     """What tells the lines of a row from those of other rows and tables."""
 
     protocol: str
-    group: dict[str, str]
+    row: str  # the label, with what tells its table from the others; no two rows of a protocol share it
     label: str
     encoding: str
     extend: str | None
     beyond: str | None
-    mixed: dict[str, str]
+    conditions: Conditions | None  # None for a row that nothing is known of
 
     @classmethod
     def of(cls, comparison: Comparison, row: Row) -> LineHead:
         """Return the head of a row's lines."""
         return cls(
             protocol=comparison.header.protocol,
-            group=comparison.header.group,
+            row=full_label(row.label, {**comparison.header.group, **row.mixed}),
             label=row.label,
             encoding=row.encoding,
             extend=row.extend,
             beyond=row.beyond,
-            mixed=row.mixed,
+            conditions=row.conditions,
         )
 
     def columns(self) -> Line:
-        """Return it as the first columns of a line."""
-        return {
+        """Return it as the first columns of a line, the conditions by their names without spaces."""
+        line: Line = {
             "protocol": self.protocol,
-            **self.group,
+            "row": self.row,
             "label": self.label,
             "encoding": self.encoding,
             "extend": self.extend,
             "beyond": self.beyond,
-            **self.mixed,
         }
+        for condition in fields(Conditions):
+            value = None if self.conditions is None else getattr(self.conditions, condition.name)
+            line[condition.name] = value
+        return line
 
 
 def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
@@ -96,6 +101,7 @@ def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
 def _recall_fields(cell: RecallCell) -> Line:
     return {
         "protocol": RECALL,
+        "target_set": None,  # windows are counted instead
         "multiple": cell.multiple,
         "window": cell.window,
         "seeds": cell.seeds,
@@ -130,8 +136,6 @@ def _seed_fields(cell: SeedCell) -> Line:
         "targets": nats.targets,
         "documents": nats.documents,
         "corpus": None if first is None else first.corpus,
-        "split": None if first is None else first.target_set.split,
-        "stride": None if first is None else first.target_set.stride,
         "checkpoint_step": None if first is None else first.step,
         "note": nats.note,
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from posenc.core.errors import UserError, visible
 from posenc.results.cells import Column, columns_of
 from posenc.results.grouping import RowGroup, group_runs, one_ranking, split_runs
-from posenc.results.identity import Conditions, conditions_of, telling_texts
+from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
 from posenc.results.measurements import Circumstances, Member
 from posenc.results.recall import LEVEL
 from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
@@ -173,12 +173,12 @@ class _Telling:
 
 
 def _with_conditions(group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _Telling]) -> RowGroup:
-    """Return the row with the conditions of its first run with numbers."""
+    """Return the row with the conditions of its first run with numbers, else those of its settings."""
     for member in group.members:
         if member.at:
             telling = by_member[member.run.path, member.circumstances]
             return replace(group, conditions=telling.conditions, mixed=telling.mixed)
-    return replace(group, conditions=None, mixed={})
+    return replace(group, conditions=planned_conditions(group.members[0].run), mixed={})
 
 
 def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:

@@ -200,7 +200,7 @@ class RowGroup:
     members: tuple[Member, ...] = ()
     notes: tuple[str, ...] = ()
     label: str = ""
-    conditions: Conditions | None = None  # None without numbers
+    conditions: Conditions | None = None  # of its first run with numbers, else of its settings
 
     @property
     def extend(self) -> str | None:

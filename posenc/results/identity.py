@@ -15,6 +15,7 @@ from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flatten
 from posenc.results.records import Extend
 from posenc.results.runs import Run, StoredSettings, encoding_name
+from posenc.settings.base import Mark
 from posenc.settings.tree import NONE, RunSettings, SubjectSettings
 
 UNKNOWN = "unknown"
@@ -162,23 +163,44 @@ def telling_sizes(run: Run, other: Run) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a member was trained and measured on and in: rows that differ in it are not ranked together."""
+    """What a member was trained and measured on and in: rows that differ in it are not ranked together.
 
-    corpus: str  # that it was trained on, with the beginning of its fingerprint
-    planted: str
+    Of a run without numbers only what its settings say is known.
+    """
+
+    trained_on: str  # with the beginning of the fingerprint
+    planted: str | None = None
     tokenizer: str
     context_length: int | str  # T, tokens; UNKNOWN without facts, as elsewhere here
-    tokens_trained: int | str
-    evaluated_on: str
-    split: str
-    stride: int | None
-    evaluated_in: str  # precision
+    tokens_trained: int | str | None = None
+    evaluated_on: str | None = None
+    split: str | None = None
+    stride: int | None = None
+    evaluated_in: str | None = None  # precision
     model: str
-    target_set: str
+    target_set: str | None = None
 
     def texts(self) -> dict[str, str]:
-        """Return each by its name, which has spaces where tables and JSON show it."""
-        return {field.name.replace("_", " "): as_text(getattr(self, field.name)) for field in fields(self)}
+        """Return each by the name that tables and JSON have for it."""
+        return {_key_of(field.name): as_text(getattr(self, field.name)) for field in fields(self)}
+
+
+def _key_of(condition: str) -> str:
+    """Return the name of a condition in tables and JSON, which has spaces: `context length`."""
+    return "corpus" if condition == "trained_on" else condition.replace("_", " ")
+
+
+def planned_conditions(run: Run) -> Conditions | None:
+    """Return what the settings of a run without numbers say of its conditions; None without settings."""
+    settings = run.settings
+    if settings is None:
+        return None
+    return Conditions(
+        trained_on=settings.data.name,
+        tokenizer=_tokenizer_text(settings.tokenizer.marked(Mark.SIZE)),
+        context_length=settings.context_length,
+        model=settings.model.name if isinstance(settings, RunSettings) else UNKNOWN,
+    )
 
 
 def condition_text(key: str, value: str) -> str:
@@ -213,7 +235,7 @@ def _conditions(member: Member, model: str, target_set: str) -> Conditions:
     first = member.recorded[0]
     targets = first.target_set
     return Conditions(
-        corpus=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        trained_on=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
         planted=as_text(corpus.get("plant")),
         tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
         context_length=facts.get("context_length", UNKNOWN),

@@ -52,7 +52,7 @@ class Row:
     # Not in JSON: how its learning rate was chosen, and where the curves of the only row of a table break.
     tuned: str | None = field(metadata=NOT_IN_JSON)
     breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)
-    conditions: Conditions | None = field(metadata=NOT_IN_JSON)  # null without numbers
+    conditions: Conditions | None = field(metadata=NOT_IN_JSON)
 
     @property
     def full_label(self) -> str:

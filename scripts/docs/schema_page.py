@@ -84,7 +84,11 @@ Numbers are not rounded, empty where there is none, and a column has one unit, w
   over seeds and documents, of a change in another unit and per seed over documents;
 - `versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference, `..._p`, `..._method`;
 - `label` is the row's name (`rope base=500000`), `encoding` the encoding's, `extend` the extension's;
-- what tells several tables apart has the key's name (`context length`), protocols are in `protocol`.
+- `row` is the label with what tells its table from the others (`rope [tokens trained 500000]`), so an
+  average by `row` is one over seeds alone; protocols are in `protocol`;
+- what keeps rows out of one ranking has columns that are always there: `trained_on`, `planted`, `tokenizer`,
+  `context_length`, `tokens_trained`, `evaluated_on`, `split`, `stride`, `evaluated_in`, `model` and
+  `target_set`.
 """
 
 

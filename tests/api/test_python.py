@@ -190,6 +190,11 @@ def extended_runs(extended_folder):
     return px.load_runs(str(extended_folder / "runs"))
 
 
+def test_runs_are_loaded_from_a_list_of_paths(extended_folder):
+    folder = extended_folder / "runs"
+    assert [run.path for run in px.load_runs([folder])] == [run.path for run in px.load_runs(folder)]
+
+
 def test_an_evaluation_adds_its_records_to_the_run(extended_folder, run):
     extended = px.load(only_run(extended_folder / "runs"))
     assert len(extended.records) == len(run.records) + 3
@@ -203,7 +208,7 @@ def test_a_frame_has_the_main_protocol_without_extensions(extended_runs):
 
 def test_a_frame_has_the_losses_of_the_records(extended_runs, run):
     frame = extended_runs.to_frame()
-    losses = frame.pivot_table(index="encoding", columns="multiple", values="loss_nats").loc["rope"]
+    losses = frame.pivot_table(index="row", columns="multiple", values="loss_nats").loc["rope"]
     of_records = {
         record["multiple"]: record["nats"] for record in run.records if record["protocol"] == "fixed-target"
     }

@@ -6,7 +6,7 @@ import io
 import pytest
 from fake_runs import compared
 
-from posenc.report import columns, explain, formats, reports
+from posenc.report import columns, explain, lines, reports
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, CellColumn, RowColumn
 from posenc.report.formats import render
 
@@ -27,7 +27,7 @@ PER_ROW = RowColumn(
 
 @pytest.fixture
 def new_columns(monkeypatch):
-    for module in (columns, reports, formats, explain):
+    for module in (columns, reports, lines, explain):
         monkeypatch.setattr(module, "CELL_COLUMNS", (*CELL_COLUMNS, PER_CELL))
         monkeypatch.setattr(module, "ROW_COLUMNS", (*ROW_COLUMNS, PER_ROW))
 

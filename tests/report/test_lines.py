@@ -1,6 +1,7 @@
 """Tidy tables: a line for each cell or each seed, with one unit in a column."""
 
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fake_runs import DOCUMENTS, positions, record, write_run
 from posenc.report.lines import cells_table, seeds_table
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.identity import Conditions
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -50,9 +52,7 @@ def cells(runs):
 @pytest.fixture(scope="module")
 def far_cell(cells):
     """The line of rope at 2x, whose two seeds have losses of 2.0 and 2.1 nats."""
-    return find_line(
-        cells, protocol="fixed-target", label="rope", extend=None, multiple=2, **{"context length": "64"}
-    )
+    return find_line(cells, protocol="fixed-target", label="rope", extend=None, multiple=2, context_length=64)
 
 
 def test_lines_of_all_protocols_groups_and_extensions_have_the_same_columns(cells):
@@ -84,25 +84,25 @@ def test_a_cell_has_its_words(far_cell):
 def test_an_extension_has_lines_under_its_label(cells):
     line = find_line(cells, protocol="fixed-target", label="rope+yarn factor=2", multiple=2)
     assert line["extend"] == "yarn"
-    assert line["context length"] == "64"
+    assert line["context_length"] == 64
     assert line["loss_nats"] == pytest.approx(1.5)
 
 
 def test_a_failed_run_has_lines_with_a_note(cells):
     line = find_line(cells, protocol="fixed-target", label="nope", multiple=1)
-    assert line["context length"] == "64"
+    assert line["context_length"] == 64
     assert line["note"] == "failed"
 
 
 def test_runs_of_another_length_have_lines_with_it(cells):
     line = find_line(cells, protocol="fixed-target", label="t5", multiple=1)
-    assert line["context length"] == "32"
+    assert line["context_length"] == 32
     assert line["loss_nats"] == pytest.approx(3.0)
 
 
 def test_bins_of_curves_have_lines(cells):
     line = find_line(cells, protocol="positions", label="rope", extend=None, multiple=2)
-    assert line["context length"] is None
+    assert line["context_length"] == 64
     assert line["change_nats"] == pytest.approx(0.4)
 
 
@@ -112,6 +112,50 @@ def test_in_bits_per_byte_there_are_no_columns_in_nats(runs):
     assert rope["multiple"] == 2
     assert rope["change_bpb"] == pytest.approx(1.0 / 2 / BIT)
     assert "change_nats" not in rope
+
+
+# --- What keeps lines apart
+CONDITIONS = [field.name for field in fields(Conditions)]
+
+
+@pytest.fixture(scope="module")
+def two_experiments(tmp_path_factory):
+    """The same encoding, seed and lengths, trained on 4M and on 0.5M tokens."""
+    root = tmp_path_factory.mktemp("experiments")
+    for tokens, loss in ((4_000_000, 1.2), (500_000, 1.8)):
+        about = {"facts": {"tokens": tokens}, "config": {"train": {"tokens": tokens}}}
+        write_run(root / str(tokens), losses={1: loss, 8: loss}, **about)
+    return load_runs([root])
+
+
+@pytest.mark.parametrize("lines_of", [cells_table, seeds_table])
+def test_lines_of_one_experiment_have_every_condition(runs, lines_of):
+    (line, *_) = lines_of(compare_runs(runs, CompareRequest(rows=["alibi"])))
+    assert {*CONDITIONS} <= {*line}
+    assert not [column for column in line if " " in column]
+
+
+@pytest.mark.parametrize("lines_of", [cells_table, seeds_table])
+def test_lines_of_two_experiments_have_the_columns_of_one(two_experiments, lines_of):
+    both = lines_of(compare_runs(two_experiments))
+    one = lines_of(compare_runs(two_experiments[:1]))
+    assert list(both[0]) == list(one[0])
+
+
+@pytest.mark.parametrize("lines_of", [cells_table, seeds_table])
+def test_two_experiments_are_not_one_row(two_experiments, lines_of):
+    losses = {}
+    for line in lines_of(compare_runs(two_experiments)):
+        losses.setdefault(line["row"], set()).add(round(line["loss_nats"], 6))
+    assert losses == {
+        "rope [tokens trained 4000000]": {1.2},
+        "rope [tokens trained 500000]": {1.8},
+    }
+
+
+def test_the_row_of_one_experiment_is_its_label(runs):
+    (line, *_) = cells_table(compare_runs(runs, CompareRequest(rows=["alibi"])))
+    assert line["row"] == "alibi"
 
 
 # --- A line for each seed
