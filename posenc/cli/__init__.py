@@ -1,4 +1,4 @@
-"""The command line: `commands` is what there is, `entry` is how a process begins and ends."""
+"""Define the command line: `commands` has the commands, `entry` begins and ends a process."""
 
 from __future__ import annotations
 

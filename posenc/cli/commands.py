@@ -1,4 +1,4 @@
-"""The commands, one function each: parse, call, exit. Imports are inside, so that help is instant."""
+"""Define the commands, one function each: parse, call, exit. Imports are inside, so that help is instant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = typer.Typer(
     name="posenc",
     help="Train short, test long: compare positional encodings by how they extrapolate in length.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"]},  # of every command below
+    context_settings={"help_option_names": ["--help", "-h"]},  # for all commands
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog=(

@@ -1,4 +1,4 @@
-"""`posenc compare`: runs from disk to a table, a picture, a page."""
+"""Run `posenc compare`: read runs from disk, and write a table, a picture or a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_WITH_AGAINST = ("full", "plot", "plot_kind", "html")  # outputs that a paper
 
 @dataclass(frozen=True)
 class Output:
-    """How a comparison is written."""
+    """Hold how a comparison is written."""
 
     format: str
     full: bool
@@ -43,7 +43,7 @@ class Output:
 def run_compare(
     paths: Sequence[str], conditions: Sequence[str], request: CompareRequest, output: Output
 ) -> None:
-    """Read the runs below `paths` that fit the conditions, compare, write. Raises UserError."""
+    """Read the runs below `paths` that meet the conditions, compare them, and write. Raises UserError."""
     if output.explain:
         write(explain(), sys.stdout)
         return
@@ -79,14 +79,13 @@ def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-# --- what can be seen to be wrong before runs are read
+# --- before the comparison
 
 
 def _read(paths: Sequence[str]) -> list[Run]:
-    """Return the runs, read without the garbage collector: this process is the command's own.
-
-    Records hold no cycles, and the search for them took 1.1 of 6.0 s of processor time over 2,000 runs.
-    """
+    """Return the runs below `paths`."""
+    # Without the garbage collector, as this process does nothing else. Records hold no cycles, and the search
+    # for cycles took 1.1 of 6.0 s of processor time for 2,000 runs.
     gc.disable()
     try:
         return load_runs(paths)
@@ -96,7 +95,7 @@ def _read(paths: Sequence[str]) -> list[Run]:
 
 
 def _check(request: CompareRequest, output: Output) -> None:
-    """Raise UserError for options that do not go together, and for files that cannot be written."""
+    """Raise UserError for options that contradict each other, and for files that cannot be written."""
     if output.against is not None:
         _check_against(output.against, request, output)
     if request.metric == "ppl" and request.baseline is not None:
@@ -114,7 +113,7 @@ def _check(request: CompareRequest, output: Output) -> None:
 
 
 def _check_against(table: str, request: CompareRequest, output: Output) -> None:
-    """Raise UserError for an option that a comparison with a paper's table does not read."""
+    """Raise UserError for an option that has no effect on a comparison with a paper's table."""
     default = CompareRequest()
     names = [field.name for field in fields(request)]
     unread = [name for name in names if getattr(request, name) != getattr(default, name)]
@@ -156,7 +155,7 @@ def _save_plot(comparisons: Sequence[Comparison], request: CompareRequest, outpu
 def _save_page(
     comparisons: Sequence[Comparison], runs: Sequence[Run], request: CompareRequest, output: Output
 ) -> None:
-    """Write the page: what was asked for, then the tables of the other protocols."""
+    """Write the page: the requested comparison, then those by the other protocols."""
     if output.html is None:
         return
     from posenc.report.page import write_page
@@ -167,11 +166,11 @@ def _save_page(
 
 
 def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
-    """Return the comparisons by the other protocols, of the same rows and of all lengths."""
+    """Return the comparisons by the other protocols, with the same rows and all lengths."""
     if request.protocol == ALL:
         return []
     everything = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
-    on_the_page = (request.protocol, RECALL)  # recall stands beside the headline
+    on_the_page = (request.protocol, RECALL)  # the headline's table has recall in it
     return [
         comparison
         for comparison in compare_runs(runs, everything)

@@ -1,4 +1,4 @@
-"""`posenc encodings`: all encodings by where they act, or one of them in full."""
+"""Run `posenc encodings`: print all encodings by where they act, or one of them in full."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _print_table(entries: Sequence[EncodingEntry]) -> None:
     """Print formula and behaviour past T of each encoding, below a heading for where it acts."""
     console = Console()
     name_width = max(len(entry.name) for entry in entries)
-    other_places = {entry.acts_on for entry in entries} - set(ACTS_ON)  # that a plug-in names
+    other_places = {entry.acts_on for entry in entries} - set(ACTS_ON)  # named by plug-ins
     for place in [*ACTS_ON, *sorted(other_places)]:
         group = [entry for entry in entries if entry.acts_on == place]
         if not group:
@@ -65,7 +65,7 @@ def _print_table(entries: Sequence[EncodingEntry]) -> None:
 
 
 def _print_entry(entry: EncodingEntry) -> None:
-    """Print all that is known of an encoding, section by section."""
+    """Print everything about an encoding, section by section."""
     console = Console(highlight=False, markup=False, emoji=False)
     width = terminal_width()
     console.print(Text(f"{entry.name}  (acts on: {entry.acts_on})", style="bold"))
@@ -79,7 +79,7 @@ def _print_entry(entry: EncodingEntry) -> None:
 
 
 def _sections(entry: EncodingEntry) -> dict[str, list[str]]:
-    """Return the lines of each section by its title; a section without lines is not printed."""
+    """Return the lines of each section by its title."""
     settings = [f"encoding.{key}={value_text(value)}" for key, value in entry.parameters.items()]
     settings += [f"encoding.{key}: needed, without a default" for key in entry.without_default]
     return {
@@ -93,6 +93,7 @@ def _sections(entry: EncodingEntry) -> dict[str, list[str]]:
 
 
 def _learned(formula: str | None) -> str:
+    """Return the number of learned parameters, as a formula."""
     if formula is None:
         return "not declared"
     if formula == "0":

@@ -33,25 +33,25 @@ from posenc.running.signals import (
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-DEBUG_FLAG = "--debug"  # wherever it stands
+DEBUG_FLAG = "--debug"  # anywhere on the line
 COMPLETING = "_POSENC_COMPLETE"  # Typer's environment variable while it answers a TAB
 
 
 def run(command: str | None = None) -> None:
-    """Run the command of the console script and exit; `command` is put in front of its arguments."""
+    """Run the console script and exit. `command`, if given, is put before the arguments."""
     _replace_closed_streams()
-    sys.unraisablehook = _send_again
+    sys.unraisablehook = _repeat_lost_signal
     stop_with_parent()
     arguments = sys.argv[1:] if command is None else [command, *sys.argv[1:]]
     invocation = Invocation.read()
     if DEBUG_FLAG in arguments:
-        arguments = [word for word in arguments if word != DEBUG_FLAG]
+        arguments = [argument for argument in arguments if argument != DEBUG_FLAG]
         invocation = replace(invocation, debug=True)
         os.environ[DEBUG] = "1"  # Hydra reads it, and so do the jobs of a sweep
     try:
         with StopFlag(has_begun=False) as stop:
             _run(arguments, invocation, stop)
-    except InterruptedRunError:  # a second signal, while the first one was answered
+    except InterruptedRunError:  # a second signal, while the first one was handled
         leave_at_once(CODES[signal.SIGINT])
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -61,18 +61,18 @@ def run(command: str | None = None) -> None:
         raise
 
 
-def _send_again(unraisable: UnraisableHookArgs) -> None:
-    """Repeat a signal whose exception Python has swallowed, such as in a finalizer; show other errors."""
+def _repeat_lost_signal(unraisable: UnraisableHookArgs) -> None:
+    """Send a signal again whose exception was lost, such as in a finalizer; show other errors."""
     if not isinstance(unraisable.exc_value, InterruptedRunError):
         sys.__unraisablehook__(unraisable)
         return
-    again = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
-    again.daemon = True
-    again.start()
+    timer = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
 
 
 def _replace_closed_streams() -> None:
-    """Put /dev/null in the place of an output that the caller has closed: `posenc compare >&-`."""
+    """Replace an output that the caller has closed by /dev/null: `posenc compare >&-`."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123

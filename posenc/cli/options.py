@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, with their help and what completes them at a TAB."""
+"""Define options and arguments that several commands share, with their help and their completion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Texts: TypeAlias = list[str] | None
 
 
 def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
-    """Return an option; without names its own is that of the parameter."""
+    """Return an option. Without `names` it has the name of the parameter."""
     return typer.Option(*names, help=help, metavar=metavar, autocompletion=complete)
 
 
@@ -25,7 +25,7 @@ def argument(metavar: str | None, help: str, complete: Any) -> Any:
 
 
 def choice(*names: str, help: str = "") -> Any:
-    """Return an option whose help lists its values, which completes them and refuses others."""
+    """Return an option that lists its values in its help, completes them, and refuses others."""
 
     def check(param: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in names:
@@ -38,7 +38,7 @@ def choice(*names: str, help: str = "") -> Any:
 
 
 def where_option(help: str) -> Any:
-    """Return the option `--where KEY=VALUE`, which may stand several times."""
+    """Return the option `--where KEY=VALUE`, which may be repeated."""
     return option(help, metavar="KEY=VALUE", complete=complete_where)
 
 

@@ -1,4 +1,4 @@
-"""`posenc runs`: list what is on disk."""
+"""Run `posenc runs`: list the runs on disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
 
 
 def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[RunSummary]:
-    """Return the run directories that fit the conditions; bundles hold no run directories."""
+    """Return summaries of the run directories that meet the conditions, without runs in bundles."""
     runs = []
     for path, problem in run_places(paths):
         if problem is not None:
@@ -66,7 +66,7 @@ def _sorted(summaries: Sequence[RunSummary], key: Callable[[RunSummary], Any]) -
 
 
 def _print_table(summaries: Sequence[RunSummary]) -> None:
-    """Print a line for each run, then why some are not finished, then the counts."""
+    """Print a line for each run, then why runs are not finished, then the counts."""
     console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
     now = time.time()
     if summaries:
@@ -77,11 +77,11 @@ def _print_table(summaries: Sequence[RunSummary]) -> None:
         lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
     lines.append(Text(counts(summaries), style="bold"))
     for line in lines:
-        console.print(line, soft_wrap=True)  # a command that is broken over two lines cannot be copied
+        console.print(line, soft_wrap=True)  # a command broken over two lines could not be copied
 
 
 def _explain_bundles(paths: Sequence[str]) -> None:
-    """Say which command reads a bundle, where nothing else is there."""
+    """Print which command reads a bundle, if there is nothing but a bundle."""
     for path, _ in run_places(paths):
         if path.name.endswith(SUFFIX):
             say(f"{visible(str(path))} is a bundle, without run directories: posenc compare reads it")

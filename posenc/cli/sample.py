@@ -1,4 +1,4 @@
-"""`posenc sample`: one prompt continued with the text cropped to T and with all of it, side by side."""
+"""Run `posenc sample`: continue a prompt from its last T tokens and from all of it, side by side."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WIDTH = 80  # columns
 GAP = " | "
 KEYS = ("run", "prompt", "tokens", "temperature", "seed", "plugins")
 TEXT_KEYS = ("run", "prompt")
-LONGEST_PROMPT = 8  # of a prompt that is taken from a test document, in multiples of T
-PROMPT_LINES = 3  # that are shown of the prompt's end
+LONGEST_PROMPT = 8  # multiples of T, for a prompt taken from a test document
+PROMPT_LINES = 3  # lines that are shown of the prompt's end
 
 
 def run_sample(arguments: Sequence[str]) -> None:

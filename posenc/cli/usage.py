@@ -1,6 +1,6 @@
-"""Say in posenc's words what Typer's parser refused: an option that does not exist, or has no value.
+"""Turn the errors of Typer's parser into UserErrors: an option that does not exist, or has no value.
 
-Typer's exceptions and commands are `Any` here: newer versions carry a copy of click, older ones use click.
+Typer's exceptions and commands are `Any` here: newer versions contain a copy of click, older ones use click.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from posenc.config.overrides import is_group
 from posenc.core.errors import UserError, nearest
 from posenc.core.foreign_names import setting_called
 
-HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer's for `posenc` and `posenc data` alone
+HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer raises it for `posenc` and `posenc data` without arguments
 
 
 def is_usage_error(error: BaseException) -> bool:
@@ -21,12 +21,12 @@ def is_usage_error(error: BaseException) -> bool:
 
 
 def is_help_printed(error: BaseException) -> bool:
-    """Tell whether the help of a command without arguments was all the answer."""
+    """Tell whether Typer has printed the help of a command without arguments."""
     return type(error).__name__ == HELP_IS_PRINTED
 
 
 def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
-    """Return what is wrong with the line of a command below `root`, what is allowed, and the nearest."""
+    """Return the error for a line that Typer refused. `root` is the command `posenc`."""
     command, path = _command_of(root, arguments)
     option = getattr(error, "option_name", None)
     if option is None and hasattr(command, "commands"):
@@ -43,17 +43,19 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
 
 def _command_of(root: Any, arguments: Sequence[str]) -> tuple[Any, str]:
     """Return the command that the first words name, and these words: `posenc data info`."""
-    command, path = root, "posenc"
+    command = root
+    path = "posenc"
     for word in arguments:
-        below = getattr(command, "commands", {})
-        if word not in below:
+        subcommands = getattr(command, "commands", {})
+        if word not in subcommands:
             break
-        command = below[word]
+        command = subcommands[word]
         path = f"{path} {word}"
     return command, path
 
 
 def _no_such_option(option: str, command: Any, path: str) -> UserError:
+    """Return the error for an option that a command does not have."""
     offered = [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
     close = nearest(option, offered)
     key = option.lstrip("-").replace("-", "_")

@@ -1,4 +1,4 @@
-"""The first words of a command line: commands of posenc, or what other tools call them."""
+"""Check the first word of a command line: a command of posenc, or what other tools call it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posenc.core.errors import UserError, nearest
 from posenc.core.paths import choice_files
 
 RESUME = "the same command again resumes a run: posenc train with its settings; posenc runs prints it"
-# what to type for the verb of another tool; the rest of the line goes behind it
+# By what to type, before the rest of the line: the verbs of other tools.
 VERBS = {
     "train": ("run", "fit", "start", "launch", "pretrain", "finetune"),
     "eval": ("evaluate", "evaluation", "test", "measure", "validate", "extend"),
@@ -39,10 +39,11 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
         return
     first, *rest = arguments
     if first.startswith("-"):
-        behind = [word for word in arguments if word in commands]
-        if behind:
-            others = [word for word in arguments if word != behind[0]]
-            raise _refusal(first, "stands before the command", f"posenc {behind[0]} {shlex.join(others)}")
+        commands_on_line = [word for word in arguments if word in commands]
+        if commands_on_line:
+            command = commands_on_line[0]
+            others = [word for word in arguments if word != command]
+            raise _refusal(first, "stands before the command", f"posenc {command} {shlex.join(others)}")
         return  # an option that does not exist
     if first == "help":
         raise _refusal(first, "is an option of each command", f"posenc {shlex.join([*rest[:1], '--help'])}")
@@ -60,6 +61,7 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
 
 
 def _command_meant(word: str, commands: Sequence[str]) -> str | None:
+    """Return the command that a word stands for elsewhere, or that is most like it."""
     for command, names in VERBS.items():
         if word.casefold() in names:
             return command
@@ -67,4 +69,5 @@ def _command_meant(word: str, commands: Sequence[str]) -> str | None:
 
 
 def _refusal(word: str, problem: str, line: str) -> UserError:
+    """Return the error for a first word, with the line that was meant."""
     return UserError(word, None, problem, hint=f"did you mean: {line}")

@@ -1,6 +1,6 @@
 """Write files that are whole or absent after a crash: under another name, synced, renamed.
 
-Locks of files, free space, and the errors of a disk that refuses are here too.
+This module also locks files, measures free space, and explains the errors of a disk.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
-    """Yield a new folder for files, which takes the name `path` once all of them are there and synced.
+    """Yield a new folder for files, which is renamed to `path` once all of them are written and synced.
 
-    `path` is no folder yet, or an empty one. `needed`: bytes of the files, about. Raises RunError.
+    `path` does not exist, or is an empty folder. `needed` estimates the bytes of the files. Raises RunError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +72,8 @@ def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new name in the folder of `path`; drop what killed processes left under such names.
-
-    The name holds the process, so that what a running one writes stays.
-    """
+    """Return a new name in the folder of `path`, and remove what killed processes left under such names."""
+    # the name holds host and process, so that files of running processes stay
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
     prefix = f".{path.name[:LONGEST_STEM]}.posenc-{host}-"
     for leftover in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
@@ -86,7 +84,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def _is_running(pid: str) -> bool:
-    """Tell whether a process of this machine has this number; True for what is no number."""
+    """Tell whether a process of this machine has this number; True for a text that is no number."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -97,7 +95,7 @@ def _is_running(pid: str) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as the disk lets it."""
+    """Remove a file or a folder, as far as the disk permits."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -131,7 +129,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON in one form only, so that equal values have equal hashes."""
+    """Return JSON in a single form, so that equal values have equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -147,7 +145,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file's bytes, or a folder's names, to the disk; a folder that cannot be synced is left."""
+    """Flush a file's bytes, or a folder's names, to the disk. A folder that cannot be synced is ignored."""
     try:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -160,12 +158,12 @@ def sync(path: Path) -> None:
 
 
 def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
-    """Return a flock: the kernel releases it when its holder dies."""
+    """Return a lock that the kernel releases when its holder dies (flock)."""
     return FileLock(path, timeout=timeout, fallback_to_soft=False)
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes free where `path` is or would be."""
+    """Return the free bytes of the disk where `path` is or would be."""
     existing = next(folder for folder in (path, *path.absolute().parents) if exists(folder))
     return shutil.disk_usage(existing).free
 
@@ -177,7 +175,7 @@ def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
 
 
 def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint: str = "") -> RunError:
-    """Return the error for a file system that refuses; for a full disk with the bytes needed and free."""
+    """Return the error for a file system that refuses, with needed and free bytes if the disk is full."""
     if error.errno in NO_LOCK_ERRNOS:
         problem = f"the file system of {path} has no locks, and two writers would not notice each other"
         return RunError(problem, hint="put it on another one: runs_dir=FOLDER, POSENC_CACHE=FOLDER")
@@ -187,6 +185,7 @@ def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint:
 
 
 def _with_sizes(hint: str, path: Path, needed: int | None) -> str:
+    """Return a hint with needed and free bytes in front."""
     sizes = f"free: {free_bytes(path):,} bytes"
     if needed is not None:
         sizes = f"needed: {needed:,} bytes; {sizes}"

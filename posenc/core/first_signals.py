@@ -1,7 +1,7 @@
-"""Signals from a command's first line on, until posenc.running.signals takes them over.
+"""Handle signals from a command's first line on, until posenc.running.signals takes over.
 
-It imports next to nothing: the command's own imports take half a second or more, and Ctrl-C in them printed
-Python's traceback.
+This module imports next to nothing: a command's own imports take half a second or more, and Ctrl-C during
+them would print Python's traceback.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ STOPPED = "stopped; what is on disk stays; the same command begins again"
 
 
 def leave_at_signals() -> None:
-    """Exit at once at a signal, but for those that nohup or a shell has switched off."""
+    """Exit at once at a signal, except at signals that nohup or a shell has switched off."""
     for number in CODES:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)
 
 
 def leave(number: int, frame: FrameType | None = None) -> None:
-    """Say which signal ended the command, and exit without any clearing up: there is nothing to save."""
+    """Print which signal ended the command, and exit without clearing up, as there is nothing to save."""
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
         try:  # noqa: SIM105 (contextlib may be what is being imported)
             os.write(2, f"{signal.Signals(number).name}: {STOPPED}\n".encode())

@@ -1,7 +1,7 @@
-"""What other tools and papers call a setting of posenc or its value, for the hint at an unknown one.
+"""List what other tools and papers call posenc's settings and values, for hints at unknown ones.
 
-From nanoGPT, transformers' configurations and Trainer, Lightning, lm-evaluation-harness, and papers. What
-an encoding is called elsewhere stands in posenc.encodings.other_names.
+The names are from nanoGPT, transformers' configurations and Trainer, Lightning, lm-evaluation-harness, and
+papers. Other names of encodings are in posenc.encodings.other_names.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ForeignNames:
-    """What one setting of posenc is called elsewhere."""
+    """Hold other tools' names of one setting of posenc."""
 
     setting: str
     names: str  # separated by spaces
-    instead: str = ""  # what to type, where the value means something else there; empty: the same value
+    instead: str = ""  # what to type if the value means something else there; empty: the same value
 
 
 LENGTH = (
@@ -89,7 +89,7 @@ SETTINGS = (
     ForeignNames("sweep.jobs", "workers num_workers n_jobs parallel", "-m sweep.jobs={value}"),
 )
 
-# what `posenc eval` calls differently: a run has its T already
+# settings that have another meaning in `posenc eval`, where a run has its T already
 SETTINGS_OF_EVAL = (
     ForeignNames("eval.lengths", LENGTH, "'eval.lengths=[{value}]'"),
     ForeignNames("eval.batch_tokens", f"{BATCH} eval_batch_size", "eval.batch_tokens=8192"),
@@ -127,12 +127,13 @@ def instead_of_setting(command: str, key: str, value: str | None) -> str:
 
 
 def setting_called(command: str, key: str) -> str | None:
-    """Return the setting of posenc that other tools call so; None if there is none."""
+    """Return the setting of posenc that other tools give this name; None if there is none."""
     entry = _entry(command, key)
     return None if entry is None else entry.setting
 
 
 def _entry(command: str, key: str) -> ForeignNames | None:
+    """Return the entry with this name."""
     name = key.rpartition(".")[2].casefold()
     tables = (*SETTINGS_OF_EVAL, *SETTINGS) if command == "eval" else SETTINGS
     for entry in tables:
@@ -142,7 +143,7 @@ def _entry(command: str, key: str) -> ForeignNames | None:
 
 
 def instead_of_value(value: str, choices: Collection[str]) -> str | None:
-    """Return the choice that other tools call so, if it is one of these."""
+    """Return the choice that other tools give this name, if it is one of `choices`."""
     for choice, names in VALUES.items():
         if value.casefold() in names and choice in choices:
             return choice

@@ -14,7 +14,7 @@ from posenc.core.errors import UserError, visible
 
 CONF_ENTRY_POINTS = "posenc.conf"
 LONGEST_PART = 255  # bytes of a name in a folder, on every common file system
-LONGEST_PATH = 3500  # bytes; Linux takes 4095, and names of posenc's own follow
+LONGEST_PATH = 3500  # bytes; Linux takes 4095, and posenc adds names of its own
 REASONS = {
     errno.ENAMETOOLONG: "is too long for the name of a file",
     errno.ELOOP: "is a link that leads back to itself",
@@ -30,7 +30,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs() -> list[Path]:
-    """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`); imports none."""
+    """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`), importing none."""
     trees = [conf_dir()]
     for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
         package, *subfolders = point.value.split(".")
@@ -43,7 +43,7 @@ def conf_dirs() -> list[Path]:
 
 
 def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """Return the YAML files of a group by name; posenc's win over a package's, these over the user's."""
+    """Return the YAML files of a group by name. posenc's own replace a package's, and these the user's."""
     trees = conf_dirs()
     if config_dir:
         trees.append(Path(config_dir))
@@ -55,11 +55,13 @@ def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
 
 def choice_file(group: str, name: object, config_dir: str | None = None) -> Path | None:
     """Return the YAML file of a choice such as `encoding=rope`, or None; `name` may be anything."""
-    return choice_files(group, config_dir).get(name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return choice_files(group, config_dir).get(name)
 
 
 def refuse_taken_names(folder: Path) -> None:
-    """Raise UserError for a user's YAML file with the name of one of posenc's: Hydra would ignore it."""
+    """Raise UserError for a user's YAML file that has the name of one of posenc's: Hydra would ignore it."""
     for path in sorted(folder.rglob("*.yaml")):
         name = path.relative_to(folder)
         for tree in conf_dirs():
@@ -71,19 +73,18 @@ def refuse_taken_names(folder: Path) -> None:
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with a leading `~` expanded; as it is if there is no such user."""
+    """Return the path with a leading `~` expanded, or unchanged if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
 def named_path(name: str | Path) -> Path:
-    """Return the path that a user names: `~` is expanded, quotes around the whole name are taken off.
-
-    `'my runs'` arrives with its quotes where a shell that does not know them, or a copied line, passes them
-    on. A file whose name has these quotes is meant as it is.
-    """
+    """Return the path that a user names, with `~` expanded, and without quotes around the whole name."""
+    # quotes arrive from shells that do not know them and in copied lines, but a file's name may have them
     text = str(name)
     is_quoted = len(text) > 2 and text[0] in "'\"" and text[0] == text[-1]
-    return expanded(text[1:-1] if is_quoted and not exists(text) else text)
+    if is_quoted and not exists(text):
+        text = text[1:-1]
+    return expanded(text)
 
 
 # --- Is it there?
@@ -109,7 +110,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def why_missing(path: str | Path, kind: str = "file or folder") -> str:
-    """Return in words why a path leads to nothing of this kind: `there is no such folder`."""
+    """Return why a path leads to nothing of this kind: `there is no such folder`."""
     impossible = why_impossible(path)
     if impossible is not None:
         return impossible
@@ -121,11 +122,12 @@ def why_missing(path: str | Path, kind: str = "file or folder") -> str:
 
 
 def why_impossible(path: str | Path) -> str | None:
-    """Return in words why no file system can hold a path; None for one that could exist."""
+    """Return why no file system can hold a path; None for a path that could exist."""
     if "\0" in str(path):
         return "holds a NUL byte, which no path can"
     parts = [part.encode("utf-8", "surrogatepass") for part in expanded(path).absolute().parts]
-    if max(map(len, parts)) > LONGEST_PART or sum(map(len, parts)) > LONGEST_PATH:
+    lengths = [len(part) for part in parts]
+    if max(lengths) > LONGEST_PART or sum(lengths) > LONGEST_PATH:
         return "is too long for the name of a file"
     return None
 
@@ -136,14 +138,14 @@ def looks_local(name: str) -> bool:
 
 
 def refuse_impossible(key: str, path: str | Path) -> None:
-    """Raise UserError for a path that nothing can be written to, wherever it leads."""
+    """Raise UserError for a path that no file system can hold."""
     impossible = why_impossible(path)
     if impossible is not None:
         raise UserError(key, visible(path), impossible)
 
 
 def output_file(option: str, name: str | Path) -> Path:
-    """Return where a file that the user names is to be written, links followed. Raises UserError."""
+    """Return the path of a file to write, with links followed. Raises UserError."""
     path = expanded(name)
     refuse_impossible(option, path)
     file = Path(os.path.realpath(path))

@@ -33,12 +33,12 @@ from posenc.settings.tree import (
 )
 from posenc.training.device import is_out_of_memory
 
-PROBED = 4096  # tokens: the longest text whose logits identify a model
+LONGEST_PROBE = 4096  # tokens of the longest text whose logits identify a model
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenModel:
-    """A model to measure, and where its records go."""
+    """Hold a model to measure, and where its records go."""
 
     model: CallableModel
     name: str
@@ -131,7 +131,7 @@ def _digest(model: CallableModel, text: str, digest: str | None, device: torch.d
     sha = hashlib.sha256(text.encode())
     length = model.shape.train_length
     model.to(device).eval()
-    for window in (length, max(length, min(8 * length, PROBED))):
+    for window in (length, max(length, min(8 * length, LONGEST_PROBE))):
         ids = torch.randint(model.vocab_size, (1, window), generator=generator_for(0, "probe", window))
         try:
             sha.update(model(ids.to(device), 1).float().cpu().numpy().tobytes())

@@ -51,9 +51,8 @@ class Identity:
 def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) -> str:
     """Return eight hex digits of what defines a run: marked settings, text, tokenizer, code."""
     identity = settings.identity()
-    if (
-        settings.tokenizer.name == "hf"
-    ):  # its file may change under the same name; bpe follows from the corpus
+    # the file of `hf` may change under the same name; a bpe tokenizer follows from the corpus
+    if settings.tokenizer.name == "hf":
         identity["tokenizer"] = build_tokenizer(settings.tokenizer, facts).identity()
     identity["corpus"] = facts.identity
     identity["code"] = code

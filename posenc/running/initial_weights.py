@@ -1,4 +1,4 @@
-"""`train.init=RUN`: begin with the weights of a finished run, in a model that may differ in its encoding."""
+"""Begin with the weights of a finished run (`train.init=RUN`), in a model whose encoding may differ."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from posenc.training.checkpoint import (
 )
 
 MAY_DIFFER = ("encoding.", "options.")  # parameters that may be new (initial values) or left behind
-NAMES_SHOWN = 3  # of parameters in an error
+NAMES_SHOWN = 3  # names of parameters in an error
 
 
 @dataclass(frozen=True)
 class InitialCheckpoint:
-    """A checkpoint that a run begins with."""
+    """Hold a checkpoint that a run begins with."""
 
-    directory: Path  # of the run, or of the checkpoint that was named
+    directory: Path  # of the run, or of the checkpoint if the user named one
     checkpoint: Checkpoint
     about: InitialWeights  # as config.yaml and the hash have it
 

@@ -1,4 +1,4 @@
-"""From composed settings of `posenc eval` to the validated job of a stored run."""
+"""Make the validated job of a stored run of composed settings of `posenc eval`."""
 
 from __future__ import annotations
 

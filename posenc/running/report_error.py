@@ -1,4 +1,4 @@
-"""Say on stderr why a command ends early, in one line and a hint, and return its exit code."""
+"""Report on stderr why a command ends early, in one line and a hint, and return its exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
     if isinstance(error, InterruptedRunError):
         if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
             say(f"{stop.name}: {STOPPED}")
-        return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
+        return stop.exit_code or CODES[signal.SIGTERM]  # another StopFlag may have received it
     if isinstance(error, UserError | RunError):
         explained: UserError | RunError = error
     else:

@@ -21,13 +21,13 @@ ONE_WISH = 1.0
 
 
 def to_take_over() -> list[int]:
-    """Return the signals of CODES, without a hangup that nohup or a shell's disown has switched off."""
+    """Return the signals to handle: those of CODES, without a hangup that nohup or disown ignores."""
     hangup_is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in CODES if not (number == signal.SIGHUP and hangup_is_ignored)]
 
 
 def leave_at_once(code: int) -> None:
-    """Exit without Python's clearing up: with a library still at work in a thread, that is a SIGSEGV."""
+    """Exit without Python's clearing up, which crashes (SIGSEGV) while a library works in a thread."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -35,8 +35,9 @@ def leave_at_once(code: int) -> None:
 
 
 def stop_with_parent() -> None:
-    """Raise SIGTERM once the sweep that started this process is gone: a killed sweep passes no signal on."""
-    parent = os.environ.pop(PARENT, None)  # popped: a process that this one starts has another parent
+    """Send SIGTERM to this process once the sweep that started it is gone."""
+    # a killed sweep passes no signal on; popped, as processes that this one starts have another parent
+    parent = os.environ.pop(PARENT, None)
     if parent is None:
         return
 
@@ -49,7 +50,7 @@ def stop_with_parent() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore signals: all work is done, and torch takes half a second more to clear up."""
+    """Ignore signals once all work is done, while torch takes half a second to clear up."""
     for number in CODES:
         signal.signal(number, signal.SIG_IGN)
 
@@ -64,9 +65,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 class InterruptedRunError(BaseException):
-    """A stop was requested, and what is finished so far is on disk.
+    """Report that a stop was requested, and that what is finished so far is on disk.
 
-    Not an Exception: it is raised anywhere, and a compiler or a library must not swallow it.
+    It is not an Exception: it may be raised anywhere, and a compiler or a library must not swallow it.
     """
 
     status = "interrupted"
@@ -113,13 +114,13 @@ class StopFlag:
             raise InterruptedRunError
 
     def guard(self) -> None:
-        """From here on there is something to save: a signal only sets the flag."""
+        """Let signals only set the flag from here on, as there is something to save."""
         self.guarded = True
         self.check()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, all that is finished is saved: a signal raises where it strikes, as before `guard`."""
+        """Let signals raise at once inside the block, as before `guard`: all that is finished is saved."""
         guarded_before = self.guarded
         self.guarded = False
         try:

@@ -1,7 +1,7 @@
-"""Run a sweep through Slurm by hydra-submitit-launcher: submit what is open as one array, wait, note ends.
+"""Run a sweep through Slurm by hydra-submitit-launcher: submit the open jobs as one array, and wait.
 
-Of submitit this uses the submission, the requeueing and the files of results. Whether jobs are over is asked
-of Slurm's queue: submitit asks its accounting, and on a cluster without accounting it waits for ever.
+submitit submits and requeues the jobs, and writes their results. Slurm's queue tells whether jobs are over:
+submitit would ask Slurm's accounting, and on a cluster without accounting wait for ever.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import end_line
 from posenc.running.sweep.task import SweepResult, SweepTask, TaskOutcome, outcome_of_process
 
-GO_ON = "the submitted jobs go on (posenc runs shows them); when they have ended, the same command continues"
-SEEN_WITHIN = 15.0  # seconds in which a file that another machine wrote is visible here
-FILE_SECONDS = 0.5  # between two looks at such a file
+JOBS_GO_ON = (
+    "the submitted jobs go on (posenc runs shows them); when they have ended, the same command continues"
+)
+VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
+FILE_SECONDS = 0.5  # between two looks for such a file
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
 
 
 def launch(
     command: str, line: CommandLine, launcher_name: str, invocation: Invocation, tasks: Sequence[SweepTask]
 ) -> SweepResult:
-    """Submit the tasks, wait until the queue has none of them, and return how they ended.
+    """Submit the tasks, wait until none is in the queue, and return how they ended.
 
-    A signal ends the waiting only. Raises UserError without Slurm, RunError where it refuses the jobs.
+    A signal ends only the waiting. Raises UserError if there is no Slurm, RunError if it refuses the jobs.
     """
     runs_dir = tasks[0].directory.parents[1] if command == "train" else Path("runs")
-    with initialize_hydra(line.config_dir) as search, StopFlag() as stop:
-        overrides = [*search, *deciding_overrides(line)]
-        if command == "train":  # the launcher writes its own files there, too
+    with initialize_hydra(line.config_dir) as search_overrides, StopFlag() as stop:
+        overrides = [*search_overrides, *deciding_overrides(line)]
+        if command == "train":  # the launcher writes its files there
             overrides.append(f"runs_dir={quote(str(runs_dir))}")
         launcher, config = launcher_and_config(command, overrides, partial(run_here, command, invocation))
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
@@ -71,12 +73,12 @@ def launch(
                 outcomes[task.name] = outcome
                 say(end_line(task, outcome, time.monotonic() - submitted_at))
         except InterruptedRunError:
-            say(f"{stop.name}: {GO_ON}")
+            say(f"{stop.name}: {JOBS_GO_ON}")
         return SweepResult(outcomes, stop.exit_code)
 
 
 def _check_slurm(launcher_name: str) -> None:
-    """Raise UserError where there is no Slurm, or no controller that answers."""
+    """Raise UserError if there is no Slurm, or if its controller does not answer."""
     if shutil.which("sbatch") is None:
         problem = "there is no sbatch on this machine"
     else:
@@ -107,7 +109,7 @@ def _submit(launcher: Any, tasks: Sequence[SweepTask], folder: Path) -> list[Any
 
 @contextlib.contextmanager
 def _without_waiting() -> Iterator[None]:
-    """Make Hydra's launcher return submitit's handles: it would wait, and raise for the first job lost."""
+    """Make Hydra's launcher return submitit's handles, instead of waiting for the jobs."""
     from submitit.core.core import Job as SubmititJob
 
     job_class: Any = SubmititJob
@@ -120,7 +122,7 @@ def _without_waiting() -> Iterator[None]:
 
 
 def _in_queue(handles: Sequence[Any]) -> bool:
-    """Tell whether any of the jobs waits or runs; without an answer they do."""
+    """Tell whether any of the jobs waits or runs. If Slurm does not answer, they are taken to do so."""
     arrays = ",".join(sorted({handle.job_id.partition("_")[0] for handle in handles}))
     command = ["squeue", "--noheader", f"--jobs={arrays}", "--format=%T"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -130,7 +132,7 @@ def _in_queue(handles: Sequence[Any]) -> bool:
 
 
 def _outcome(task: SweepTask, handle: Any) -> TaskOutcome:
-    """Return how a task ended that the queue has no more; what it wrote may take seconds to be visible."""
+    """Return how a task ended that is no longer in the queue. Its files may take seconds to be visible."""
     exit_code = _exit_code(handle)
     if exit_code == 0:
         _wait_until(lambda: task.is_finished)
@@ -138,7 +140,7 @@ def _outcome(task: SweepTask, handle: Any) -> TaskOutcome:
 
 
 def _exit_code(handle: Any) -> int:
-    """Return the exit code of a job that is over. A job that was killed left none, and counts as 1."""
+    """Return the exit code of a job that is over; 1 for a job that was killed, which has none."""
     try:
         if not _wait_until(handle.paths.result_pickle.exists):
             raise RunError("it was killed or cancelled")
@@ -152,8 +154,8 @@ def _exit_code(handle: Any) -> int:
 
 
 def _wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait at most SEEN_WITHIN seconds for a condition; return whether it holds."""
-    end = time.monotonic() + SEEN_WITHIN
+    """Wait at most VISIBLE_AFTER seconds for a condition; return whether it holds."""
+    end = time.monotonic() + VISIBLE_AFTER
     while not condition():
         if time.monotonic() >= end:
             return False

@@ -1,7 +1,7 @@
-"""Read a run on disk: its settings checked, its newest checkpoint, its model.
+"""Read a run from disk: its checked settings, its newest checkpoint, its model.
 
-Nothing that the run's config.yaml names is imported: its encoding must be one of posenc's, an installed one,
-or in a plug-in named on this command line.
+No module that the run's config.yaml names is imported: its encoding must be one of posenc's, an installed
+one, or in a plug-in named on this command line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RUN_HASH = re.compile(r"[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run read from disk, its settings checked; `outline` is its model on the meta device."""
+    """Hold a run that was read from disk."""
 
     directory: Path
-    settings: RunSettings
+    settings: RunSettings  # checked
     shape: ModelShape
-    outline: Decoder
+    outline: Decoder  # its model on the meta device
     identity: dict[str, Any]  # what its checkpoints must say of the run that wrote them
     checkpoint: Checkpoint
 
@@ -103,7 +103,7 @@ def load_model(
     `vocab_size` is that of the weights unless it is given.
     """
     size = vocab_size or stored_shapes(checkpoint).get("embedding.weight", (1,))[0]
-    # before anything of a size that a stranger wrote is allocated
+    # before anything is allocated whose size comes from somebody else's file
     check_weights(checkpoint, build_outline(settings, shape, size))
     model = build_model(settings, shape, size)
     load_weights(checkpoint, model)
@@ -111,7 +111,7 @@ def load_model(
 
 
 def directory_of(run: str) -> Path:
-    """Return the run directory that a user names by its path, or by name or hash for one below runs/."""
+    """Return the run directory that a user names: by its path, or for a run below runs/ by name or hash."""
     directory = named_path(run)
     if RUN_NAME.fullmatch(run) and not exists(directory):
         directory = _below_runs(run) or directory

@@ -1,4 +1,4 @@
-"""`posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub."""
+"""Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from posenc.settings.tree import (
 )
 from posenc.training.device import resolve_device
 
-LARGEST_LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller for large vocabularies
+LARGEST_LOGITS = 2**28  # numbers in the logits of one pass; for large vocabularies batches are smaller
 # Models whose biases, slope times position, bf16 would round. Falcon's too, with `alibi`.
 BIASED = ("bloom", "mpt")
 WEIGHT_FILES = ("*.safetensors", "*.bin")
@@ -66,10 +66,10 @@ def _parameters(
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What transformers loads: configuration, model in float32, and tokenizer if there is one."""
+    """Hold what transformers loads."""
 
     config: Any
-    model: Any
+    model: Any  # in float32
     tokenizer: Any | None
 
 
@@ -228,7 +228,7 @@ def _check_path(path: str, folder: Path) -> None:
 
 
 def library_of(key: str) -> Any:
-    """Return transformers, quiet. Raises UserError where it is not installed."""
+    """Return transformers with its messages switched off. Raises UserError if it is not installed."""
     try:
         import transformers
     except ImportError as error:

@@ -62,7 +62,7 @@ def test_where_slurm_does_not_answer_nothing_is_left(
 def job(working_folder, monkeypatch):
     """A job of submitit that left nothing."""
     local = pytest.importorskip("submitit.local.local")
-    monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
+    monkeypatch.setattr(slurm, "VISIBLE_AFTER", 0.0)
     return local.LocalJob(working_folder, "7")
 
 
