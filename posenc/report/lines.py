@@ -129,7 +129,7 @@ def _seed_fields(cell: SeedCell) -> Line:
     if cell.bits is not None:
         fields["loss_bpb"] = cell.bits.mean
         fields |= with_interval("change_bpb", cell.bits.change, cell.bits.change_ci95)
-    first = member.recorded[0] if member.recorded else None
+    first = member.measurements[0] if member.measurements else None
     return {
         **fields,
         "verdict": nats.verdict,

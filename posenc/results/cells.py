@@ -82,7 +82,7 @@ def columns_of(members: Sequence[Member]) -> tuple[Column, ...]:
     """Return a column for each window length that any run was measured at, and for each bin of curves."""
     by_multiple: dict[float, list[Measurement]] = defaultdict(list)
     for member in members:
-        for multiple, measurement in member.at.items():
+        for multiple, measurement in member.by_multiple.items():
             by_multiple[multiple].append(measurement)
     longest = max(by_multiple, default=0.0)
     return tuple(
@@ -141,7 +141,7 @@ class _Verdict:
 
 def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cell:
     """Return the cell of a row at one window length, or of one bin of its curves. It has no rank yet."""
-    measurements = [member.at.get(multiple) for member in members]
+    measurements = [member.by_multiple.get(multiple) for member in members]
     seeds = _seeds(members, multiple, metric)
     reasons = _reasons(members, multiple, metric)
     mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
@@ -177,15 +177,15 @@ def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_
     """Return the seeds with a number, each with its change."""
     seeds = []
     for member in members:
-        measurement = member.at.get(multiple)
+        measurement = member.by_multiple.get(multiple)
         value = None if measurement is None else measurement.value(metric)
         if measurement is None or value is None:
             continue
         change = measurement.rise  # of a bin: over the level at T in the same passes
-        at_t = None if member.base is None else member.base.value(metric)
+        at_t = None if member.crop_line is None else member.crop_line.value(metric)
         if change is None and at_t is not None:
             change = value - at_t
-        seeds.append(_Seed(measurement, member.base, value, change))
+        seeds.append(_Seed(measurement, member.crop_line, value, change))
     return seeds
 
 
@@ -193,7 +193,7 @@ def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Coun
     """Return why seeds have no number, with how many of them."""
     reasons: Counter[str] = Counter()
     for member in members:
-        measurement = member.at.get(multiple)
+        measurement = member.by_multiple.get(multiple)
         if measurement is None or measurement.value(metric) is None:
             reasons[_reason(member.run, measurement)] += 1
     return reasons
@@ -267,7 +267,7 @@ def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
     samples: dict[int, Sample] = {}
     for member in members:
-        measurement = member.at.get(multiple)
+        measurement = member.by_multiple.get(multiple)
         if member.run.seed is not None and measurement is not None and measurement.sums:
             samples[member.run.seed] = measurement.sums
     return samples
@@ -281,7 +281,7 @@ def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
     curves: list[Curve] = []
     train_length = 0
     for member in members:
-        for measurement in member.recorded:
+        for measurement in member.measurements:
             if measurement.curve is not None:
                 curves.append(measurement.curve)
                 train_length = train_length or measurement.train_length

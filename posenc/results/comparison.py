@@ -269,7 +269,7 @@ def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:
     def member_beside(member: Member, extension: str | None) -> Member:
         nothing = Member(member.run)
         first = first_of_run.get(member.run.path)
-        if first is not None and member.at and member.circumstances != first.circumstances:
+        if first is not None and member.by_multiple and member.circumstances != first.circumstances:
             return nothing
         return beside.get((member.run.path, extension), nothing)
 
@@ -280,6 +280,6 @@ def _breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
     """Return where the curves of a row as trained break, for the table of another protocol."""
     if draft.protocol == POSITIONS or group.extension is not None:
         return None
-    measured = [member for member in group.members if member.at]
+    measured = [member for member in group.members if member.by_multiple]
     curves = members_of(pool_beside(measured, POSITIONS))
     return curve_summary([member for member in curves if member.extension is None])

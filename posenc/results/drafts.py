@@ -85,7 +85,7 @@ class Draft:
     @property
     def members(self) -> list[Member]:
         """The members of its rows that have numbers."""
-        return [member for group in self.groups for member in group.members if member.at]
+        return [member for group in self.groups for member in group.members if member.by_multiple]
 
 
 def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
@@ -111,7 +111,7 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -> Metric:
     """Return the metric of a table; curves are in nats per token alone. Raises UserError."""
-    has_curves = any(one.curve is not None for member in members for one in member.recorded)
+    has_curves = any(one.curve is not None for member in members for one in member.measurements)
     if not has_curves or request.metric == "nats":
         return request.metric
     if request.protocol != ALL:
@@ -175,7 +175,7 @@ class _Telling:
 def _with_conditions(group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _Telling]) -> RowGroup:
     """Return the row with the conditions of its first run with numbers, else those of its settings."""
     for member in group.members:
-        if member.at:
+        if member.by_multiple:
             telling = by_member[member.run.path, member.circumstances]
             return replace(group, conditions=telling.conditions, mixed=telling.mixed)
     return replace(group, conditions=planned_conditions(group.members[0].run), mixed={})

@@ -110,7 +110,7 @@ def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
 
 def _representative(members: Sequence[Member]) -> Member:
     """Return the member that was measured at the longest window, which is named where targets differ."""
-    return max(members, key=lambda member: max(one.multiple for one in member.recorded))
+    return max(members, key=lambda member: max(one.multiple for one in member.measurements))
 
 
 def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
@@ -210,7 +210,7 @@ class RowGroup:
     @property
     def is_measured(self) -> bool:
         """Whether any of its runs has a number."""
-        return any(member.at for member in self.members)
+        return any(member.by_multiple for member in self.members)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -226,7 +226,7 @@ class RowGroup:
     def beyond(self) -> str | None:
         """The declared policy past T of the encoding or extension, where it has one."""
         for member in self.members:
-            for measurement in member.at.values():
+            for measurement in member.by_multiple.values():
                 if measurement.beyond is not None:
                     return measurement.beyond or None
         if self.extension is not None:
@@ -359,7 +359,7 @@ def _with_distinct_seeds(group: RowGroup) -> RowGroup:
     by_seed: dict[int, Member] = {}
     without_seed = [member for member in group.members if member.run.seed is None]
     notes = list(group.notes)
-    for member in sorted(group.members, key=lambda member: (not member.at, str(member.run.path))):
+    for member in sorted(group.members, key=lambda member: (not member.by_multiple, str(member.run.path))):
         seed = member.run.seed
         if seed is not None and by_seed.setdefault(seed, member) is not member:
             notes.append(f"seed {seed} is there more than once, shown: {by_seed[seed].run.name}")

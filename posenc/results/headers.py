@@ -83,8 +83,8 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     """Return the header of a table; `baseline` is the label of its baseline."""
     members = draft.members
     runs = list({member.run.path: member.run for group in draft.groups for member in group.members}.values())
-    first = [member.recorded[0] for member in members]
-    recorded = [measurement for member in members for measurement in member.recorded]
+    first = [member.measurements[0] for member in members]
+    recorded = [measurement for member in members for measurement in member.measurements]
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = single(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
@@ -145,7 +145,7 @@ def _text_trained_on(member: Member) -> str | None:
     Two corpora of one name (`files`) are told apart by their fingerprints.
     """
     corpus = _fact(member.run, "corpus")
-    scored = member.recorded[0]
+    scored = member.measurements[0]
     if not corpus or corpus["fingerprint"] == scored.target_set.fingerprint:
         return None
     name: str = corpus["name"]
@@ -173,7 +173,7 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
     """Return the reference on the targets that are shown; None without one."""
     values: set[float | None] = set()
     for member in members:
-        hashes = {measurement.target_set.targets_hash for measurement in member.recorded}
+        hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
         for reference in measurements_of(member.run, REFERENCE_PROTOCOL):
             if reference.target_set.targets_hash in hashes:
                 values.add(reference.value(metric))

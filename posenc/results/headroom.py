@@ -77,17 +77,17 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[Measure
 
 def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -> Recovered | None:
     """Return what the seeds of a row recover, against the longest training of its kind; None without one."""
-    with_base = [member for member in members if member.base is not None and member.base.sums]
+    with_base = [member for member in members if member.crop_line is not None and member.crop_line.sums]
     if not with_base or not references:
         return None
-    base = with_base[0].base
+    base = with_base[0].crop_line
     assert base is not None
     by_window = _references_of_kind(with_base[0].run, base, references)
     for window, long in sorted(by_window.items(), reverse=True):
         multiple = rounded_multiple(window / base.window)
         near_and_far: list[Sample] = []  # of each seed the sums at T, then those at the longer window
         for member in with_base:
-            pair = pair_of(member.base, member.at.get(multiple))
+            pair = pair_of(member.crop_line, member.by_multiple.get(multiple))
             if pair is not None:
                 near_and_far += pair
         if near_and_far:

@@ -232,7 +232,7 @@ def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
 def _conditions(member: Member, model: str, target_set: str) -> Conditions:
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     corpus = facts.get("corpus", {})
-    first = member.recorded[0]
+    first = member.measurements[0]
     targets = first.target_set
     return Conditions(
         trained_on=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
@@ -271,12 +271,12 @@ def _target_texts(members: Sequence[Member]) -> list[str]:
     """Return for each member how many targets it has, to which length; their hash where that is the same."""
     measured: dict[str, list[Measurement]] = defaultdict(list)
     for member in members:
-        measured[member.recorded[0].target_set.targets_hash] += member.recorded
+        measured[member.measurements[0].target_set.targets_hash] += member.measurements
     texts = {targets_hash: _extent_text(of_targets) for targets_hash, of_targets in measured.items()}
     counts = Counter(texts.values())
     texts_of_members = []
     for member in members:
-        targets_hash = member.recorded[0].target_set.targets_hash
+        targets_hash = member.measurements[0].target_set.targets_hash
         text = texts[targets_hash]
         texts_of_members.append(text if counts[text] == 1 else f"{text} ({targets_hash[:8]})")
     return texts_of_members
@@ -294,7 +294,7 @@ def tokens_trained(member: Member) -> int | str:
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     tokens = facts.get("tokens")
     steps = facts.get("steps")
-    step = member.recorded[0].step
+    step = member.measurements[0].step
     if not isinstance(tokens, int):
         return UNKNOWN
     if isinstance(steps, int) and 0 < step < steps:

@@ -110,15 +110,16 @@ class Member:
 
     run: Run
     extension: str | None = None
-    recorded: tuple[Measurement, ...] = ()  # as stored, a curve whole; empty for a run without numbers
-    at: Mapping[float, Measurement] = field(default_factory=dict)  # by multiple of T; the bins of a curve
-    base: Measurement | None = None  # of the run as trained, in windows of T
-    records: int = 0  # that it has its numbers from
+    measurements: tuple[Measurement, ...] = ()  # as stored, a curve whole; empty for a run without numbers
+    # by multiple of T; of a curve its bins
+    by_multiple: Mapping[float, Measurement] = field(default_factory=dict)
+    crop_line: Measurement | None = None  # of the run as trained, in windows of T
+    n_records: int = 0  # records behind its numbers
 
     @property
     def circumstances(self) -> Circumstances:
         """Return the circumstances of its numbers, of which it must have some."""
-        return self.recorded[0].circumstances
+        return self.measurements[0].circumstances
 
 
 def measurement_of(run: Run, record: Record) -> Measurement:
@@ -229,7 +230,7 @@ def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
     """Return the measurements of the members' runs by another protocol: same text, precision, checkpoint."""
     pool: Pool = {}
     for member in members:
-        first = member.recorded[0]
+        first = member.measurements[0]
         measured = [
             measurement
             for measurement in measurements_of(member.run, protocol)
@@ -306,7 +307,7 @@ def _is_shown(
         if member.circumstances == circumstances:
             return True
         if _repeats(member.circumstances, circumstances):
-            shown = [*member.recorded, *member.at.values()]
+            shown = [*member.measurements, *member.by_multiple.values()]
             cells |= {(member.extension, measurement.multiple) for measurement in shown}
     return all((measurement.extension, measurement.multiple) in cells for measurement in measured)
 
@@ -323,7 +324,7 @@ def left_out_of(run: Run, protocol: str, members: Sequence[Member]) -> Counter[s
     measured = pool_of([run], protocol).get(run.path, [])
     shown: Counter[Circumstances] = Counter()
     for member in members:
-        shown[member.circumstances] += member.records
+        shown[member.circumstances] += member.n_records
     left_out: Counter[str] = Counter()
     left_out[EARLIER] = len(measurements_of(run, protocol)) - len(measured)
     for circumstances, group in _by_circumstances(measured).items():
@@ -347,16 +348,16 @@ def _members(measured: Sequence[Measurement]) -> list[Member]:
     for measurement in _of_one_tuning(measured):
         by_multiple = by_extension[measurement.extension]
         by_multiple.setdefault(measurement.multiple, measurement)  # of several records the first
-    base = by_extension[None].get(1.0) if None in by_extension else None
+    crop_line = by_extension[None].get(1.0) if None in by_extension else None
     members = []
     for extension, by_multiple in by_extension.items():
         member = Member(
             run=measured[0].run,
             extension=extension,
-            recorded=tuple(by_multiple.values()),
-            at=by_multiple,
-            base=base,
-            records=len(by_multiple),
+            measurements=tuple(by_multiple.values()),
+            by_multiple=by_multiple,
+            crop_line=crop_line,
+            n_records=len(by_multiple),
         )
         members.append(member)
     return members
@@ -423,17 +424,19 @@ def _by_bins(members: Sequence[Member]) -> list[Member]:
 
     A member with a note instead of a curve gets this note in the bins of all others.
     """
-    has_curves = any(measurement.curve is not None for member in members for measurement in member.recorded)
+    has_curves = any(
+        measurement.curve is not None for member in members for measurement in member.measurements
+    )
     if not has_curves:
         return list(members)
     curves = [_MemberCurve.of(member) for member in members]
     windows: dict[float, int] = {}  # of all bins, by multiple
-    bases: dict[Path, Measurement | None] = {}  # the bin that ends at T of each run as trained
+    crop_lines: dict[Path, Measurement | None] = {}  # the bin that ends at T of each run as trained
     for curve in curves:
         for multiple, measurement in curve.bins.items():
             windows[multiple] = measurement.window
         if curve.member.extension is None:
-            bases[curve.member.run.path] = curve.bins.get(1.0)
+            crop_lines[curve.member.run.path] = curve.bins.get(1.0)
     binned = []
     for curve in curves:
         bins = curve.bins
@@ -442,8 +445,14 @@ def _by_bins(members: Sequence[Member]) -> list[Member]:
                 multiple: replace(curve.longest, multiple=multiple, window=window)
                 for multiple, window in windows.items()
             }
-        base = bases.get(curve.member.run.path)
-        binned.append(replace(curve.member, recorded=(curve.longest,), at=bins, base=base))
+        binned.append(
+            replace(
+                curve.member,
+                measurements=(curve.longest,),
+                by_multiple=bins,
+                crop_line=crop_lines.get(curve.member.run.path),
+            )
+        )
     return binned
 
 
@@ -457,7 +466,7 @@ class _MemberCurve:
 
     @classmethod
     def of(cls, member: Member) -> _MemberCurve:
-        longest = member.at[max(member.at)]
+        longest = member.by_multiple[max(member.by_multiple)]
         return cls(member, longest, _bins(longest))
 
 

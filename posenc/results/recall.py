@@ -120,13 +120,13 @@ def _with_recall(members: Sequence[Member]) -> list[Measurement]:
     """Return the measurements that have recall."""
     measured: list[Measurement] = []
     for member in members:
-        measured += [measurement for measurement in member.recorded if measurement.recall is not None]
+        measured += [measurement for measurement in member.measurements if measurement.recall is not None]
     return measured
 
 
 def _seeds_that_count(members: Sequence[Member]) -> int:
     """Return how many seeds a cell must have to be ranked: those with numbers and those that diverged."""
-    return sum(bool(member.at) or member.run.state == "diverged" for member in members)
+    return sum(bool(member.by_multiple) or member.run.state == "diverged" for member in members)
 
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
@@ -143,8 +143,8 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     as_in_training = [cell for cell in grid if cell.pairs in trained_pairs]
     # the grid rises by distance, so the last cell of a window is that of its farthest distance
     farthest = {cell.multiple: cell for cell in as_in_training}
-    within = _within([member.at.get(1.0) for member in members])
-    unextended = _within([member.base for member in members])
+    within = _within([member.by_multiple.get(1.0) for member in members])
+    unextended = _within([member.crop_line for member in members])
     learned = None if unextended is None else _is_enough(unextended, level)
     return RowRecall(
         within=within,
@@ -224,7 +224,7 @@ def _note(members: Sequence[Member], level: float, learned: bool) -> str | None:
     missing = sum(not _with_recall([member]) for member in members)
     if missing:
         notes.append(f"{missing} of {len(members)} without")
-    by_seed = [_within([member.base]) for member in members]
+    by_seed = [_within([member.crop_line]) for member in members]
     weak = sum(cell is not None and not _is_enough(cell, level) for cell in by_seed)
     if weak and learned:
         notes.append(f"{weak} of {len(members)} did not learn")

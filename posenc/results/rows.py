@@ -108,7 +108,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
     notes = list(dict.fromkeys(_run_note(member) for member in members if _is_incomplete(member)))
     multiples: dict[str, list[str]] = defaultdict(list)
     for member in members:
-        for multiple, measurement in sorted(member.at.items()):
+        for multiple, measurement in sorted(member.by_multiple.items()):
             if measurement.note:
                 multiples[measurement.note].append(f"{multiple:g}x")
     notes += [f"{', '.join(dict.fromkeys(at))}: {note}" for note, at in multiples.items()]
@@ -116,7 +116,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
 
 
 def _is_incomplete(member: Member) -> bool:
-    return not member.at or member.run.state != "finished"
+    return not member.by_multiple or member.run.state != "finished"
 
 
 def _run_note(member: Member) -> str:
@@ -177,7 +177,7 @@ def _against_reference(member: Member) -> Estimate | None:
         return None
     shown = {
         (one.protocol, one.target_set.targets_hash, one.window, one.step)
-        for one in (*member.recorded, member.base)
+        for one in (*member.measurements, member.crop_line)
         if one is not None and one.extend is None
     }
 

@@ -24,7 +24,7 @@ def seed_cells(comparison: Comparison) -> Iterator[SeedCell]:
     """Yield the cells of each run of each row, by the columns of the table."""
     for row in comparison.rows:
         for member in row.members:
-            has_curve = any(measurement.curve is not None for measurement in member.recorded)
+            has_curve = any(measurement.curve is not None for measurement in member.measurements)
             for column in comparison.columns:
                 nats = make_cell([member], column.multiple, "nats")
                 bits = None if has_curve else make_cell([member], column.multiple, "bpb")

@@ -94,7 +94,7 @@ def headline_losses(run: Run) -> dict[float, float]:
     for member in select([run], HEADLINE):
         if member.extension is not None:
             continue
-        for multiple, measurement in member.at.items():
+        for multiple, measurement in member.by_multiple.items():
             if measurement.nats is not None and not measurement.note:
                 losses[multiple] = measurement.nats
     return losses
