@@ -24,6 +24,7 @@ import yaml
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded, is_file, why_missing
 from posenc.encodings.other_names import named_elsewhere
+from posenc.encodings.plugin_text import text_with_helpers
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,16 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "posenc.encodings"
 FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # of an encoding, with or without its class
-NOT_ENCODINGS = {"base", "catalogue", "initial_values", "modules", "options", "other_names", "registry"}
+NOT_ENCODINGS = {
+    "base",
+    "catalogue",
+    "initial_values",
+    "modules",
+    "options",
+    "other_names",
+    "plugin_text",
+    "registry",
+}
 
 
 # --- classes by name
@@ -283,13 +293,13 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the code on which the numbers of an encoding and of its parts depend, for a run's hash.
 
-    For posenc's own classes it is the revision. For all others it is also a hash of the module's text, since
-    nobody raises a revision while trying things out.
+    For posenc's own classes it is the revision. For all others it is also a hash of the text of their module
+    and its helpers, since nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
     source = None
     if not cls.__module__.startswith("posenc.encodings."):
-        text = inspect.getsource(sys.modules[cls.__module__])
+        text = text_with_helpers(sys.modules[cls.__module__])
         source = hashlib.sha256(text.encode()).hexdigest()[:16]
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
     parts = [part for key in part_parameters(cls) for part in settings[key]]

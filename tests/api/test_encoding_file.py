@@ -1,6 +1,7 @@
 """`encoding=./mine.py`: an encoding straight from its file."""
 
 import shutil
+import sys
 
 import pytest
 import tiny
@@ -150,3 +151,23 @@ def test_a_file_that_changed_is_read_again(mine):
     before = sources_of(settings, ["./mine.py"])
     mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))
     assert sources_of(settings, ["./mine.py"]) != before
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_noticed"),
+    [
+        pytest.param("from .helper import SCALE", True, id="relative"),
+        pytest.param("from pack import helper", True, id="absolute"),
+        pytest.param("import math", False, id="not imported"),
+    ],
+)
+def test_an_edited_helper_of_a_plug_in_is_other_code(working_folder, monkeypatch, statement, is_noticed):
+    plugin = tiny.PLUGIN.replace("import torch", f"{statement}\nimport torch", 1)
+    tiny.write(working_folder / "pack", {"__init__.py": "", "helper.py": "SCALE = 1\n", "mine.py": plugin})
+    monkeypatch.syspath_prepend(working_folder)
+    for name in ("pack", "pack.mine", "pack.helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    settings = {"name": "mine", "strength": 1.0}
+    before = sources_of(settings, ["pack.mine"])
+    (working_folder / "pack" / "helper.py").write_text("SCALE = 3.25\n")
+    assert (sources_of(settings, ["pack.mine"]) != before) == is_noticed
