@@ -19,7 +19,7 @@ from typing import TextIO, TypeVar
 PROGRESS = "POSENC_PROGRESS"
 LEFT_BEHIND = "posenc: a library at work"  # name of a thread that may outlive the command
 PIPED_WIDTH = 100  # columns: a pipe has no width
-LONG_LOOP = 50  # rounds
+LONG_LOOP = 50  # rounds from which a loop shows its progress
 T = TypeVar("T")
 
 
@@ -47,30 +47,6 @@ def clock(seconds: float) -> str:
 
 
 # --- Progress
-
-
-@contextmanager
-def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
-    """Show how far a task is: in a terminal by one line that changes, elsewhere by a line now and then."""
-    can_redraw = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    if sys.stderr.isatty() and can_redraw:
-        line: ProgressLine = _TerminalLine(label, total)
-    else:
-        line = _LogLines(label, total)
-    try:
-        yield line
-    finally:
-        line.close()
-
-
-@contextmanager
-def long_loop(label: str, total: int) -> Iterator[ProgressLine]:
-    """Show how far a loop is whose rounds take some hundredths of a second; nothing where it is short."""
-    if total < LONG_LOOP:
-        yield _NoLine(label, total)
-        return
-    with progress_line(label, total) as line:
-        yield line
 
 
 class ProgressLine(ABC):
@@ -153,6 +129,30 @@ class _TerminalLine(ProgressLine):
     def close(self) -> None:
         with suppress(OSError):
             self._progress.stop()
+
+
+@contextmanager
+def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
+    """Show how far a task is: in a terminal by one line that changes, elsewhere by a line now and then."""
+    can_redraw = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    if sys.stderr.isatty() and can_redraw:
+        line: ProgressLine = _TerminalLine(label, total)
+    else:
+        line = _LogLines(label, total)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+@contextmanager
+def long_loop(label: str, total: int) -> Iterator[ProgressLine]:
+    """Show how far a loop is whose rounds take some hundredths of a second. A short loop shows nothing."""
+    if total < LONG_LOOP:
+        yield _NoLine(label, total)
+        return
+    with progress_line(label, total) as line:
+        yield line
 
 
 # --- Library calls

@@ -1,4 +1,4 @@
-"""The text that a finished model is measured on: which of its documents, and whether it has seen them."""
+"""Choose the text that a finished model is measured on, and tell whether it was trained on its documents."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from posenc.settings.tree import DataSettings, RunSettings, SubjectSettings, Tok
 
 @dataclass(frozen=True)
 class MeasuredText:
-    """A corpus to measure on, its facts, and what to know of it."""
+    """Hold a corpus to measure on."""
 
     data: DataSettings
     facts: CorpusFacts
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what users should know about it
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedOn:
-    """The text that a run was trained on."""
+    """Name the text that a run was trained on."""
 
     data: DataSettings
     fingerprint: str
@@ -47,27 +47,27 @@ def text_to_measure(
     keeps_split: bool,
     trained_on: TrainedOn | None = None,
 ) -> MeasuredText:
-    """Return the text that `data=` names in an evaluation. Raises UserError where it is too short.
+    """Return the text that `data=` names in an evaluation. Raises UserError if it is too short.
 
-    Of the user's own files every document is measured: nothing is trained on them, so nothing is held out.
-    With `keeps_split`, or where the run was trained on some of the documents, the held-out ones are measured.
-    `data.split.test=1` asks for all documents.
+    All documents of the user's own files are measured, as nothing is trained on them. Only held-out documents
+    are measured with `keeps_split`, or if the run was trained on some of them. `data.split.test=1` asks for
+    all.
     """
     with_own_split = absolute_data(data)
     measured = measured_whole(with_own_split, by_default=not keeps_split)
-    facts = _facts(measured, tokenizer, evaluation)
+    facts = _read_facts(measured, tokenizer, evaluation)
     if trained_on is None or facts.fingerprint == trained_on.fingerprint:
         return MeasuredText(measured, facts)
-    if is_measured_whole(measured) and _is_of_the_run(measured, facts, evaluation, trained_on):
+    if is_measured_whole(measured) and _was_trained_on(measured, facts, evaluation, trained_on):
         if with_own_split.parameters["split"]["test"] == 1:
             problem = "measures documents that this run was trained on"
             raise UserError("data.split.test", 1.0, problem, hint="without it the held-out ones are measured")
         measured = with_own_split
-        facts = _facts(measured, tokenizer, evaluation)
+        facts = _read_facts(measured, tokenizer, evaluation)
     return MeasuredText(measured, facts, _notes_of_seen(facts, evaluation, trained_on))
 
 
-def _facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Evaluation) -> CorpusFacts:
+def _read_facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Evaluation) -> CorpusFacts:
     return inspect(
         data,
         tokenizer,
@@ -77,29 +77,29 @@ def _facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Evaluat
     )
 
 
-def _is_of_the_run(
+def _was_trained_on(
     data: DataSettings, facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn
 ) -> bool:
-    """Tell whether the run was trained on documents of a text, which may have been edited since."""
+    """Tell whether the run was trained on documents of a text, even if it was edited since."""
     paths = data.parameters.get("paths")
     has_same_paths = paths is not None and paths == trained_on.data.parameters.get("paths")
-    return has_same_paths or _seen(facts, evaluation, trained_on) > 0
+    return has_same_paths or _count_seen(facts, evaluation, trained_on) > 0
 
 
-def _seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> int:
-    """Count the documents to measure that the run was trained on, as far as its text is still known here."""
+def _count_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> int:
+    """Count the documents to measure that the run was trained on, as far as its text is still cached."""
     trained_texts = training_texts(trained_on.fingerprint)
     measured = [document.text for document in facts.read() if document.split == evaluation.split]
     return sum(text in trained_texts for text in measured)
 
 
 def _notes_of_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> tuple[str, ...]:
-    """Say how many documents to measure the run was trained on. Raises UserError if it was on all of them."""
+    """Return a note on how many documents to measure the run was trained on. Raises UserError if on all."""
     is_own_text = facts.fingerprint == trained_on.fingerprint
-    if is_own_text or not facts.text.is_loaded:  # one of the hub, whose figures are cached
+    if is_own_text or not facts.text.is_loaded:  # of a corpus from the hub only the figures are cached
         return ()
     count = len(facts.sizes[evaluation.split])
-    seen = _seen(facts, evaluation, trained_on)
+    seen = _count_seen(facts, evaluation, trained_on)
     if seen == count:
         problem = "every document to measure is one that this run was trained on"
         raise UserError("data", facts.name, problem, hint="give documents that differ")
@@ -108,7 +108,7 @@ def _notes_of_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: Train
     return (f"{seen:,} of {plural(count, 'measured document')} were trained on: their loss is too low",)
 
 
-# --- What the screen says
+# --- lines for the screen
 
 
 def text_line(
@@ -120,7 +120,7 @@ def text_line(
     if is_measured_whole(data):
         documents = f"all {plural(count, 'document')}"
     line = f"measured on {_name_with_place(data)}: {documents}"
-    if isinstance(settings, RunSettings):  # of other models nobody knows
+    if isinstance(settings, RunSettings):  # nobody knows what other models were trained on
         line = f"trained on {_name_with_place(settings.data)}; {line}"
     elif "paths" in data.parameters and not is_measured_whole(data):
         line += " (data.split.test=1: all of it)"
@@ -128,19 +128,19 @@ def text_line(
 
 
 def _name_with_place(data: DataSettings) -> str:
-    """Return the name of a corpus, with its paths if it is the user's own: two of them share the name."""
+    """Return the name of a corpus, with its paths if it is the user's own, as all of those share a name."""
     paths = data.parameters.get("paths")
     if paths is None:
         return data.name
-    listed = [paths] if isinstance(paths, str) else list(paths)
-    more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
-    return f"{data.name} ({listed[0]}{more})"
+    first, *others = [paths] if isinstance(paths, str) else list(paths)
+    more = f" and {len(others)} more" if others else ""
+    return f"{data.name} ({first}{more})"
 
 
 def unigram_warning(records: Iterable[Record], store: TokenStore, split: str, length: int) -> str | None:
-    """Say so if a model predicts a text at T no better than the frequencies of its tokens do.
+    """Return a warning if a model predicts a text at T no better than the frequencies of its tokens do.
 
-    The frequencies are those of the measured documents: the best that a model without any context can have.
+    These are the frequencies in the measured documents, the best prediction without any context.
     """
     losses = [
         record["nats"]

@@ -1,4 +1,4 @@
-"""Numbers and texts as YAML and the command line give them.
+"""Check numbers and texts as YAML and the command line pass them.
 
 YAML reads `4e6` as a float, so a whole number may arrive as 4000000.0. It reads `true` as a boolean, which
 Python would take for 1. The types here accept the first and refuse the second.
@@ -18,15 +18,15 @@ from pydantic_core import PydanticCustomError
 from posenc.core.errors import UserError
 
 LARGEST_WHOLE = 2**63 - 1  # the largest number that files, seeds and tensors can hold
-WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([kmbg])", re.I)  # as the output prints numbers of tokens
+WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([kmbg])", re.I)  # 32M, as posenc prints numbers of tokens
 EXPONENTS = {"k": "e3", "m": "e6", "b": "e9", "g": "e9"}
 
 
 def _as_whole(value: Any) -> Any:
-    """Return 6e6 as 6000000. Raises PydanticCustomError for what is no whole number."""
+    """Return 6e6 as 6000000. Raises PydanticCustomError for anything but a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PydanticCustomError("wrong_type", "wrong type")
-    if isinstance(value, float) and not value.is_integer():  # neither are nan and infinity
+    if isinstance(value, float) and not value.is_integer():  # nan and infinity are none either
         raise PydanticCustomError("wrong_type", "not a whole number")
     number = int(value)
     if abs(number) > LARGEST_WHOLE:
@@ -46,7 +46,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """Return the text; a bare number such as `name=7` is meant as text."""
+    """Return a text. A number or boolean, such as that of `name=7`, is meant as text."""
     if isinstance(value, bool | int | float):
         return str(value)
     return value
@@ -60,21 +60,21 @@ Flag = Annotated[bool, Strict()]  # neither 1 nor "true"
 CountingNumber = Annotated[Whole, Ge(1)]
 NonNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
-Share = Annotated[Number, Gt(0), Le(1)]  # a part of something, never none of it
+Share = Annotated[Number, Gt(0), Le(1)]  # a part of something, more than nothing
 
 
 def check_whole(
     key: str, value: Any, *, least: int, most: int = LARGEST_WHOLE, too_small: str = "too small"
 ) -> int:
-    """Return a whole number from `least` to `most`; 6e6 is one. Raises UserError.
+    """Return a whole number from `least` to `most`, which may be written 6e6. Raises UserError.
 
-    `too_small` says what is wrong with a smaller one.
+    `too_small` is the problem to report for a smaller number.
     """
     up_to = f" to {most}" if most < LARGEST_WHOLE else ""
     allowed = f"a whole number from {least}{up_to}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
-    if isinstance(value, float) and not value.is_integer():  # neither are nan and infinity
+    if isinstance(value, float) and not value.is_integer():  # nan and infinity are none either
         raise UserError(key, value, "not a whole number", allowed=allowed)
     if value < least:
         raise UserError(key, as_written(value), too_small, allowed=allowed)
@@ -86,7 +86,7 @@ def check_whole(
 def check_between(
     key: str, value: Any, low: float, high: float = math.inf, *, above_low: bool = False
 ) -> float:
-    """Return a number from `low` to `high`, with `above_low` one above `low`. Raises UserError."""
+    """Return a number from `low` to `high`. With `above_low` it must exceed `low`. Raises UserError."""
     begin = "above" if above_low else "from"
     up_to = f" to {high:g}" if high < math.inf else ""
     allowed = f"a number {begin} {low:g}{up_to}"
@@ -100,7 +100,7 @@ def check_between(
 
 
 def as_written(value: Any) -> Any:
-    """Return a number in digits; a huge one such as 1e30 as the user wrote it."""
+    """Return a number in digits, or a huge one such as 1e30 as the user wrote it; other values unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if abs(value) < 1e16:
@@ -109,6 +109,9 @@ def as_written(value: Any) -> Any:
 
 
 def hint_at_number(value: object) -> str:
-    """Return how to write a number that was given with a unit: `did you mean: 32e6` for 32M; else nothing."""
+    """Return `did you mean: 32e6` for `32M`, and nothing for values without such a unit."""
     match = WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
-    return f"did you mean: {match[1]}{EXPONENTS[match[2].lower()]}" if match else ""
+    if match is None:
+        return ""
+    digits, unit = match.groups()
+    return f"did you mean: {digits}{EXPONENTS[unit.lower()]}"

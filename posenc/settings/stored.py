@@ -9,19 +9,19 @@ from pydantic import ValidationError
 
 from posenc.settings.tree import SCHEMA_VERSION, RunSettings, SubjectSettings
 
-# config.yaml may be a stranger's, so it is read as plain data alone. The C loader is 8 times as fast.
+# A config.yaml may come from somebody else, so only plain data is read. The C loader is 8 times as fast.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OLD_READER = "the posenc that wrote it (0.1.0 before schema 2)"
 
-# What a file of ours stays far below: 8 levels, some 150 values, a path as the longest text. A text of digits
-# and colons is a number of base 60 in YAML, and one of 1 MB takes minutes to compute.
+# Limits that posenc's own files stay far below: they have 8 levels, some 150 values, and no text longer than
+# a path. A text of digits and colons is a number of base 60 in YAML; one of 1 MB takes minutes to compute.
 DEEPEST = 50  # levels of lists and mappings
 MOST_VALUES = 20_000
 LONGEST_TEXT = 20_000  # characters
 
 
 class StoredSettingsError(ValueError):
-    """A config.yaml that is damaged, foreign, or of another schema."""
+    """Report a config.yaml that is damaged, foreign, or of another schema."""
 
 
 def read_settings(text: bytes | str) -> RunSettings | SubjectSettings:
@@ -34,10 +34,11 @@ def plain_yaml(text: bytes | str) -> object:
     try:
         _refuse_costly(text)
         data = yaml.load(text, Loader=LOADER)
-        is_plain = json.loads(json.dumps(data, default=str)) == data  # YAML also has dates, sets and bytes
+        # YAML also has dates, sets and bytes, which do not come back equal from JSON
+        is_plain = json.loads(json.dumps(data, default=str)) == data
     except StoredSettingsError:
         raise
-    except Exception as error:  # its constructors raise IndexError on `!!int ''`, KeyError on `!!bool maybe`
+    except Exception as error:  # the loader raises IndexError on `!!int ''`, KeyError on `!!bool maybe`
         raise StoredSettingsError("config.yaml: cannot be read as YAML") from error
     if not is_plain:
         raise StoredSettingsError("config.yaml: holds more than text, numbers, lists and mappings")
@@ -45,11 +46,9 @@ def plain_yaml(text: bytes | str) -> object:
 
 
 def _refuse_costly(text: bytes | str) -> None:
-    """Refuse YAML that would take long or much memory to read, by its events alone.
-
-    Aliases let 500 bytes stand for 10^9 values. Deep nesting overflows the stack of the loader, which is
-    recursive; its events are not. Raises StoredSettingsError, and yaml.YAMLError.
-    """
+    """Raise StoredSettingsError for YAML that would take long or much memory to load; also yaml.YAMLError."""
+    # Aliases let 500 bytes stand for 10^9 values, and deep nesting overflows the stack of the recursive
+    # loader. The stream of events that is read here is not recursive.
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
         if isinstance(event, yaml.AliasEvent):
@@ -67,21 +66,22 @@ def _refuse_costly(text: bytes | str) -> None:
 
 
 def checked_settings(data: object) -> RunSettings | SubjectSettings:
-    """Return settings that were stored as plain data, checked. Raises StoredSettingsError."""
+    """Return the settings that plain data holds, checked. Raises StoredSettingsError."""
     if not isinstance(data, dict):
         raise StoredSettingsError("config.yaml: holds no settings")
     version = data.get("schema_version", 1)
     if version != SCHEMA_VERSION:
         reader = OLD_READER if version == 1 else "a newer posenc"
         raise StoredSettingsError(f"config.yaml: schema {version!r}, which {reader} reads")
-    kind = RunSettings if "model" in data else SubjectSettings
+    settings_type = RunSettings if "model" in data else SubjectSettings
     try:
-        return kind.model_validate(data)
+        return settings_type.model_validate(data)
     except (ValidationError, RecursionError) as error:
         raise StoredSettingsError(f"config.yaml: {_first_problem(error)}") from error
 
 
 def _first_problem(error: ValidationError | RecursionError) -> str:
+    """Return key and message of the first value that was refused."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
