@@ -144,7 +144,8 @@ class PeerLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None) -> Tensor:
+        assert weights is None  # nothing is planted
         return F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
 
 
