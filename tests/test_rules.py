@@ -195,7 +195,12 @@ def test_every_choice_composes(group, choice):
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
 
-    needed = {"hf": ["tokenizer.path=some.json"], "files": ["data.paths=here"]}.get(choice, [])
+    needed_by_choice = {
+        "tokenizer=hf": ["tokenizer.path=some.json"],
+        "data=hf": ["data.repository=here"],
+        "data=files": ["data.paths=here"],
+    }
+    needed = needed_by_choice.get(f"{group}={choice}", [])
     if group == "experiment":  # not all the jobs of a study
         needed = ["seed=0", "encoding=rope"]
     composed = compose_jobs("train", parse([f"{group}={choice}", *needed]))

@@ -32,6 +32,7 @@ PATH_KEYS = (
     "run",
     "runs_dir",
     "data.paths",
+    "data.repository",
     "data.separator",
     "tokenizer.path",
     "subject.path",

@@ -10,7 +10,7 @@ import yaml
 
 from posenc.core.paths import choice_files
 from posenc.data.corpus import known_figures
-from posenc.data.sources import is_streamed, pinned_identity
+from posenc.data.sources import MISSING, is_streamed, pinned_identity
 from posenc.settings.tree import DataSettings
 
 # the first line of a corpus's YAML: what it is (licence; size)
@@ -39,12 +39,14 @@ def _listed(name: str, path: Path) -> ListedCorpus:
     about = ABOUT.fullmatch(text.split("\n", 1)[0])
     description, licence, size = about.groups("") if about else ("", "", "")
     data = DataSettings.model_validate(yaml.safe_load(text))
-    pinned = pinned_identity(data) if is_streamed(data) else None
+    comes_from_the_hub = is_streamed(data)
+    is_open = MISSING in data.parameters.values()  # which data set it is, the user says
+    pinned = pinned_identity(data) if comes_from_the_hub and not is_open else None
     return ListedCorpus(
         name=name,
         description=description,
         licence=licence.strip(),
         size=size.strip(),
-        network=pinned is not None,
+        network=comes_from_the_hub,
         cached=known_figures(pinned) is not None,
     )

@@ -97,7 +97,7 @@ class Column:
 
     repository: str
     config: str | None
-    revision: str
+    revision: str | None  # None of a local folder
     split: str
     text_field: str
 
@@ -129,6 +129,18 @@ class Column:
             if sign in str(error):
                 return UserError(f"data.{key}", values[key], first_line(error))
         return not_loaded(self.repository, error)
+
+
+def newest_commit(repository: str) -> str | None:
+    """Return the newest commit of a data set; None where the hub is out of reach, or does not know it."""
+    if not reachable():
+        return None
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().dataset_info(repository, timeout=PROBE_SECONDS).sha
+    except Exception:  # of three packages: what is wrong is said when it is read
+        return None
 
 
 def load(column: Column) -> Any:

@@ -10,10 +10,17 @@ from collections.abc import Iterable, Sequence
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
 HEADING = re.compile(r"(#{1,6}) \S")
 FENCE = re.compile(r" {0,3}(```|~~~)")
+# of Markdown: YAML between lines of `---`, TOML between lines of `+++`
+FRONT_MATTER = re.compile(rb"\A(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*\r?(\n|\Z)", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"[^\n]*\n|[^\n]+")
 LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
 CHUNKS = 200  # of a text without headings: 40 test documents of a book of 1 MB
 LEAST_CHUNK = 4096  # characters
+
+
+def without_front_matter(text: bytes) -> bytes:
+    """Return Markdown without the block of settings at its top, if it has one."""
+    return FRONT_MATTER.sub(b"", text, count=1)
 
 
 def articles(lines: Iterable[str]) -> list[str]:

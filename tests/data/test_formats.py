@@ -133,3 +133,41 @@ def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path):
     write(tmp_path, {"a.jsonl": '{"text": "whole \\ud83d\\ude00"}\n{"text": "half \\ud83d"}'})
     with pytest.raises(UserError, match=r"a.jsonl:2: holds \\ud83d"):
         documents_of(conf("files", paths=str(tmp_path / "a.jsonl")))
+
+
+# --- Front matter
+
+
+@pytest.mark.parametrize("mark", ["---", "+++"])
+@pytest.mark.parametrize(("choice", "begin"), [("keep", b"MARK"), ("drop", b"# Title")])
+def test_front_matter_of_markdown_is_left_out_on_request(tmp_path, mark, choice, begin):
+    page = f"{mark}\ntitle: x\n{mark}\n# Title\n\n---\nbody\n"
+    write(tmp_path, {"a.md": page, "b.md": "no front matter\n---\n"})
+    texts = texts_of(tmp_path, front_matter=choice)
+    assert texts["a.md"].startswith(begin.replace(b"MARK", mark.encode()))
+    assert texts["a.md"].endswith(b"---\nbody\n")
+    assert texts["b.md"] == b"no front matter\n---\n"
+
+
+# --- Any data set
+
+
+def test_a_folder_with_a_data_set_is_read(repository):
+    folder = repository(rows={"train": ["first", "second"]})
+    documents = documents_of(conf("hf", repository=str(folder), text_field="text"))
+    assert sorted(document.text for document in documents) == [b"first", b"second"]
+
+
+def test_a_data_set_of_the_hub_needs_a_commit():
+    with pytest.raises(UserError, match=r"data\.revision: is needed"):
+        documents_of(conf("hf", repository="owner/name"))
+
+
+def test_a_data_set_without_a_name_is_asked_for():
+    with pytest.raises(UserError, match=r"data\.repository: must be given"):
+        documents_of(conf("hf"))
+
+
+def test_a_folder_that_is_not_there_is_no_data_set():
+    with pytest.raises(UserError, match="there is no such folder"):
+        documents_of(conf("hf", repository="./nothing"))

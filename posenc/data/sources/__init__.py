@@ -27,6 +27,7 @@ SOURCES: dict[str, type[Source]] = {
     "stream": StreamSource,
 }
 KEYS_OF_EVERY_CORPUS = ("source", "split")  # all others are parameters of the source
+MISSING = "???"  # a YAML's mark for what the user has to give
 WHOLE = {"validation": 0.0, "test": 1.0}  # the shares of a text that is only measured
 
 
@@ -39,7 +40,7 @@ def source_of(data: DataSettings) -> Source:
     kind = SOURCES[name]
     values = {key: value for key, value in parameters.items() if key not in KEYS_OF_EVERY_CORPUS}
     for key, value in values.items():
-        if value == "???":  # a YAML's mark for what the user has to give
+        if value == MISSING:
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
     source = kind(**check_arguments(kind, values, "data"))
     _check_split(parameters.get("split"), source)

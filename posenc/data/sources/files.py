@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from posenc.core.errors import UserError, nearest, plural, visible
 from posenc.core.machine import free_memory
 from posenc.core.paths import is_file, is_folder, why_missing
 from posenc.data.documents import Document, Notes, utf8_text
-from posenc.data.sections import sections
+from posenc.data.sections import sections, without_front_matter
 from posenc.data.sources.base import Source
 from posenc.data.sources.formats import (
     CONVERSIONS,
@@ -49,6 +49,8 @@ class FilesSource(Source):
     paths: str | list[str]
     text_field: str  # the column of a table
     separator: str | None
+    # the settings at the top of a .md: kept or dropped; runs that were stored before have no such key
+    front_matter: Literal["keep", "drop"] = "keep"
 
     def read(self, notes: Notes) -> list[Document]:
         """Return the documents; what is no UTF-8 text is noted.
@@ -74,6 +76,8 @@ class FilesSource(Source):
         except OSError as error:
             raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
         base = os.path.commonpath([each.root for each in expanded])
+        if self.front_matter == "drop":
+            contents = _without_front_matter(contents, notes)
         texts = {}
         for file, content in contents.items():
             if content is None:
@@ -256,6 +260,17 @@ def _read_all(opened: BufferedIOBase) -> bytes:
         if len(content) > PIECE_BYTES and COPIES_OF_TEXT * len(content) > free_memory() + len(content):
             raise MemoryError
     return bytes(content)
+
+
+def _without_front_matter(contents: Mapping[Path, bytes | None], notes: Notes) -> dict[Path, bytes | None]:
+    """Return the files with the settings at the top of each .md taken off, and note how many had some."""
+    bodies = dict(contents)
+    for file, content in contents.items():
+        if content is not None and plain_suffix(file) == ".md":
+            bodies[file] = without_front_matter(content)
+    count = sum(bodies[file] != content for file, content in contents.items())
+    notes.remarks.append(f"front matter left out of {plural(count, 'file')}")
+    return bodies
 
 
 def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from posenc.core.errors import UserError
 from posenc.core.paths import is_folder, looks_local, why_missing
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction, utf8_text
-from posenc.data.hub import COMMIT, Column
+from posenc.data.hub import COMMIT, Column, newest_commit
 from posenc.data.sections import articles
 from posenc.data.sources.base import Source
 from posenc.settings.numbers import check_between
@@ -29,7 +29,7 @@ class _HubSource(Source):
 
     repository: str
     config: str | None
-    revision: str
+    revision: str | None  # a commit; None of a local folder
     text_field: str
 
     def check(self) -> None:
@@ -39,9 +39,12 @@ class _HubSource(Source):
         if looks_local(self.repository):
             problem = why_missing(self.repository, "folder")
             raise UserError("data.repository", self.repository, problem)
-        if not COMMIT.fullmatch(self.revision):
+        if self.revision is None or not COMMIT.fullmatch(self.revision):
             allowed = "a commit, 40 hex digits: a branch may change under a run"
-            raise UserError("data.revision", self.revision, "is no commit", allowed=allowed)
+            problem = "is needed" if self.revision is None else "is no commit"
+            commit = newest_commit(self.repository)
+            hint = f"the newest one: data.revision={commit}" if commit else ""
+            raise UserError("data.revision", self.revision, problem, allowed=allowed, hint=hint)
 
     def pinned_identity(self) -> dict[str, Any] | None:
         """Return the settings, which name a commit; None for a local folder, which may change."""
