@@ -33,7 +33,7 @@ from posenc.results.measurements import Measurement, Member, members_of, pool_be
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
 from posenc.results.records import HEADLINE, RECALL, SCHEMA_VERSION, Metric
-from posenc.results.rows import Beside, Row, cells_of, make_row
+from posenc.results.rows import Row, RowExtras, cells_of, make_row
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Samples, compare_with
 
@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of its rows, each once."""
+        """Return the runs of its rows, each once."""
         return list({member.run.path: member.run for row in self.rows for member in row.members}.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,12 +174,12 @@ def _comparison(
     only_row = len(draft.groups) == 1
     rows = []
     for index, group in enumerate(draft.groups):
-        beside = Beside(
+        extras = RowExtras(
             recovered=recovered_of(group.members, references),
             recall=recalls[index],
             breaks=_breaks(draft, group) if only_row else None,
         )
-        rows.append(make_row(group, cells[index], beside))
+        rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
     return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns)
 

@@ -18,7 +18,7 @@ from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run
 
 ALL = "all"  # a request's protocol: a table for each one measured
-MOST_DAMAGED = 3  # runs that are named where all are damaged
+MOST_DAMAGED = 3  # runs to name if all are damaged
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Draft:
 
     @property
     def members(self) -> list[Member]:
-        """The members of its rows that have numbers."""
+        """Return the members of its rows that have numbers."""
         return [member for group in self.groups for member in group.members if member.by_multiple]
 
 
@@ -183,8 +183,8 @@ def _with_conditions(group: RowGroup, by_member: Mapping[tuple[Path, Circumstanc
 
 def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:
     """Give each table the columns that are asked for, or all if it has none of them. Raises UserError."""
-    every = [columns_of(draft.members) for draft in drafts]
-    measured = {column.multiple for columns in every for column in columns}
+    columns_by_draft = [columns_of(draft.members) for draft in drafts]
+    measured = {column.multiple for columns in columns_by_draft for column in columns}
     for multiple in multiples:
         if not any(_is_near(multiple, other) for other in measured):
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
@@ -192,7 +192,7 @@ def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[D
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
     return [
         replace(draft, columns=_columns_near(columns, multiples) or columns)
-        for draft, columns in zip(drafts, every, strict=True)
+        for draft, columns in zip(drafts, columns_by_draft, strict=True)
     ]
 
 

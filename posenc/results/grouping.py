@@ -1,4 +1,4 @@
-"""Group runs: which can share a ranking, which are seeds of one row, and what a row is called."""
+"""Group runs into rankings and rows, and name the rows."""
 
 from __future__ import annotations
 
@@ -204,27 +204,27 @@ class RowGroup:
 
     @property
     def extend(self) -> str | None:
-        """The name of its extension."""
+        """Return the name of its extension."""
         return None if self.extension is None else str(json.loads(self.extension)["name"])
 
     @property
     def is_measured(self) -> bool:
-        """Whether any of its runs has a number."""
+        """Tell whether any of its runs has a number."""
         return any(member.by_multiple for member in self.members)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that there are runs of."""
+        """Return the seeds of its runs."""
         return tuple(sorted(member.run.seed for member in self.members if member.run.seed is not None))
 
     @property
     def tuned(self) -> str | None:
-        """How its learning rate was chosen on validation documents; None: it was given."""
+        """Return how its learning rate was chosen on validation documents; None if it was given."""
         return next((text for member in self.members if (text := tuned_rate(member.run))), None)
 
     @property
     def beyond(self) -> str | None:
-        """The declared policy past T of the encoding or extension, where it has one."""
+        """Return the declared policy past T of the encoding or extension; None without one."""
         for member in self.members:
             for measurement in member.by_multiple.values():
                 if measurement.beyond is not None:
@@ -236,17 +236,17 @@ class RowGroup:
 
     @property
     def full_label(self) -> str:
-        """The label, with what sets the row apart in a mixed table."""
+        """Return the label, with the conditions that set the row apart in a mixed table."""
         return full_label(self.label, self.mixed)
 
     @property
     def names(self) -> set[str]:
-        """What a user may call it: its label, alone and with what is mixed; encoding+extension."""
+        """Return the names by which a user may choose it: its labels, and encoding+extension."""
         extended = self.encoding if self.extend is None else f"{self.encoding}+{self.extend}"
         return {self.label, self.full_label, extended}
 
     def fits(self, pattern: str) -> bool:
-        """Return whether a name or a glob stands for it."""
+        """Tell whether a name or a glob stands for it."""
         return pattern in self.names or bool(fnmatch.filter(self.names, pattern))
 
 
@@ -294,7 +294,7 @@ def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str
 
 @dataclass(frozen=True)
 class _Identity:
-    """What the seeds of a row have in common."""
+    """The values that the seeds of a row have in common."""
 
     encoding: str
     extension: str | None

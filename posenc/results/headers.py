@@ -1,4 +1,4 @@
-"""The header of a comparison: what its numbers have in common."""
+"""Make the header of a comparison, which says what its numbers have in common."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _fact(run: Run, key: str) -> Any:
 
 
 def _train_length(run: Run) -> int | None:
-    """Return T, where it is known."""
+    """Return T; None if it is not known."""
     if run.facts is not None:
         return run.facts.get("context_length")
     return None if run.settings is None else run.settings.context_length

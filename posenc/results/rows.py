@@ -56,7 +56,7 @@ class Row:
 
     @property
     def full_label(self) -> str:
-        """The label, with what sets the row apart in a mixed table."""
+        """Return the label, with the conditions that set the row apart in a mixed table."""
         return full_label(self.label, self.mixed)
 
 
@@ -66,15 +66,15 @@ def cells_of(group: RowGroup, columns: Sequence[Column], metric: Metric) -> list
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What stands in a row beside its cells."""
+class RowExtras:
+    """The fields of a row that are computed apart from its cells."""
 
     recovered: Recovered | None
     recall: RowRecall | None
     breaks: CurveSummary | None
 
 
-def make_row(group: RowGroup, cells: Sequence[Cell], beside: Beside) -> Row:
+def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
     """Return the row of a group of runs."""
     counts = [member.run.parameters for member in group.members]
     return Row(
@@ -90,12 +90,12 @@ def make_row(group: RowGroup, cells: Sequence[Cell], beside: Beside) -> Row:
         notes=(*group.notes, *_notes(group.members)),
         undertrained=_undertrained(group.members),
         curve=curve_summary(group.members),
-        recovered=beside.recovered,
-        recall=beside.recall,
+        recovered=extras.recovered,
+        recall=extras.recall,
         members=group.members,
         settings=group.settings,
         tuned=group.tuned,
-        breaks=beside.breaks,
+        breaks=extras.breaks,
         conditions=group.conditions,
     )
 
@@ -104,7 +104,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], beside: Beside) -> Row:
 
 
 def _notes(members: Sequence[Member]) -> list[str]:
-    """Return what is missing or weak: runs, training, cells."""
+    """Return notes on what is missing: runs, training, cells."""
     notes = list(dict.fromkeys(_run_note(member) for member in members if _is_incomplete(member)))
     multiples: dict[str, list[str]] = defaultdict(list)
     for member in members:
