@@ -160,3 +160,48 @@ def test_recall_beside_losses_is_a_note_of_policies_too(tmp_path):
     for name, params in (("learned", {"beyond": "untrained"}), ("rope", {})):
         write_run(tmp_path, name, records=[record(T, 1.0), *recall_records(correct)], params=params)
     assert "beyond=untrained of learned" in short_report(compared(tmp_path)).notes
+
+
+# --- What a run was measured on as well
+def facts_and_notes(root):
+    report = short_report(compared(root))
+    return report.facts, report.notes
+
+
+def test_a_text_that_the_run_was_not_trained_on_says_so(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.0, fingerprint="e" * 64, corpus="mine")])
+    facts, _ = facts_and_notes(tmp_path)
+    assert "mine (trained on sympy)" in facts
+
+
+def test_two_texts_of_one_name_are_told_apart_by_fingerprint(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.0, fingerprint="e" * 64)])
+    facts, _ = facts_and_notes(tmp_path)
+    assert f"sympy (trained on sympy {'f' * 12})" in facts
+
+
+def test_the_text_of_the_training_needs_no_words(tmp_path):
+    write_run(tmp_path)
+    facts, _ = facts_and_notes(tmp_path)
+    assert "sympy" in facts
+
+
+def test_the_same_cells_of_other_targets_are_counted_on_one_screen(tmp_path):
+    other = [record(T, 1.0, targets_hash="b"), record(8 * T, 1.0, targets_hash="b")]
+    write_run(tmp_path, records=[record(T, 1.0), record(2 * T, 1.0), record(8 * T, 1.0), *other])
+    _, notes = facts_and_notes(tmp_path)
+    assert "not shown: 2 records of other targets" in notes
+
+
+def test_earlier_checkpoints_are_counted_under_full_alone(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.0), record(T, 1.5, checkpoint_step=400)])
+    _, notes = facts_and_notes(tmp_path)
+    assert not any("not shown" in note for note in notes)
+    assert "not shown: 1 record of earlier checkpoints" in full_notes(compared(tmp_path))
+
+
+def test_a_set_of_targets_is_named_by_what_it_is(tmp_path):
+    write_run(tmp_path, "alibi", records=[record(T, 1.0)])
+    write_run(tmp_path, "rope", records=[record(T, 1.0, targets_hash="b", count=30)])
+    facts, _ = facts_and_notes(tmp_path)
+    assert facts[0] == "300 targets to 1x"

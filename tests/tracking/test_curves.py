@@ -86,3 +86,9 @@ def test_points_on_other_targets_are_left_out():
     farther = record("fixed-target", 1024, 3.0, targets_hash="b")
     summary = summary_of(curve_points([farther, *curve], CONFIG))
     assert summary == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@8x": 1.0}
+
+
+def test_points_in_another_precision_are_a_curve_of_their_own():
+    records = [record("fixed-target", 64, 1.0), record("fixed-target", 64, 1.1, precision="fp32")]
+    curves = [point.curve for point in curve_points(records, CONFIG)]
+    assert curves == ["fixed-target", "fixed-target in fp32"]
