@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.config.compose import Jobs
-from posenc.core.errors import RunError, visible
+from posenc.config.overrides import CommandLine
+from posenc.core.errors import RunError, plural, visible
 from posenc.core.machine import free_memory
 from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
@@ -23,6 +24,8 @@ from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
 from posenc.running.run_directory import OPEN, run_state
+from posenc.running.sweep.resources import seconds_of_all, tasks_at_once_here, threads_of
+from posenc.running.sweep.task import SweepTask, make_tasks
 from posenc.settings.tree import DataSettings
 
 
@@ -42,7 +45,7 @@ class EstimatedJob:
         return self.estimate.training_seconds + self.estimate.evaluation_seconds
 
 
-def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
+def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> int:
     """Validate every job and print what it takes; return 1 if one does not fit into memory, else 0.
 
     Raises UserError as a real run would, and RunError if a corpus or tokenizer would have to be fetched.
@@ -50,17 +53,22 @@ def print_dry_run(composed: Jobs, *, retry: bool = False) -> int:
     go_offline()
     for composed_job in composed.jobs:
         _check_corpus_is_here(composed_job.run_settings.data)
+    checked_jobs = seed_by_seed(check_jobs(composed))
+    tasks = make_tasks("train", line, checked_jobs) if composed.is_sweep else []
     estimates: dict[str, Estimate] = {}
     jobs: list[EstimatedJob] = []
-    for checked_job in seed_by_seed(check_jobs(composed)):
+    for number, checked_job in enumerate(checked_jobs):
         job = checked_job.job
         key = cost_key(job.run_settings)
         if key not in estimates:
-            estimates[key] = estimate(job)
+            estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
         job.facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, estimates[key], state))
-    return _print(jobs)
+    if not composed.is_sweep:
+        return _print(jobs, _total_of_run(jobs[0]))
+    open_tasks = [task for task, estimated in zip(tasks, jobs, strict=True) if estimated.state == OPEN]
+    return _print(jobs, _total_of_sweep(jobs, open_tasks, composed))
 
 
 def _check_corpus_is_here(data: DataSettings) -> None:
@@ -70,19 +78,39 @@ def _check_corpus_is_here(data: DataSettings) -> None:
         raise RunError(problem, hint=f"posenc data prepare data={data.name}")
 
 
-def _print(jobs: list[EstimatedJob]) -> int:
+def _total_of_run(entry: EstimatedJob) -> str:
+    """Return how long a single run takes, in words."""
+    seconds = entry.seconds
+    if seconds:  # it takes as long to begin as this process did
+        seconds += time.time() - psutil.Process().create_time()
+    return f"{_duration(seconds)} for 1 job"
+
+
+def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], composed: Jobs) -> str:
+    """Return how long a sweep takes, in words, with as many jobs at once as it runs here."""
+    seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
+    count = plural(len(jobs), "job")
+    if composed.launcher is not None:
+        return f"{_duration(sum(seconds))} for {count}, one after the other (Slurm runs them side by side)"
+    sweep = composed.jobs[0].settings.sweep
+    assert sweep is not None  # only a stored run has none
+    at_once = tasks_at_once_here(open_tasks, sweep) if open_tasks else 1
+    total = f"{_duration(seconds_of_all(seconds, at_once))} for {count}"
+    if len(jobs) == 1:
+        return total
+    how = "one after the other" if at_once == 1 else f"{at_once} at once"
+    return f"{total}, {how},"
+
+
+def _print(jobs: list[EstimatedJob], total: str) -> int:
     """Print the time of all jobs, a row for each, and the details of a single one; return the exit code."""
     device = jobs[0].job.device
     free = _free_memory(device)
     notes = _notes(jobs)
-    total = sum(estimated.seconds for estimated in jobs)
     if len(jobs) == 1:
-        if total:  # a run takes as long to begin as this one did
-            total += time.time() - psutil.Process().create_time()
         notes = [*_details(jobs[0]), *notes]
-    count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs, one after the other,"
     console = Console(width=terminal_width(), highlight=False)
-    console.print(Text(f"About {_duration(total)} for {count} on {device}; nothing was written.\n"))
+    console.print(Text(f"About {total} on {device}; nothing was written.\n"))
     console.print(_table(jobs, free))
     for note in dict.fromkeys(notes):  # each once
         console.print(Text(visible(note)))

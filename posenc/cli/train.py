@@ -53,7 +53,7 @@ def run_train_or_eval(
     if dry_run:
         from posenc.cli.dry_run import print_dry_run
 
-        return print_dry_run(compose_jobs(command, line), retry=invocation.retry)
+        return print_dry_run(compose_jobs(command, line), line, retry=invocation.retry)
     if command == "eval":
         return run_jobs(command, line, compose_jobs(command, line), invocation)
     return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))

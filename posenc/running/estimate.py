@@ -81,8 +81,11 @@ def cost_key(settings: RunSettings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
-def estimate(job: Job) -> Estimate:
-    """Count what the run does. Nothing of the model's size is allocated."""
+def estimate(job: Job, threads: int | None = None) -> Estimate:
+    """Count what the run does. Nothing of the model's size is allocated.
+
+    `threads` is what a sweep gives the job on a CPU; None for a run alone, which takes the free cores.
+    """
     training = job.training
     assert training is not None
     settings = job.run_settings
@@ -92,7 +95,8 @@ def estimate(job: Job) -> Estimate:
     parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
-    rates = measure_rates(job.device, training.precision, shape.d_model, min(batch_tokens, 4096))
+    rows = min(batch_tokens, 4096)
+    rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     step_seconds = PASSES_A_STEP * pass_seconds + UPDATE_TIMES * parameters * rates.times
     evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
@@ -143,7 +147,7 @@ def forward_seconds(model: Decoder, rates: Rates, window: int, n_tokens: float, 
 
 
 @functools.cache
-def measure_rates(device: torch.device, precision: str, width: int, rows: int) -> Rates:
+def measure_rates(device: torch.device, precision: str, width: int, rows: int, threads: int | None) -> Rates:
     """Time the three operations on a device, in a precision, at the sizes of a model."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     x = torch.ones(rows, width, device=device, dtype=dtype)
@@ -156,7 +160,7 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int) -
     def fastest(run: Callable[[], object]) -> float:
         """Return the seconds of the fastest of many calls, which other processes disturb least."""
         names = {"run": run, "wait": functools.partial(wait_for, device)}
-        timer = Timer("run(); wait()", globals=names, num_threads=torch.get_num_threads())
+        timer = Timer("run(); wait()", globals=names, num_threads=threads or torch.get_num_threads())
         return min(timer.blocked_autorange(min_run_time=CALIBRATION_SECONDS).times)
 
     return Rates(

@@ -141,6 +141,14 @@ def test_what_is_no_temperature_is_refused(run, temperature):
         run.generate(TEXT, tokens=5, temperature=temperature)
 
 
+# --- Overrides
+def test_a_mapping_with_a_name_is_the_choice_of_a_group(run_copy):
+    run = px.evaluate(run_copy, extend={"name": "yarn", "factor": 4}, eval={"lengths": ["1x", "2x"]})
+    extended = [record["extend"] for record in run.records if record["extend"] is not None]
+    assert {extension["name"] for extension in extended} == {"yarn"}
+    assert {extension["factor"] for extension in extended} == {4.0}
+
+
 # --- Training
 def test_training_with_the_same_settings_finds_the_finished_run(run_copy, corpus, capsys):
     before = stamps(run_copy)

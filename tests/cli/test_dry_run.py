@@ -18,6 +18,7 @@ from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work
 from posenc.running.estimate import Rates, estimate
 from posenc.running.plan_training import plan_training
+from posenc.running.sweep.resources import seconds_of_all
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,7 @@ def test_a_finished_run_takes_no_time(train, run_copy, working_folder):
 
 # --- Sweeps and states
 def test_a_sweep_has_a_line_for_each_job_in_the_order_in_which_they_run(train, run_copy):
-    result = train("-m", "encoding=rope,alibi", "seed=1,0", "--dry-run")
+    result = train("-m", "encoding=rope,alibi", "seed=1,0", "sweep.jobs=1", "--dry-run")
     assert result.code == 0, result.err
     jobs = re.findall(r"^(\w+)-.*-s(\d)-\w+ .* (finished|to run) *$", result.out, re.M)
     assert jobs == [
@@ -86,6 +87,33 @@ def test_a_run_that_diverged_is_not_run_without_retry(train, run_copy, options, 
     result = train("encoding=rope", "--dry-run", *options)
     assert (" diverged" in result.out) == is_diverged
     assert stamps(run_copy) == before
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [(1, "About 30 s for 4 jobs, one after the other,"), (2, "About 15 s for 4 jobs, 2 at once,")],
+)
+def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs, said):
+    seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
+
+    def estimate_of(job, threads):
+        return estimates.Estimate(1, next(seconds), 0.0, memory=1.0, problems=[])
+
+    monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
+    monkeypatch.setattr(
+        "posenc.cli.dry_run.cost_key", lambda settings: str((settings.encoding.name, settings.seed))
+    )
+    result = train("-m", "encoding=rope,alibi", "seed=0,1", f"sweep.jobs={jobs}", "--dry-run")
+    assert result.code == 0, result.err
+    assert said in result.out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at_once", "total"),
+    [([3, 1, 1], 1, 5), ([3, 1, 1], 2, 3), ([1, 1, 3], 2, 4), ([2, 2], 5, 2), ([], 1, 0)],
+)
+def test_each_job_begins_when_one_before_it_ends(seconds, at_once, total):
+    assert seconds_of_all(seconds, at_once) == total
 
 
 # --- What cannot be done is named

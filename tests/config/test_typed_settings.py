@@ -77,3 +77,17 @@ def test_a_sweep_has_a_job_for_every_combination():
         ("alibi", 0),
         ("alibi", 1),
     ]
+
+
+def test_of_a_setting_that_stands_twice_the_last_one_counts_and_that_is_said(capsys):
+    assert settings("seed=1", "seed=2").seed == 2
+    assert capsys.readouterr().err == "seed=1 has no effect: the last one counts, seed=2\n"
+
+
+def test_two_choices_of_a_group_are_refused():
+    with pytest.raises(UserError, match="-m encoding=rope,alibi"):
+        settings("encoding=rope", "encoding=alibi")
+
+
+def test_a_job_of_a_sweep_may_have_the_settings_of_the_sweep():
+    assert settings("sweep.jobs=2", "hydra.mode=RUN").sweep.jobs == 2

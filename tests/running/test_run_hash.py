@@ -20,7 +20,7 @@ def plan(working_folder, corpus):
     """Return the validated job of the tiny run with these overrides."""
 
     def make(*overrides):
-        line = parse([*tiny.TINY, f"data.paths={corpus}", "encoding=rope", *overrides])
+        line = parse([*tiny.TINY, f"data.paths={corpus}", *overrides])
         return plan_training(compose_jobs("train", line).jobs[0].settings)
 
     return make

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Sequence
 from queue import PriorityQueue
 from typing import NamedTuple
 
+from posenc.core.machine import free_memory, usable_cores
 from posenc.running.sweep.task import SweepTask
+from posenc.settings.tree import SweepSettings
 
 THREADS = "OMP_NUM_THREADS"
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -50,6 +53,29 @@ def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, 
     else:
         room = gpu_slots
     return int(max(1, min(room, by_memory)))
+
+
+def tasks_at_once_here(tasks: Sequence[SweepTask], settings: SweepSettings) -> int:
+    """Return how many tasks run at once on this machine: as many as the settings say, or as there is room."""
+    at_once = settings.jobs
+    if at_once is None:
+        at_once = tasks_at_once(
+            tasks,
+            cores=usable_cores(),
+            free_bytes=free_memory(),
+            gpu_slots=settings.slots * len(visible_gpus()),
+        )
+    # tasks of one run directory wait for each other
+    directories = {task.directory for task in tasks}
+    return min(at_once, len(directories))
+
+
+def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:
+    """Return the time until the last of several tasks ends: each begins once one of those before it ends."""
+    ends = [0.0] * at_once  # of the last task in each place
+    for task_seconds in seconds:
+        heapq.heapreplace(ends, ends[0] + task_seconds)
+    return max(ends)
 
 
 def threads_of(task: SweepTask) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posenc.config.overrides import CommandLine
 from posenc.core.console import say
-from posenc.core.machine import free_memory, say_load, usable_cores
+from posenc.core.machine import say_load
 from posenc.report.end_of_run import show_runs
 from posenc.results.discovery import load_runs
 from posenc.results.records import REFERENCE_PROTOCOL
@@ -21,7 +21,7 @@ from posenc.running.jobs import CheckedJob, seed_by_seed
 from posenc.running.run_directory import FINISHED, drop_leftovers_of
 from posenc.running.sweep.lines import failure_lines, settled_line
 from posenc.running.sweep.pool import WorkerPool
-from posenc.running.sweep.resources import tasks_at_once, threads_of, visible_gpus
+from posenc.running.sweep.resources import tasks_at_once_here, threads_of, visible_gpus
 from posenc.running.sweep.task import (
     SweepResult,
     SweepTask,
@@ -87,25 +87,14 @@ def _run_here(
     tasks: Sequence[SweepTask], lock: str, settings: SweepSettings, invocation: Invocation
 ) -> SweepResult:
     """Run the tasks on this machine, as many at once as it has room for."""
-    gpus = visible_gpus()
-    at_once = settings.jobs
-    if at_once is None:
-        at_once = tasks_at_once(
-            tasks,
-            cores=usable_cores(),
-            free_bytes=free_memory(),
-            gpu_slots=settings.slots * len(gpus),
-        )
-    # tasks of one run directory wait for each other
-    directories = {task.directory for task in tasks}
-    at_once = min(at_once, len(directories))
+    at_once = tasks_at_once_here(tasks, settings)
     if tasks[0].device == "cpu":
         say_load(at_once * threads_of(tasks[0]))
     pool = WorkerPool(
         tasks,
         lock=lock,
         at_once=at_once,
-        gpus=gpus,
+        gpus=visible_gpus(),
         fail_fast=settings.fail_fast,
         sweep=invocation.sweep or "",
     )
