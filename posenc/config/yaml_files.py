@@ -112,9 +112,9 @@ def _comment(node: Node) -> str:
 
 def config_dir_of(arguments: Iterable[str]) -> str | None:
     """Return the folder after `--config-dir`, if the arguments name one."""
-    words = list(arguments)
-    for position, word in enumerate(words):
-        flag, _, value = word.partition("=")
+    remaining = iter(arguments)
+    for argument in remaining:
+        flag, _, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            return value or next(iter(words[position + 1 :]), None)
+            return value or next(remaining, None)
     return None

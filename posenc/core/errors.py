@@ -75,7 +75,7 @@ def _share_a_part(word: str, choice: str) -> bool:
 
 
 class UserError(Exception):
-    """The user's input is wrong: found before anything is tokenised or written; exit 2."""
+    """Report wrong input, before anything is tokenised or written. The exit code is 2."""
 
     exit_code = 2
 
@@ -120,7 +120,7 @@ class UserError(Exception):
 
 
 class RunError(Exception):
-    """Something failed while running: a damaged checkpoint, a full disk, no network; exit 1."""
+    """Report a failure while running: a damaged checkpoint, a full disk, no network. The exit code is 1."""
 
     exit_code = 1
 

@@ -1,1 +1,1 @@
-"""One job: validated, trained or measured, stored in its run directory."""
+"""Run jobs: validate, train or measure, and store the results in run directories."""

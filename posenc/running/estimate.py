@@ -100,13 +100,13 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     step_seconds = PASSES_A_STEP * pass_seconds + UPDATE_TIMES * parameters * rates.times
     evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
-    kept_a_token = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
-    kept = BYTES_A_NUMBER[training.precision] * batch_tokens * shape.n_layers * kept_a_token
+    numbers_a_token = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
+    activation_bytes = BYTES_A_NUMBER[training.precision] * batch_tokens * shape.n_layers * numbers_a_token
     return Estimate(
         parameters=parameters,
         training_seconds=training.steps * step_seconds,
         evaluation_seconds=evaluation_seconds,
-        memory=BYTES_A_PARAMETER * parameters + kept,
+        memory=BYTES_A_PARAMETER * parameters + activation_bytes,
         problems=problems,
     )
 

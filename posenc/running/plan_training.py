@@ -26,7 +26,7 @@ from posenc.tracking import check_tracking
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedTraining:
-    """A training whose settings fit each other and its corpus."""
+    """Hold a training whose settings fit each other and its corpus."""
 
     step: StepPlan
     stages: tuple[Stage, ...]

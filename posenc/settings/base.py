@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Mark(Enum):
-    """What another value of a field makes of a run."""
+    """Tell what another value of a field makes of a run."""
 
     DEFINES = "another run, and another row of a comparison"
     SIZE = "another run, which is not ranked beside the first unless asked"

@@ -22,7 +22,7 @@ Row = dict[str, float]  # figures by name
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A record, and the name of the curve that it is a point of."""
+    """Hold a record, and the name of the curve that it is a point of."""
 
     curve: str
     record: Record
