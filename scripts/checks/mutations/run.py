@@ -5,8 +5,8 @@
 
 `mutations.yaml` has the faults, with their texts in both trees. Of each fault the tests named there run
 first. Where they pass, `--deep package` runs those of its package, and `--deep all` the whole default suite
-too. A test counts if it fails with the fault and passes without it. results.json is written after each fault:
-a command that was stopped goes on where it was, and `--only` runs a fault again.
+too. A test counts if it fails with the fault and passes without it. results.json is written after each
+fault: a command that was stopped goes on where it was, and `--only` runs a fault again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import queue
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,7 +45,7 @@ BEGUN = re.compile(r"^(tests/\S+::.*?)\s*$", re.MULTILINE)  # a test of which no
 NOTHING_FAILED = (0, 5)  # 5: no test was chosen
 SOMETHING_FAILED = (1, 2)  # 2: a file of tests could not be imported
 OPTIONS = (
-    *("-n", "0", "-x", "-vv", "--tb=no", "-p", "no:cacheprovider"),
+    *("-n", "0", "-vv", "--tb=no", "-p", "no:cacheprovider"),
     *("-o", f"faulthandler_timeout={TEST_SECONDS}", "-o", "faulthandler_exit_on_timeout=true"),
 )
 
@@ -64,13 +63,24 @@ class Fault:
     tests: dict[str, list[str]]  # by stage: paths with options, as pytest takes them
 
 
-@dataclass(frozen=True)
 class Copy:
-    """A copy of a tree that may be changed, and a folder for all that its tests write."""
+    """A copy of a tree that may be changed, and a process that runs its tests."""
 
-    tree: Path
-    work: Path
-    python: str
+    def __init__(self, source: Path, folder: Path, python: str) -> None:
+        """Copy the tree into a new folder, which also holds all that the tests write."""
+        self.tree = folder / "tree"
+        self.work = folder / "work"
+        self.deselected: list[str] = []  # options that leave out what fails without a fault too
+        copy_tree(source, self.tree)
+        (self.work / "tmp").mkdir(parents=True)
+        self.server = subprocess.Popen(
+            [python, "-P", str(HERE / "fork_tests.py")],
+            cwd=self.tree,
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def environment(self) -> dict[str, str]:
         """Return variables under which this copy is imported and nothing of the user is read or written."""
@@ -94,40 +104,33 @@ class Copy:
         finally:
             path.write_text(text, encoding="utf-8")
 
-    def failing_test(self, tests: Sequence[str]) -> str | None:
-        """Return the first test that fails, or None. Raises RuntimeError where pytest itself fails."""
-        command = [self.python, "-m", "pytest", *OPTIONS, *tests]
-        process = subprocess.Popen(
-            command,
-            cwd=self.tree,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=STAGE_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            return _last_begun(output)
-        if process.returncode in NOTHING_FAILED:
-            return None
-        if process.returncode not in SOMETHING_FAILED:
-            raise RuntimeError(f"{shlex.join(command)}\n{output[-3000:]}")
-        failed = FAILED.search(output) or NOT_COLLECTED.search(output)
-        return failed[1] if failed else _last_begun(output)
+    def failing_tests(self, arguments: Sequence[str]) -> list[str]:
+        """Return the tests that fail, or the one that a time limit ended.
 
+        Raises RuntimeError where pytest itself fails.
+        """
+        output = self.work / "output"
+        given = [*OPTIONS, *self.deselected, *arguments]
+        request = {"arguments": given, "output": str(output), "seconds": STAGE_SECONDS}
+        assert self.server.stdin
+        assert self.server.stdout
+        print(json.dumps(request), file=self.server.stdin, flush=True)
+        exit_code = int(self.server.stdout.readline())
+        printed = output.read_text(errors="replace")
+        if exit_code in NOTHING_FAILED:
+            return []
+        if exit_code not in SOMETHING_FAILED and exit_code >= 0:
+            raise RuntimeError(f"{shlex.join(given)}\n{printed[-3000:]}")
+        failing = FAILED.findall(printed) or NOT_COLLECTED.findall(printed) or BEGUN.findall(printed)[-1:]
+        if not failing:
+            raise RuntimeError(f"no test is named in\n{printed[-3000:]}")
+        return [str(test) for test in failing]
 
-def _last_begun(output: str) -> str:
-    """Return the test that a time limit ended."""
-    begun = BEGUN.findall(output)
-    if not begun:
-        raise RuntimeError(f"no test is named in\n{output[-3000:]}")
-    return str(begun[-1])
+    def close(self) -> None:
+        """End the process."""
+        assert self.server.stdin
+        self.server.stdin.close()
+        self.server.wait()
 
 
 def changed(text: str, fault: Fault) -> str:
@@ -169,6 +172,10 @@ def read_results(path: Path) -> Results:
     return results
 
 
+def write_results(results: Results, path: Path) -> None:
+    path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def stages_left(result: dict[str, Any] | None, deepest: str) -> list[str]:
     """Return the stages that a fault still has to go through, up to the deepest."""
     wanted = list(STAGES[: STAGES.index(deepest) + 1])
@@ -196,14 +203,6 @@ def copy_tree(source: Path, destination: Path) -> None:
             shutil.copy(source / name, destination / name)
 
 
-def make_copy(source: Path, folder: Path, python: str) -> Copy:
-    """Copy a tree into a new folder."""
-    copy = Copy(folder / "tree", folder / "work", python)
-    copy_tree(source, copy.tree)
-    (copy.work / "tmp").mkdir(parents=True)
-    return copy
-
-
 def try_stages(copy: Copy, fault: Fault, stages: Sequence[str]) -> dict[str, Any]:
     """Return which test caught the fault, or None, after which stage, and the seconds that took."""
     began = time.monotonic()
@@ -213,7 +212,12 @@ def try_stages(copy: Copy, fault: Fault, stages: Sequence[str]) -> dict[str, Any
         caught_by = catching_test(copy, fault, stage)
         if caught_by is not None:
             break
-    return {"caught_by": caught_by, "stage": stage, "seconds": round(time.monotonic() - began)}
+    return {
+        "caught_by": caught_by,
+        "passes_without": False,  # not known yet
+        "stage": stage,
+        "seconds": round(time.monotonic() - began),
+    }
 
 
 def pytest_runs(fault: Fault, stage: str) -> list[list[str]]:
@@ -224,47 +228,90 @@ def pytest_runs(fault: Fault, stage: str) -> list[list[str]]:
 
 
 def catching_test(copy: Copy, fault: Fault, stage: str) -> str | None:
-    """Return a test of a stage that fails with the fault and passes without it; None if there is none."""
-    for tests in pytest_runs(fault, stage):
-        passed_over: list[str] = []
-        while True:
-            with copy.with_fault(fault):
-                failing = copy.failing_test([*tests, *passed_over])
-            if failing is None:
-                break
-            if copy.failing_test([failing]) is None:
-                return failing
-            passed_over.append(f"--deselect={failing}")  # it fails in this place anyway
+    """Return the first test of a stage that fails with the fault; None if there is none."""
+    with copy.with_fault(fault):
+        for tests in pytest_runs(fault, stage):
+            failing = copy.failing_tests(["-x", *tests])
+            if failing:
+                return failing[0]
     return None
 
 
-def run_faults(source: Path, side: str, faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
-    """Try the faults in as many copies of the tree as there are workers; write each result at once."""
-    results = read_results(arguments.results)
-    writing = threading.Lock()
-    copies: queue.Queue[Copy] = queue.Queue()
+class Session:
+    """Faults tried in as many copies of a tree as there are workers, each result written at once."""
 
-    def try_fault(fault: Fault) -> None:
-        stored = None if arguments.only else results[side].get(fault.name)
-        stages = stages_left(stored, arguments.deep)
+    def __init__(self, side: str, copies: Sequence[Copy], deepest: str, path: Path) -> None:
+        self.side = side
+        self.deepest = deepest
+        self.path = path
+        self.results = read_results(path)
+        self.writing = threading.Lock()
+        self.all_copies = copies
+        self.copies: queue.Queue[Copy] = queue.Queue()  # those that are free
+        for copy in copies:
+            self.copies.put(copy)
+
+    def try_all(self, faults: Sequence[Fault]) -> None:
+        """Try faults without a result, until each test that caught one is known to pass without it."""
+        while True:
+            with ThreadPoolExecutor(max_workers=len(self.all_copies)) as pool:
+                for waiting in [pool.submit(self.try_fault, fault) for fault in faults]:
+                    waiting.result()
+            if not self.drop_unfounded():
+                return
+
+    def try_fault(self, fault: Fault) -> None:
+        stages = stages_left(self.results[self.side].get(fault.name), self.deepest)
         if not stages:
             return
-        copy = copies.get()
+        copy = self.copies.get()
         try:
             result = try_stages(copy, fault, stages)
         finally:
-            copies.put(copy)
-        with writing:
-            results[side][fault.name] = result
-            arguments.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-        print(f"{side} {fault.name}: {result['caught_by'] or 'SURVIVED'} ({result['seconds']} s)", flush=True)
+            self.copies.put(copy)
+        with self.writing:
+            self.results[self.side][fault.name] = result
+            write_results(self.results, self.path)
+        print(
+            f"{self.side} {fault.name}: {result['caught_by'] or 'SURVIVED'}, {result['seconds']} s",
+            flush=True,
+        )
 
+    def drop_unfounded(self) -> bool:
+        """Drop results whose test fails without a fault too, and leave it out; tell whether there are any."""
+        by_name = self.results[self.side]
+        unchecked = {result["caught_by"] for result in by_name.values() if not result["passes_without"]}
+        tests = sorted(unchecked - {None})
+        copy = self.copies.get()
+        failing = copy.failing_tests(tests) if tests else []
+        for name, result in list(by_name.items()):
+            if result["caught_by"] in failing:
+                del by_name[name]
+            elif result["caught_by"] is not None:
+                result["passes_without"] = True
+        self.copies.put(copy)
+        for copy in self.all_copies:
+            copy.deselected += [f"--deselect={test}" for test in failing]
+        write_results(self.results, self.path)
+        print(
+            f"{self.side}: {len(tests) - len(failing)} tests pass without a fault, fail: {failing}",
+            flush=True,
+        )
+        return bool(failing)
+
+
+def run_faults(source: Path, side: str, faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
+    """Try faults in copies of a tree, which are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
-        for number in range(arguments.workers):
-            copies.put(make_copy(source, Path(folder) / str(number), arguments.python))
-        with ThreadPoolExecutor(max_workers=arguments.workers) as pool:
-            for waiting in [pool.submit(try_fault, fault) for fault in faults]:
-                waiting.result()
+        folders = [Path(folder) / str(number) for number in range(arguments.workers)]
+        copies = [Copy(source, place, arguments.python) for place in folders]
+        session = Session(side, copies, arguments.deep, arguments.results)
+        if arguments.only:
+            for fault in faults:
+                session.results[side].pop(fault.name, None)
+        session.try_all(faults)
+        for copy in copies:
+            copy.close()
 
 
 # --- The table
