@@ -115,8 +115,9 @@ def extended(subject_of, asked_of, tmp_path):
     subject = subject_of("rope")
     subject = dataclasses.replace(subject, extension=build_extension({"name": "dynamic_ntk"}, subject.model))
 
-    def go():
-        cells = evaluate.plan_cells(subject, asked_of(WINDOWS), [protocol_of("fixed-target")])
+    def go(extension=subject.extension):
+        extended_subject = dataclasses.replace(subject, extension=extension)
+        cells = evaluate.plan_cells(extended_subject, asked_of(WINDOWS), [protocol_of("fixed-target")])
         records = evaluate.evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
         return {(record["window"], record["extend"] is not None): record for record in records}
 
@@ -134,6 +135,14 @@ def test_an_extension_that_changes_nothing_at_t_shares_the_pass_and_the_numbers(
     assert windows_passed.count(T) == records[T, True]["targets"] // (T // 4)
     for key in ("nats", "per_document", "targets_hash"):
         assert records[T, True][key] == records[T, False][key]
+
+
+def test_an_extension_that_acts_at_t_has_numbers_of_its_own_there(extended):
+    subject, go = extended
+    hotter = build_extension({"name": "scale", "temperature": 0.5}, subject.model)
+    records = go(hotter)
+    assert records[T, True]["targets_hash"] == records[T, False]["targets_hash"]
+    assert records[T, True]["nats"] != records[T, False]["nats"]
 
 
 def test_a_record_says_what_the_knobs_come_to(extended):

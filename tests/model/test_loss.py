@@ -9,10 +9,16 @@ from posenc.model import loss
 
 TARGETS = torch.arange(9)
 VOCABULARY = 11
+WEIGHTS = torch.linspace(0, 3, len(TARGETS))  # of the targets
 
 
 def plain_loss(hidden, weight, targets):
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+
+
+def plain_weighted_loss(hidden, weight, targets):
+    losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
+    return (losses * WEIGHTS).mean()
 
 
 def inputs(dtype):
@@ -30,6 +36,18 @@ def test_blocks_of_logits_give_the_same_numbers(largest, monkeypatch):
     monkeypatch.setattr(loss, "MAX_LOGITS", largest)
     computed = gradients(loss.next_token_loss, *inputs(torch.float32))
     check_same(computed, gradients(plain_loss, *inputs(torch.float32)), torch.float32)
+
+
+@pytest.mark.parametrize("largest", [1, 3 * VOCABULARY, 1 << 20])
+def test_weights_of_targets_weigh_the_loss_and_its_gradient(largest, monkeypatch):
+    monkeypatch.setattr(loss, "MAX_LOGITS", largest)
+
+    def weighted(hidden, weight, targets):
+        mean, _ = loss.weighted_loss(hidden, weight, targets, WEIGHTS)
+        return mean
+
+    computed = gradients(weighted, *inputs(torch.float32))
+    check_same(computed, gradients(plain_weighted_loss, *inputs(torch.float32)), torch.float32)
 
 
 @pytest.mark.parametrize("largest", [1, 3 * VOCABULARY, 1 << 20])

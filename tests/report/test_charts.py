@@ -101,6 +101,17 @@ def test_the_band_is_the_standard_deviation_over_seeds(swept):
     assert "standard deviation over 3 seeds" in made.note
 
 
+def test_the_band_of_one_seed_is_the_interval_of_its_change_around_the_loss(recalling):
+    comparisons = comparisons_of(recalling)
+    row = comparisons[0].rows[0]
+    cell = row.cells[-1]
+    points = points_of(chart_of("context", comparisons))
+    point = next(point for point in points if point.get("row") == row.label and point["x"] == cell.multiple)
+    low, high = cell.change_ci95
+    assert point["low"] == pytest.approx(cell.mean + low - cell.change, rel=1e-5)
+    assert point["high"] == pytest.approx(cell.mean + high - cell.change, rel=1e-5)
+
+
 @pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0)])
 def test_the_margin_of_same_is_marked_in_the_charts_unit(swept, metric, unit):
     made = chart_of("change", comparisons_of(swept, metric=metric))

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from fake_runs import compared
+from fake_runs import T, compared, record, write_run
 
 from posenc.report import columns, explain, lines, reports
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, CellColumn, RowColumn
@@ -51,6 +51,14 @@ def test_a_column_with_a_short_text_is_in_the_short_tables(new_columns, sweep, f
 def test_a_column_is_in_csv(new_columns, sweep, head):
     rows = list(csv.DictReader(io.StringIO(render([compared(sweep)], "csv"))))
     assert all(row[head] for row in rows)
+
+
+def test_one_seed_is_printed_with_half_its_interval(tmp_path):
+    write_run(tmp_path, records=[record(T, 1.0, wiggle=0.1), record(8 * T, 1.2, wiggle=0.4)])
+    comparison = compared(tmp_path)
+    low, high = comparison.rows[0].cells[-1].change_ci95
+    assert high > low + 0.1
+    assert f"±{(high - low) / 2:.3f}" in render([comparison], "table", 200, full=True)
 
 
 @pytest.mark.parametrize("line", ["seeds of it   how many seeds", "size      parameters of the model"])

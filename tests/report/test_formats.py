@@ -128,6 +128,19 @@ def test_whole_numbers_stay_whole_in_csv_beside_empty_fields(tmp_path):
     assert {line["window"] for line in lines if line["label"] == "rope"} == {"64", "512"}
 
 
+def test_intervals_in_csv_are_those_of_the_comparison(recalling):
+    comparison = compared(recalling)
+    lines = csv.DictReader(io.StringIO(render([comparison], "csv")))
+    losses = {(line["label"], float(line["multiple"])): line for line in lines if not line["recall"]}
+    for row in comparison.rows:
+        for cell in row.cells[2:]:  # past T
+            line = losses[row.label, cell.multiple]
+            in_nats = float(line["change_nats_low"]), float(line["change_nats_high"])
+            in_bits = float(line["change_bpb_low"]), float(line["change_bpb_high"])
+            assert in_nats == tuple(cell.change_ci95)
+            assert in_bits == tuple(cell.verdict_ci95)
+
+
 # --- other people's text
 
 

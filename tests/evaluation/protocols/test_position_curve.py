@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from measuring import protocol_of
 from tiny_model import T
 
 from posenc.evaluation.protocols.positions import bin_edges, curve_of
@@ -27,6 +28,15 @@ def rising():
 
 def test_the_level_is_the_mean_over_the_second_half_of_t(rising):
     assert rising["level"] == pytest.approx(2)
+
+
+def test_the_level_of_a_pass_leaves_out_the_first_half_of_t(subject_of, asked_of):
+    subject = subject_of("rope")
+    protocol = protocol_of("positions")
+    plan = protocol.plan(asked_of([LONG]))
+    measured = protocol.measure(subject, plan, LONG)
+    nats = subject.text_losses(plan.stops(subject), LONG, LONG)
+    assert measured.extra["curve"]["level"] == pytest.approx(nats[:, T // 2 : T].mean())
 
 
 def test_a_planted_slope_is_found(rising):

@@ -5,7 +5,7 @@ import pytest
 from measuring import protocol_of
 from oracle import oracle_context
 from tiny_model import T
-from token_stores import request_for
+from token_stores import request_for, store_of
 
 from posenc.core.errors import UserError
 from posenc.evaluation.errors import NotApplicableError
@@ -107,6 +107,20 @@ def test_the_asked_cue_came_once_before_at_its_distance(cue, window):
         places = [p for p in range(window - cue) if np.array_equal(row[p : p + cue], last_cue)]
         assert places == [window - cue - question.distance]
         assert row[places[0] + cue] == row[window]
+
+
+@EACH_CUE
+def test_keys_that_a_text_has_are_not_planted_in_it(cue):
+    """Half of the keys, which are the bytes from 0 on, stand between the letters of every test document."""
+    letters = np.random.default_rng(0).integers(97, 117, (12, 400))
+    text = letters.copy()
+    text[:, ::4] = np.arange(100) % 32
+    store = store_of(text.tolist(), letters[:2].tolist())
+    plan = protocol_of("recall", recall=GRID).plan(request_for(store, WINDOWS, plant=plant_of(cue)))
+    for document, end, cues in zip(plan.documents, plan.ends, plan.cues, strict=True):
+        in_window = store.document("test", document)[end - max(WINDOWS) - 1 : end]
+        assert not np.isin(cues, in_window).any()
+        assert (cues < 64).all()
 
 
 @EACH_CUE
