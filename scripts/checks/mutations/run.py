@@ -321,6 +321,7 @@ def table(results: Results) -> str:
     """Return how many faults of each package each tree's tests caught, as Markdown, and who survived."""
     package_of = {mutation["name"]: mutation["package"] for mutation in read_document()["mutations"]}
     totals = Counter(package_of.values())
+    results = {side: results[side] for side in sorted(results, reverse=True)}  # the old tree first
     caught = {side: Counter(_caught_packages(results[side], package_of)) for side in results}
     lines = [f"| package | faults | {' | '.join(results)} |", f"|---|---|{'---|' * len(results)}"]
     for package, total in totals.items():
