@@ -58,7 +58,7 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
     for key, value in last_values.items():
         if key not in known and key not in choosing:
             return unknown_setting(command, key, value or None, known)
-        if "Ambiguous value" in str(error) and has_several_values(f"{key}={value}"):
+        if _needs_multirun(error) and has_several_values(f"{key}={value}"):
             line = shlex.join(text for text in overrides if not is_hydras(text))
             hint = f"for a sweep: posenc {command} -m {line}"
             if OmegaConf.is_list(OmegaConf.select(config, key)):
@@ -99,6 +99,11 @@ def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
     # one answer is enough: of a list the error would name the nearest choice, too
     allowed = ", ".join(options) if hint.startswith("did you mean") else options
     return UserError(group, choice, f"there is no such {group}", allowed=allowed, hint=hint)
+
+
+def _needs_multirun(error: Exception) -> bool:
+    """Tell whether Hydra refused several values of a single job; of `glob()` it says so in other words."""
+    return any(text in str(error) for text in ("Ambiguous value", "requires --multirun"))
 
 
 def unknown_setting(command: str, key: str, value: object, known: list[str]) -> UserError:
