@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 import torch
-from torch.utils.benchmark import Timer
 
 from posenc.core.machine import wait_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabulary
@@ -158,16 +158,32 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
     fit_threads(device)  # threads that share a core wait for each other, and take up to 100 times as long
 
     def fastest(run: Callable[[], object]) -> float:
-        """Return the seconds of the fastest of many calls, which other processes disturb least."""
-        names = {"run": run, "wait": functools.partial(wait_for, device)}
-        timer = Timer("run(); wait()", globals=names, num_threads=threads or torch.get_num_threads())
-        return min(timer.blocked_autorange(min_run_time=CALIBRATION_SECONDS).times)
+        """Return the seconds of the fastest of many calls, which other processes disturb least.
 
-    return Rates(
-        flop=fastest(lambda: x @ weight) / (2 * x.numel() * 4 * width),
-        times=fastest(lambda: many * many) / NUMBERS,
-        call=fastest(lambda: [single.add_(single) for _ in range(100)]) / 100,
-    )
+        torch.utils.benchmark would do: it imports what compiles C++, which warns on a machine that has a
+        torch for GPUs and none of them.
+        """
+        run()  # the first call sets up
+        wait_for(device)
+        seconds = []
+        end = perf_counter() + CALIBRATION_SECONDS
+        while not seconds or perf_counter() < end:
+            began = perf_counter()
+            run()
+            wait_for(device)
+            seconds.append(perf_counter() - began)
+        return min(seconds)
+
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads or threads_before)
+    try:
+        return Rates(
+            flop=fastest(lambda: x @ weight) / (2 * x.numel() * 4 * width),
+            times=fastest(lambda: many * many) / NUMBERS,
+            call=fastest(lambda: [single.add_(single) for _ in range(100)]) / 100,
+        )
+    finally:
+        torch.set_num_threads(threads_before)
 
 
 def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenStore:

@@ -170,3 +170,13 @@ def test_an_estimate_is_right_within_a_factor_of_two(working_folder, corpus):
         seconds.append(time.thread_time() - began)
     measured_step = statistics.median(seconds[2:])
     assert estimated_step / 2 < measured_step < 2 * estimated_step
+
+
+def test_nothing_is_imported_that_looks_for_cuda(working_folder, corpus):
+    """With a torch for GPUs and no GPU, that module begins each command with a warning."""
+    call = "import sys; from posenc import cli\ntry: cli.main()\nfinally: "
+    call += "assert 'torch.utils.cpp_extension' not in sys.modules"
+    result = tiny.python(
+        "-c", call, "train", *tiny.TINY, f"data.paths={corpus}", "--dry-run", cwd=working_folder
+    )
+    assert result.code == 0, result.err
