@@ -165,7 +165,7 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
         """
         run()  # the first call sets up
         wait_for(device)
-        seconds = []
+        seconds: list[float] = []
         end = perf_counter() + CALIBRATION_SECONDS
         while not seconds or perf_counter() < end:
             began = perf_counter()
