@@ -122,7 +122,12 @@ def test_each_part_decides_on_its_weight_decay(nested, nested_parameters):
         (["alibi", "normalized"], {"penalty", "uses_positions"}),
         (["nope", "rope"], {"relative", "prefix_stable", "uses_positions", "decouples"}),
     ],
-    ids=str,
+    ids=[
+        "alibi+rope",
+        "alibi+learned",
+        "alibi+normalized",
+        "nope+rope",
+    ],  # a set has another order in each process
 )
 def test_a_sum_declares_what_its_parts_do(parts, true_ones):
     made = sum_of(*parts)
