@@ -141,7 +141,7 @@ def described_fields():
     }
 
 
-@pytest.mark.parametrize("name", ["schema", "encodings"])
+@pytest.mark.parametrize("name", ["schema", pytest.param("encodings", marks=pytest.mark.slow)])
 def test_the_page_is_what_its_script_writes(name):
     code = f"import sys; sys.path[:0] = ['scripts/docs']; import {name}_page as s; print(s.page(), end='')"
     result = tiny.python("-c", code)

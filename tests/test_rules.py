@@ -117,7 +117,6 @@ UNPICKLERS = {"pickle", "dill", "joblib", "instantiate", "cloudpickle", "marshal
 
 
 UNSAFE_CALLS = {"torch.load", "torch.save", "yaml.unsafe_load", "yaml.full_load"}
-every_file = pytest.mark.parametrize("path", CODE, ids=lambda path: module_of(path))
 
 
 def imported_names(node):
@@ -130,26 +129,34 @@ def imported_names(node):
     return {name.split(".")[0] for name in names} | {name.split(".")[-1] for name in names}
 
 
-@every_file
-def test_nothing_that_unpickles_is_imported(path):
-    for node in ast.walk(tree_of(path)):
-        assert not imported_names(node) & UNPICKLERS
+def is_unsafe_call(node):
+    """Tell whether a node unpickles, or makes an object that a text names."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    allows_pickle = "allow_pickle" in [keyword.arg for keyword in node.keywords]
+    return allows_pickle or called in UNSAFE_CALLS or called.endswith(".instantiate")
 
 
-@every_file
-def test_nothing_is_unpickled_or_instantiated(path):
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert "allow_pickle" not in [keyword.arg for keyword in node.keywords]
-            assert called not in UNSAFE_CALLS
-            assert not called.endswith(".instantiate")
+def test_nothing_that_unpickles_is_imported():
+    imports = []
+    for path in CODE:
+        imports += [(path, name) for node in ast.walk(tree_of(path)) for name in imported_names(node)]
+    assert [(path, name) for path, name in imports if name in UNPICKLERS] == []
 
 
-@every_file
-def test_no_text_of_the_code_is_a_target_of_hydra(path):
-    for text, line in strings(path):
-        assert "_target_" not in text or text.startswith("hydra."), line
+def test_nothing_is_unpickled_or_instantiated():
+    unsafe = []
+    for path in CODE:
+        unsafe += [f"{path}:{node.lineno}" for node in ast.walk(tree_of(path)) if is_unsafe_call(node)]
+    assert unsafe == []
+
+
+def test_no_text_of_the_code_is_a_target_of_hydra():
+    targets = []
+    for path in CODE:
+        targets += [(path, line, text) for text, line in strings(path) if "_target_" in text]
+    assert [target for target in targets if not target[2].startswith("hydra.")] == []
 
 
 def test_no_yaml_has_a_target_of_hydra():

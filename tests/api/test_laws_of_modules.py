@@ -71,9 +71,12 @@ def check(working_folder, posenc, monkeypatch):
             ["x_transformers.x_transformers:AlibiPositionalBias", "encoding=alibi"],
             [*LAWS, "same"],
             id="alibi of the package",
+            marks=pytest.mark.slow,
         ),
         pytest.param(["theirs.py:alibi", "encoding=alibi"], [*LAWS, "same"], id="alibi as a function"),
-        pytest.param(["theirs.py:Buckets"], [*LAWS], id="T5's, with weights drawn by torch"),
+        pytest.param(
+            ["theirs.py:Buckets"], [*LAWS], id="T5's, with weights drawn by torch", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_healthy_module_passes_all_laws(check, arguments, laws):

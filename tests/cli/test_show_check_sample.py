@@ -15,6 +15,7 @@ from posenc.laws import LAWS, statement
 PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
 
 
+@pytest.mark.slow
 def test_a_file_is_written_named_and_the_same_again(posenc, working_folder):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)

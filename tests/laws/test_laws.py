@@ -36,7 +36,7 @@ VARIANTS = [
     ("learned", {"beyond": "truncate"}, {}),
     ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": False}}),
     ("rope", {}, {"attention": MLA}),
-    ("grape", {"additive": "gated", "rotation": True}, {}),
+    slow("grape", {"additive": "gated", "rotation": True}, {}),
     slow("learned", {"beyond": "refuse"}, {}),
     slow("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
     slow("rope", {}, {"positions": {"name": "offset", "max": None}}),

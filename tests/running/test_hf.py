@@ -121,8 +121,18 @@ def loss_by_hand(model, windows, bos=None):
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 
 
+FAST_MODELS = {
+    "gpt2",
+    "llama",
+}  # learned positions and a rotation: the other kinds are tried with the slow tests
+MEASURED_MODELS = [
+    name if name in FAST_MODELS else pytest.param(name, marks=pytest.mark.slow)
+    for name in sorted(hf_models.CONFIGS.keys() - REFUSED)
+]
+
+
 @pytest.mark.parametrize("bos", [False, True], ids=["text", "bos"])
-@pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - REFUSED))
+@pytest.mark.parametrize("name", MEASURED_MODELS)
 def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, settings, corpus):
     path = checkpoints(name, bos=bos)
     train_length = {"context_length": T} if name in LEARNED_TABLES else {}
