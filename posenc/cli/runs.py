@@ -15,7 +15,7 @@ from posenc.core.errors import visible
 from posenc.report.runs_table import counts, document, notes, run_table
 from posenc.report.terminal import has_color, table_text, terminal_width, write
 from posenc.results.bundles import SUFFIX
-from posenc.results.discovery import paths_and_encodings, run_places
+from posenc.results.discovery import find_locations, paths_and_encodings
 from posenc.results.runs import Run, load_run
 from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import matching_runs
@@ -50,7 +50,7 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
 def _read(paths: Sequence[str], conditions: Sequence[str]) -> list[RunSummary]:
     """Return summaries of the run directories that meet the conditions, without runs in bundles."""
     runs = []
-    for path, problem in run_places(paths):
+    for path, problem in find_locations(paths):
         if problem is not None:
             runs.append(Run(path, problem=problem))
         elif not path.name.endswith(SUFFIX):
@@ -82,7 +82,7 @@ def _print_table(summaries: Sequence[RunSummary]) -> None:
 
 def _explain_bundles(paths: Sequence[str]) -> None:
     """Print which command reads a bundle, if there is nothing but a bundle."""
-    for path, _ in run_places(paths):
+    for path, _ in find_locations(paths):
         if path.name.endswith(SUFFIX):
             say(f"{visible(str(path))} is a bundle, without run directories: posenc compare reads it")
             return

@@ -14,7 +14,7 @@ from posenc.config.parsing import has_several_values
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, is_file, is_folder
-from posenc.results.discovery import run_places
+from posenc.results.discovery import find_locations
 from posenc.results.runs import load_run
 from posenc.training.checkpoint import checkpoint_paths
 
@@ -101,11 +101,11 @@ def _trained_runs(text: str) -> list[str]:
     Raises UserError if no run is trained.
     """
     try:
-        places = run_places([expanded(text)])
+        locations = find_locations([expanded(text)])
     except UserError as error:
         raise UserError("run", text, "nothing is there by that name") from error
     trained = []
-    for run, problem in places:
+    for run, problem in locations:
         state = problem or load_run(run).state
         if state == "finished" and not checkpoint_paths(run / "checkpoints"):
             state = "no checkpoint"

@@ -2,8 +2,8 @@
 
 A pair is a cue of 1 or 2 tokens with the value behind it. All pairs of a window occur twice, at drawn places,
 and are drawn anew for every window. The second time the value can be known, but only by looking back in the
-window. The tokens of pairs are, of bytes, those that the training split uses least; other tokenizers get new
-tokens behind their vocabulary.
+window. With the tokenizer `bytes` the tokens of pairs are the bytes that the training split uses least. Other
+tokenizers get new tokens behind their vocabulary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Plant:
     pairs: int  # pairs in such a window, each twice
     cue: int  # tokens before a value
     alphabet: int  # tokens for cues, and as many for values
-    weight: float  # of a value that can be known, in the loss
+    weight: float  # weight in the loss of a value that can be known
     keys: Ints  # (alphabet,) tokens
     values: Ints  # (alphabet,) tokens
 
@@ -72,7 +72,15 @@ def plant_of(settings: PlantSettings, store: TokenStore) -> Plant:
         tokens = rarest_first[: 2 * alphabet].astype(np.int64)
     else:
         tokens = store.vocab_size + np.arange(2 * alphabet, dtype=np.int64)
-    return Plant(**settings.plain(), keys=tokens[:alphabet], values=tokens[alphabet:])
+    return Plant(
+        share=settings.share,
+        pairs=settings.pairs,
+        cue=settings.cue,
+        alphabet=alphabet,
+        weight=settings.weight,
+        keys=tokens[:alphabet],
+        values=tokens[alphabet:],
+    )
 
 
 # --- Windows
@@ -97,6 +105,33 @@ class PlantedSampler(WindowSampler):
         return Batch(inputs=windows[:, :-1], targets=windows[:, 1:], weights=weights, kinds=target_kinds)
 
 
+@dataclass(frozen=True)
+class _Draws:
+    """Raw random numbers for N windows, a row for each, by what they decide."""
+
+    slots: np.ndarray  # (N, slots): which slots have pairs
+    order: np.ndarray  # (N, 2 pairs): which pair stands in which of them
+    cues: np.ndarray  # (N, cue * alphabet)
+    values: np.ndarray  # (N, pairs)
+    offset: np.ndarray  # (N, 1): by how much all pairs are moved
+
+
+def _draws_of_rows(count: int, slots: int, plant: Plant, seed: int, step: int) -> _Draws:
+    """Return the draws of a step for `count` windows with room for `slots` pairs."""
+    # The order of these defines every planted window: the numbers of a row are dealt out from left to right.
+    draws_per_row = {
+        "slots": slots,
+        "order": 2 * plant.pairs,
+        "cues": plant.cue * plant.alphabet,
+        "values": plant.pairs,
+        "offset": 1,
+    }
+    raw = raw_draws(count * sum(draws_per_row.values()), seed, step).reshape(count, -1)
+    ends = np.cumsum(list(draws_per_row.values()))
+    parts = np.split(raw, ends[:-1], axis=1)
+    return _Draws(**dict(zip(draws_per_row, parts, strict=True)))
+
+
 def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
     """Write pairs into windows (N, n) in place; return the kinds of their tokens, (N, n).
 
@@ -105,51 +140,52 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
     count, length = windows.shape
     pair_length = plant.cue + 1
     slots = slot_count(length, plant.cue)
-    draws_per_row = (slots, 2 * plant.pairs, plant.cue * plant.alphabet, plant.pairs, 1)
-    raw = raw_draws(count * sum(draws_per_row), seed, step).reshape(count, -1)
-    slot_draws, order_draws, key_draws, value_draws, offset_draws = np.split(
-        raw, np.cumsum(draws_per_row)[:-1], axis=1
-    )
+    draws = _draws_of_rows(count, slots, plant, seed, step)
 
     # where the pairs stand: two slots for each, all of them moved by one offset
-    offset = (offset_draws % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
-    chosen_slots = np.sort(permutations(slot_draws)[:, : 2 * plant.pairs])
+    offset = (draws.offset % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
+    shuffled_slots = permutations(draws.slots)
+    chosen_slots = np.sort(shuffled_slots[:, : 2 * plant.pairs])
     start = chosen_slots * pair_length + offset  # (N, 2 pairs)
 
     # which pair stands in each slot: every pair comes twice
-    pair = permutations(order_draws) // 2  # (N, 2 pairs)
+    pair = permutations(draws.order) // 2  # (N, 2 pairs): 0, 0, 1, 1, 2, 2, ... in random order
     same_pair = pair[:, :, None] == pair[:, None, :]  # (N, 2 pairs, 2 pairs)
-    is_second = np.tril(same_pair, -1).any(-1)  # (N, 2 pairs)
+    # whether the same pair stands in an earlier slot: (N, 2 pairs)
+    is_second = np.tril(same_pair, -1).any(-1)
 
     row = np.arange(count)[:, None]
     kinds = np.zeros_like(windows)
-    cues = draw_cues(key_draws, plant, plant.pairs)  # (N, pairs, cue)
+    cues = draw_cues(draws.cues, plant, plant.pairs)  # (N, pairs, cue)
+    values = draw_values(draws.values, plant)  # (N, pairs)
     for i in range(plant.cue):
         windows[row, start + i] = cues[row, pair, i]
         kinds[row, start + i] = PLANTED
-    windows[row, start + plant.cue] = draw_values(value_draws, plant)[row, pair]
+    windows[row, start + plant.cue] = values[row, pair]
     kinds[row, start + plant.cue] = np.where(is_second, KNOWN, PLANTED)
     return kinds
 
 
 def slot_count(length: int, cue: int) -> int:
     """Return how many pairs, side by side, fit into `length` tokens from any of cue + 1 offsets."""
+    # a pair has cue + 1 tokens, and the largest offset, cue, is lost in front: (length - cue) // (cue + 1)
     return (length + 1) // (cue + 1) - 1
 
 
 def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
     """Return different cues, (N, pairs, cue), from raw draws (N, cue * alphabet).
 
-    Neither token of a cue of two identifies the pair alone: they are the cells of a square, numbered by row
-    and column.
+    A cue of two tokens is a cell of a square: its first token stands for the row, its second for the column.
+    Neither token alone tells the pair.
     """
     if plant.cue == 1:
-        return plant.keys[permutations(raw)[:, :pairs, None]]
+        chosen = permutations(raw)[:, :pairs]
+        return plant.keys[chosen[:, :, None]]
     side = math.ceil(math.sqrt(pairs))
-    cell = np.arange(pairs)
-    first_draws, second_draws = np.split(raw, 2, axis=1)
-    first = permutations(first_draws)[:, cell // side]  # (N, pairs)
-    second = permutations(second_draws)[:, cell % side]
+    row, column = np.divmod(np.arange(pairs), side)
+    row_draws, column_draws = np.split(raw, 2, axis=1)
+    first = permutations(row_draws)[:, row]  # (N, pairs)
+    second = permutations(column_draws)[:, column]
     return plant.keys[np.stack((first, second), axis=-1)]
 
 

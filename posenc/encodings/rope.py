@@ -2,9 +2,11 @@
 
 Formula: each pair (x_a, x_b) of q and k is rotated by the angle t * theta_k, theta_k = base^(-2k/D'), so that
 the score depends on i - j. D' is the rotated width:
-  layout     interleaved: pairs (2k, 2k+1) as in the paper; half: pairs (k, k + D'/2); same law, other order
-  fraction   share of D that is rotated (partial rotary): exponents over D' = fraction * D
-  drop_low   share of the lowest frequencies that is not rotated (p-RoPE): exponents over the whole D'
+  layout     interleaved: pairs (2k, 2k+1) as in the paper
+             half: pairs (k, k + D'/2), the same rotation in another order
+  fraction   share of D that is rotated (partial rotary); D' = fraction * D, in the exponents too
+  drop_low   share of the pairs, those of the lowest frequencies, that is not rotated (p-RoPE); the others
+             keep their frequencies
 """
 
 import torch
@@ -31,9 +33,11 @@ class RoPE(Rotary):
             raise ValueError(f"drop_low={drop_low}: must be in [0, 1)")
         super().__init__(shape, base=base, layout=layout, width=even_share(shape.head_dim, fraction))
         pairs = self.width // 2
-        self.still = round(pairs * drop_low)
-        if self.still == pairs or (drop_low and not self.still):
-            raise ValueError(f"drop_low={drop_low}: drops {self.still} of {pairs} pairs")
+        self.unrotated = round(pairs * drop_low)
+        drops_all = self.unrotated == pairs
+        drops_none = drop_low > 0 and self.unrotated == 0
+        if drops_all or drops_none:
+            raise ValueError(f"drop_low={drop_low}: drops {self.unrotated} of {pairs} pairs")
 
     def learned_parameters(self) -> int:
         return 0
@@ -41,6 +45,6 @@ class RoPE(Rotary):
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return the frequencies, the dropped ones zero: (D'/2,) float64."""
         theta = super().frequencies(device)  # (D'/2,)
-        if self.still:
-            theta[-self.still :] = 0.0
+        if self.unrotated:
+            theta[-self.unrotated :] = 0.0
         return theta

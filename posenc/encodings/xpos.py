@@ -1,10 +1,14 @@
 """xPos: rotary positions whose pairs also fade with the distance, the fast pairs more.
 
-Formula: RoPE with q_i * z_k^(i/s) and k_j * z_k^(-j/s), z_k = (2k/D + 0.4) / 1.4, s = `scale_base` = 512, so
-that pair k of the score has the factor z_k^((i-j)/s). i and j are counted from the middle of the window: the
-scores are the same, and z^(-j/s) alone overflows float32 from j = 36 000 on.
-Departure: windows over more than 128 s = 65 536 positions are refused (32 768 where positions are drawn):
-there the factors leave float32's range.
+Formula: RoPE, and pair k of
+  a query at i  times z_k^(i/s)
+  a key at j    times z_k^(-j/s)
+  with          z_k = (2k/D + 0.4) / 1.4 and s = `scale_base` = 512
+so that pair k of the score has the factor z_k^((i-j)/s).
+i and j are counted from the middle of the window. The scores are the same, while z_k^(-j/s) alone would
+overflow float32 from j = 36 000 on.
+Departure: windows over more than 128 s = 65 536 positions are refused (32 768 where positions are drawn),
+because the factors leave float32's range there.
 """
 
 import math
@@ -15,12 +19,13 @@ from torch import Tensor
 from posenc.encodings.base import Shape, float64
 from posenc.encodings.shared.rotary import Layout, Rotary
 
-# Longest window in units of scale_base. (0.4/1.4)^-64 = 6.7e34 is near float32's end, so positions may lie 64
-# from the middle.
-CONTIGUOUS = 128.0
-# With drawn positions a query is scored against keys of the far future before the mask, and inf - inf is nan.
-# A block of a contiguous window has its future near.
-DRAWN = 64.0
+# The longest span from the first position of a window to its last, in units of scale_base. The smallest z_k
+# is 0.4/1.4. Its power -64 is 6.7e34, near float32's end of 3.4e38: a position may lie 64 from the middle.
+LONGEST_CONTIGUOUS = 128.0
+# A score has the product of both factors, and it is computed before the mask hides the future. In a
+# contiguous window the future keys of a block of queries are near. Drawn ones may lie the whole span ahead:
+# over 128 the product z_k^-128 would be inf, and inf - inf is nan. Half the span keeps it finite.
+LONGEST_DRAWN = 64.0
 
 
 class XPos(Rotary):
@@ -29,39 +34,53 @@ class XPos(Rotary):
     formula = "RoPE, pair k times z_k^((i-j)/512), z_k = (2k/D + 0.4)/1.4"
     past_training = "defined everywhere; with the distance the fast pairs fade first, then the score"
     learned = "0"
-    turns_only = False
+    turns_only = False  # the factors change lengths, too
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
         if not 0 < scale_base < math.inf:
             raise ValueError(f"scale_base={scale_base}: must be a finite number above 0")
         self.scale_base = scale_base
-        if shape.train_length > CONTIGUOUS * scale_base:
-            raise ValueError(f"context_length={shape.train_length}: {self._at_most(CONTIGUOUS)}")
-        if shape.position_limit is not None and shape.position_limit > DRAWN * scale_base:
-            raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(DRAWN)}")
-        self.ends_at = int(CONTIGUOUS * scale_base) + 1
+        if shape.train_length > LONGEST_CONTIGUOUS * scale_base:
+            raise ValueError(f"context_length={shape.train_length}: {self._at_most(LONGEST_CONTIGUOUS)}")
+        if shape.position_limit is not None and shape.position_limit > LONGEST_DRAWN * scale_base:
+            raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(LONGEST_DRAWN)}")
+        last_position = int(LONGEST_CONTIGUOUS * scale_base)
+        self.ends_at = last_position + 1
 
     def learned_parameters(self) -> int:
         return 0
 
     def log_factors(self, pos: Tensor, centre: int) -> Tensor:
         """Return log z_k^((pos - centre)/s): (T, D/2) float64."""
-        exact = float64(pos - centre)[:, None]
-        z = torch.arange(0, self.width, 2, dtype=torch.float64, device=exact.device) / self.width
-        return exact / self.scale_base * ((z + 0.4) / 1.4).log()
+        from_centre = float64(pos - centre)[:, None]  # (T, 1)
+        even = torch.arange(0, self.width, 2, dtype=torch.float64, device=from_centre.device)  # 2k
+        pair_share = even / self.width  # 2k/D, (D/2,)
+        z = (pair_share + 0.4) / 1.4
+        return from_centre / self.scale_base * z.log()
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        first, last = k_pos[[0, -1]].tolist()
-        reach = CONTIGUOUS if last - first < len(k_pos) else DRAWN
-        if last - first > reach * self.scale_base:
-            raise ValueError(f"a window from position {first} to {last}: {self._at_most(reach)}")
-        centre = (first + last) // 2  # of queries and keys alike
+        centre = self._checked_centre(k_pos)  # of queries and keys alike
         k_cos, k_sin = self.angles(k_pos)  # (S, D/2)
-        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D/2)
-        up = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
-        down = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
-        return self.turn(q, q_cos * up, q_sin * up), self.turn(k, k_cos * down, k_sin * down)
+        if q_pos is k_pos:  # the angles of the keys serve both
+            q_cos, q_sin = k_cos, k_sin
+        else:
+            q_cos, q_sin = self.angles(q_pos)  # (T, D/2)
+        q_factors = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
+        k_factors = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
+        rotated_q = self.turn(q, q_cos * q_factors, q_sin * q_factors)
+        rotated_k = self.turn(k, k_cos * k_factors, k_sin * k_factors)
+        return rotated_q, rotated_k
 
-    def _at_most(self, reach: float) -> str:
-        return f"xpos's factors fit into float32 over {reach * self.scale_base:.0f} positions at most"
+    def _checked_centre(self, pos: Tensor) -> int:
+        """Return the middle of a window at positions pos (S,). Raises ValueError if its span is too long."""
+        first, last = pos[[0, -1]].tolist()
+        span = last - first
+        is_contiguous = span < len(pos)
+        longest = LONGEST_CONTIGUOUS if is_contiguous else LONGEST_DRAWN
+        if span > longest * self.scale_base:
+            raise ValueError(f"a window from position {first} to {last}: {self._at_most(longest)}")
+        return int(first + last) // 2
+
+    def _at_most(self, longest: float) -> str:
+        return f"xpos's factors fit into float32 over {longest * self.scale_base:.0f} positions at most"

@@ -27,11 +27,11 @@ from posenc.evaluation.models.callables import CallableModel
 from posenc.model.loss import token_losses
 from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
-# Where positions are drawn, the windows of one length share so many draws: window i has number i % DRAWS.
+# Where positions are drawn: how many draws the windows of one length share. Window i has draw i % DRAWS.
 DRAWS = 16
 # float32 numbers for each pair of tokens and each head. While even these fit, memory is not measured.
 MOST_FLOATS_A_SCORE = 32
-# The memory of a window is measured at a sixteenth and at an eighth of it, which takes 1/50 of its time.
+# The memory of a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its time.
 TRIAL_FRACTION = 16
 
 WindowReader = Callable[[int], np.ndarray]  # i -> (window + 1,) tokens: the inputs and the last target
@@ -39,7 +39,7 @@ WindowReader = Callable[[int], np.ndarray]  # i -> (window + 1,) tokens: the inp
 
 @dataclass(frozen=True)
 class Scores:
-    """The loss of the last targets of some windows, and whether the model would choose them."""
+    """The loss of the last targets of some windows, and whether each is the model's first choice."""
 
     nats: np.ndarray  # (windows, targets) float64
     is_best: np.ndarray  # (windows, targets) bool: no token has a higher logit than the target
@@ -85,7 +85,8 @@ class EvalContext:
         # An extension that changes nothing at this window returns the trained encoding itself, so up to T its
         # pass is that of the model as trained.
         is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
-        key = (None if is_as_trained else self.extension, window, n_targets, stops.tobytes())
+        acting_extension = None if is_as_trained else self.extension
+        key = (acting_extension, window, n_targets, stops.tobytes())
         if key not in self.cache:
 
             def read(i: int) -> np.ndarray:
@@ -231,11 +232,14 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     # The estimate takes passes of its own, so it is skipped where even the worst encoding fits.
     window = len(pos)
     free = free_memory()
-    if 4 * MOST_FLOATS_A_SCORE * context.model.shape.n_heads * window**2 <= free:
+    bytes_a_score = 4 * MOST_FLOATS_A_SCORE  # a float32 has 4
+    most_bytes = bytes_a_score * context.model.shape.n_heads * window**2
+    if most_bytes <= free:
         return
 
     def make_pass(length: int) -> None:
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
+        # a shorter trial scores all of its tokens if the real pass does
         scored = length if n_targets == window else min(n_targets, length)
         forward(context, tokens, pos[:length], encoding, scored)
 
@@ -248,7 +252,10 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
     """Return the peak bytes of a pass over W tokens, a W + b W^2, fitted to two shorter windows."""
     # Encodings that do not look at scores need memory linear in W; others, and a user's own, a square of it.
-    # Two lengths tell the two apart.
+    # Two lengths, s and 2s, tell the two apart:
+    #   short_peak  =  a s +   b s^2
+    #   double_peak = 2a s + 4 b s^2
+    # Hence b = (double_peak - 2 short_peak) / 2 s^2 and a = double_peak / 2s - 2 b s.
     short = max(1, window // TRIAL_FRACTION)
     short_peak = peak_bytes(make_pass, short)
     double_peak = peak_bytes(make_pass, 2 * short)

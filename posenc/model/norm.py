@@ -29,9 +29,10 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Normalize the input of a product and round it to the dtype of autocast, once.
+    """Return the normalized input of a product, rounded to the dtype of autocast.
 
-    Autocast would round it, too, but not for the products of the loss, which are made with `out=`.
+    Autocast would round it for most products by itself, but not for those of the loss: they are made with
+    `out=`.
     """
     device = x.device.type
     x = x.to(weight.dtype)  # PyTorch is slow with mixed dtypes (a bf16 latent) and warns of them
@@ -48,21 +49,30 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass
-        inverse = norm.mul_(norm).div_(x.shape[-1]).add_(NORM_EPS).rsqrt_()  # (..., 1)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass over x
+        # inverse = 1 / sqrt(mean(x^2) + eps); all four names are one tensor, which is changed in place
+        squares = norm.mul_(norm)
+        mean_square = squares.div_(x.shape[-1])
+        inverse = mean_square.add_(NORM_EPS).rsqrt_()  # (..., 1)
         ctx.save_for_backward(x, weight, inverse)
         return (x * inverse).mul_(weight).to(dtype)  # (..., d)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        # With r = 1 / sqrt(mean(x^2) + eps), y = x r w, and g the gradient of y:
+        #   d_w = sum over all rows of g x r
+        #   d_x = g w r - x along_x, where along_x = <g x, w> r^3 / d
+        # The second term of d_x is the part along x, which the norm takes out.
         x, weight, inverse = ctx.saved_tensors
         width = x.shape[-1]
-        # (..., d), a copy in any case, since it is changed in place below
+        # (..., d): g, a copy in any case, since it is changed in place below
         d_y = grad.to(x.dtype) if grad.dtype != x.dtype else grad.clone()
         product = d_y * x  # (..., d)
         d_weight = inverse.reshape(1, -1).mm(product.reshape(-1, width)).view(width)
-        # the part of the gradient along x, which the norm takes out
-        along_x = (product @ weight)[..., None] * (inverse * inverse * inverse).div_(width)  # (..., 1)
-        d_x = d_y.mul_(weight).mul_(inverse).addcmul_(x, along_x, value=-1.0)  # (..., d)
+        dot = (product @ weight)[..., None]  # (..., 1)
+        cube = inverse * inverse * inverse
+        along_x = dot * cube.div_(width)  # (..., 1)
+        scaled = d_y.mul_(weight).mul_(inverse)  # (..., d)
+        d_x = scaled.addcmul_(x, along_x, value=-1.0)
         return d_x, d_weight, None

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import choice_files, is_file, is_folder, named_path
@@ -17,8 +18,14 @@ STUDIES = ("study", "study-recall", "study-room")  # names of stored records, wh
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
-AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or several, one in another
-Location = tuple[Path, str | None]  # a run directory or bundle, or a folder with why it cannot be read
+AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or a nested list of paths
+
+
+class Location(NamedTuple):
+    """A run directory or a bundle, or a folder that cannot be read."""
+
+    path: Path
+    problem: str | None = None  # why the folder cannot be read
 
 
 def load_runs(paths: AnyPaths) -> list[Run]:
@@ -29,8 +36,8 @@ def load_runs(paths: AnyPaths) -> list[Run]:
     files make a Run with a `problem`. Raises UserError for a path that does not exist.
     """
     runs: dict[str, Run] = {}
-    for path, problem in run_places(paths_in(paths)):
-        for run in _load(path, problem):
+    for location in find_locations(paths_in(paths)):
+        for run in _load(location):
             runs[str(run.path)] = run
     return [run for _, run in sorted(runs.items())]
 
@@ -41,38 +48,48 @@ def paths_in(paths: AnyPaths) -> list[str | Path]:
         return [paths]
     if not isinstance(paths, Iterable):
         raise UserError("paths", paths, "is no path", allowed="a str, a Path, or a list of them")
-    return [path for part in paths for path in paths_in(part)]
+    flat: list[str | Path] = []
+    for part in paths:
+        flat += paths_in(part)
+    return flat
 
 
 def paths_and_encodings(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into paths, `runs` without one, and names of encodings: `study rope alibi`."""
-    is_name = {text: text in choice_files("encoding") and not os.path.lexists(text) for text in texts}
-    paths = [text for text in texts if not is_name[text]]
-    return paths or ["runs"], [text for text in texts if is_name[text]]
+    """Split arguments such as `study rope alibi` into paths (or `runs` if there is none) and encodings."""
+    known_encodings = choice_files("encoding")
+    paths = []
+    encodings = []
+    for text in texts:
+        is_encoding = text in known_encodings and not os.path.lexists(text)
+        if is_encoding:
+            encodings.append(text)
+        else:
+            paths.append(text)
+    return paths or ["runs"], encodings
 
 
-def _load(path: Path, problem: str | None) -> Iterable[Run]:
-    if problem is not None:
-        return [Run(path, problem=problem)]
-    if path.name.endswith(SUFFIX):
-        return load_bundle(path)
-    return [load_run(path)]
+def _load(location: Location) -> Iterable[Run]:
+    if location.problem is not None:
+        return [Run(location.path, problem=location.problem)]
+    if location.path.name.endswith(SUFFIX):
+        return load_bundle(location.path)
+    return [load_run(location.path)]
 
 
-def run_places(paths: Iterable[str | Path]) -> list[Location]:
-    """Return run directories and bundles below `paths`, each once, sorted, with why a folder cannot be read.
+def find_locations(paths: Iterable[str | Path]) -> list[Location]:
+    """Return run directories and bundles below `paths`, each once, sorted, and folders that cannot be read.
 
     Raises UserError for a path that does not exist.
     """
-    locations: dict[str, Location] = {}
-    for text in paths:
-        for start in _starts(text):
-            for path, problem in _below(start):
-                locations.setdefault(os.path.realpath(path), (path, problem))
-    return sorted(locations.values(), key=lambda location: str(location[0]))
+    by_real_path: dict[str, Location] = {}
+    for path in paths:
+        for start in _starting_points(path):
+            for location in _below(start):
+                by_real_path.setdefault(os.path.realpath(location.path), location)
+    return sorted(by_real_path.values(), key=lambda location: str(location.path))
 
 
-def _starts(text: str | Path) -> list[Path]:
+def _starting_points(text: str | Path) -> list[Path]:
     """Return the run directory, folder or bundles that a path on the command line means."""
     path = named_path(text)
     start = _start_at(path)
@@ -81,7 +98,8 @@ def _starts(text: str | Path) -> list[Path]:
     if str(path) in STUDIES:
         return [_records_of(str(path))]
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
-    if matches in ([], [str(path)]):
+    is_plain_path = matches == [str(path)]  # without a wildcard: a file of another kind
+    if not matches or is_plain_path:
         raise _nothing_there(text)
     starts = []
     for match in matches:
@@ -97,7 +115,9 @@ def _start_at(path: Path) -> Path | None:
     if path.name in MARKS and is_file(path):
         return path.parent
     is_bundle = path.name.endswith(SUFFIX) and is_file(path)
-    return path if is_bundle or is_folder(path) else None
+    if is_bundle or is_folder(path):
+        return path
+    return None
 
 
 def _records_of(study: str) -> Path:
@@ -105,34 +125,41 @@ def _records_of(study: str) -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "records"  # a wheel has the three folders inside the package
     in_clone = package.parent / "docs" / "records"
-    return (installed if installed.is_dir() else in_clone) / study
+    records = installed if installed.is_dir() else in_clone
+    return records / study
 
 
 def _nothing_there(text: str | Path) -> UserError:
-    hint = "train one first: posenc train encoding=rope"
-    if PLAIN_NAME.fullmatch(str(text)) and str(text) != "runs":
-        close = nearest(str(text), [*STUDIES, *choice_files("encoding")])
-        similar = f"did you mean: {close}" if close else f"runs of one encoding: --where encoding={text}"
-        hint = f"{similar}\n{hint}"
-    if "=" in str(text):
-        hint = f"to choose among runs, each with its own option: --where {visible(text)}"
-    return UserError("DIRS", visible(text), "no such run directory", hint=hint)
+    return UserError("DIRS", visible(text), "no such run directory", hint=_hint_at_runs(str(text)))
+
+
+def _hint_at_runs(text: str) -> str:
+    """Return what a user may have meant by a path that does not exist."""
+    if "=" in text:
+        return f"to choose among runs, each with its own option: --where {visible(text)}"
+    train_first = "train one first: posenc train encoding=rope"
+    if text == "runs" or not PLAIN_NAME.fullmatch(text):
+        return train_first
+    close = nearest(text, [*STUDIES, *choice_files("encoding")])
+    if close:
+        return f"did you mean: {close}\n{train_first}"
+    return f"runs of one encoding: --where encoding={text}\n{train_first}"
 
 
 def _below(start: Path) -> Iterator[Location]:
     """Yield run directories and bundles at or below `start`, with a problem where a folder cannot be read."""
     if start.name.endswith(SUFFIX) and not start.is_dir():
-        yield start, None
+        yield Location(start)
         return
     unreadable: list[OSError] = []
     for folder, subfolders, files in os.walk(start, onerror=unreadable.append):
         if any(mark in files for mark in MARKS):
-            yield Path(folder), None
+            yield Location(Path(folder))
             subfolders.clear()  # a run directory holds no other runs
             continue
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in files:
             if name.endswith(SUFFIX):
-                yield Path(folder) / name, None
+                yield Location(Path(folder) / name)
     for error in unreadable:
-        yield Path(error.filename), f"cannot be read: {error.strerror}"
+        yield Location(Path(error.filename), f"cannot be read: {error.strerror}")

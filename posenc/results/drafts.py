@@ -103,6 +103,7 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
         rankings = [one_ranking(runs, protocol)] if request.allow_mixed else split_runs(runs, protocol)
         for ranking in rankings:
             metric = _metric(request, protocol, ranking.members)
+            # Of all protocols only tables with numbers are shown, unless nothing has been measured yet.
             if ranking.members or not measured or request.protocol != ALL:
                 groups = tuple(group_runs(ranking))
                 drafts.append(Draft(protocol, metric, ranking.values, {}, groups, ranking.left_out))
@@ -138,8 +139,11 @@ def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[
 
 def _chosen(groups: Sequence[RowGroup], patterns: Sequence[str]) -> tuple[RowGroup, ...]:
     """Return the rows that fit a pattern, in the order of the patterns."""
-    indices = [index for pattern in patterns for index, group in enumerate(groups) if group.fits(pattern)]
-    return tuple(groups[index] for index in dict.fromkeys(indices))
+    indices: list[int] = []
+    for pattern in patterns:
+        indices += [index for index, group in enumerate(groups) if group.fits(pattern)]
+    without_repeats = dict.fromkeys(indices)
+    return tuple(groups[index] for index in without_repeats)
 
 
 def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
@@ -216,13 +220,13 @@ def find_baseline(draft: Draft, name: str) -> int:
 
     Raises UserError.
     """
-    names: list[Callable[[RowGroup], set[str]]] = [
+    exact_names_first: list[Callable[[RowGroup], set[str]]] = [
         lambda group: {group.full_label},
         lambda group: {group.label},
         lambda group: group.names,
     ]
     matches: list[int] = []
-    for names_of in names:
+    for names_of in exact_names_first:
         matches = [index for index, group in enumerate(draft.groups) if name in names_of(group)]
         if len(matches) == 1:
             return matches[0]

@@ -80,12 +80,20 @@ def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
         alike = _alike(pool)
         rounds.append(alike)
         pool = rest_of(pool, [member for members in alike for member in members])
-    everything = [members for alike in rounds for members in alike]
-    values = iter(_telling_values([_representative(members) for members in everything]))
-    rankings: list[Ranking] = []
+    representatives: list[Member] = []
     for alike in rounds:
-        of_round = [Ranking(next(values), _runs_of(members), tuple(members)) for members in alike]
+        representatives += [_representative(members) for members in alike]
+    values = _telling_values(representatives)
+    rankings: list[Ranking] = []
+    start = 0
+    for alike in rounds:
+        stop = start + len(alike)
+        of_round = [
+            Ranking(telling, _runs_of(members), tuple(members))
+            for telling, members in zip(values[start:stop], alike, strict=True)
+        ]
         rankings += sorted(of_round, key=_most_runs_first)
+        start = stop
     return _with_left_out(rankings, protocol)
 
 
@@ -97,7 +105,7 @@ def _alike(pool: Pool) -> list[list[Member]]:
         by_values[tuple(values.items())].append(member)
     if len(by_values) < 2:
         return list(by_values.values())
-    # Within a ranking other keys may differ: the targets, where the corpora did.
+    # Split each again. Where corpora differ the targets are not compared, but those of one corpus may differ.
     rankings: list[list[Member]] = []
     for alike in by_values.values():
         rankings += _alike({run.path: pool[run.path] for run in _runs_of(alike)})
@@ -110,7 +118,11 @@ def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
 
 def _representative(members: Sequence[Member]) -> Member:
     """Return the member that was measured at the longest window, which is named where targets differ."""
-    return max(members, key=lambda member: max(one.multiple for one in member.measurements))
+    return max(members, key=_longest_multiple)
+
+
+def _longest_multiple(member: Member) -> float:
+    return max(measurement.multiple for measurement in member.measurements)
 
 
 def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
@@ -220,7 +232,11 @@ class RowGroup:
     @property
     def tuned(self) -> str | None:
         """Return how its learning rate was chosen on validation documents; None if it was given."""
-        return next((text for member in self.members if (text := tuned_rate(member.run))), None)
+        for member in self.members:
+            text = tuned_rate(member.run)
+            if text:
+                return text
+        return None
 
     @property
     def beyond(self) -> str | None:
@@ -278,15 +294,19 @@ def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str
     by_identity: dict[_Identity, list[Member]] = defaultdict(list)
     for member, mixed in zip(members, mixed_values(members), strict=True):
         identity = _Identity(
-            row_name(member.run),
-            member.extension,
-            tuple(settings[member.run.path].items()),
-            tuple(mixed.items()),
+            encoding=row_name(member.run),
+            extension=member.extension,
+            settings=tuple(settings[member.run.path].items()),
+            mixed=tuple(mixed.items()),
         )
         by_identity[identity].append(member)
     return [
         RowGroup(
-            identity.encoding, dict(identity.settings), identity.extension, dict(identity.mixed), tuple(seeds)
+            encoding=identity.encoding,
+            settings=dict(identity.settings),
+            extension=identity.extension,
+            mixed=dict(identity.mixed),
+            members=tuple(seeds),
         )
         for identity, seeds in by_identity.items()
     ]
@@ -330,7 +350,7 @@ def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, s
     alike = [
         index
         for index, group in enumerate(groups)
-        if (group.encoding, group.settings) == (name, settings) and _is_of_size(group, sizes)
+        if group.encoding == name and group.settings == settings and _is_of_size(group, sizes)
     ]
     trained = [index for index in alike if groups[index].extension is None]
     unmeasured = [index for index in alike if not groups[index].is_measured]
@@ -338,7 +358,8 @@ def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, s
         joined = trained
         if run.state == "diverged":
             mixed = groups[trained[0]].mixed
-            joined = trained + [i for i in alike if groups[i].extension and groups[i].mixed == mixed]
+            extended = [index for index in alike if groups[index].extension is not None]
+            joined = trained + [index for index in extended if groups[index].mixed == mixed]
     elif unmeasured:
         joined = unmeasured[:1]
     else:

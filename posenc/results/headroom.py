@@ -32,9 +32,9 @@ class Recovered:
     """How much of the room between its loss at T and the long-trained model's a row gains past T."""
 
     share: float | None  # 0: cropping, 1: as good as training long; null where there is no room
-    ci95: Interval | None  # of it, over seeds and documents
+    ci95: Interval | None  # of the share, over seeds and documents
     room: float  # loss at T minus that of the long-trained model, nats per token
-    room_ci95: Interval | None  # of it; where it includes 0 there is no room
+    room_ci95: Interval | None  # of the room; where it includes 0 there is no room
     reference: float  # loss of the long-trained model, nats per token; mean over seeds
     seeds: int  # of the row
     reference_seeds: int  # of the long-trained model
@@ -85,18 +85,28 @@ def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -
     by_window = _references_of_kind(with_base[0].run, base, references)
     for window, long in sorted(by_window.items(), reverse=True):
         multiple = rounded_multiple(window / base.window)
-        near_and_far: list[Sample] = []  # of each seed the sums at T, then those at the longer window
+        near_sums: list[Sample] = []  # of each seed, at T
+        far_sums: list[Sample] = []  # of the same seeds, in the longer window
         for member in with_base:
             pair = pair_of(member.crop_line, member.by_multiple.get(multiple))
             if pair is not None:
-                near_and_far += pair
-        if near_and_far:
+                near, far = pair
+                near_sums.append(near)
+                far_sums.append(far)
+        if near_sums:
             long_sums = [measurement.sums for measurement in long if measurement.sums]
-            ratios = ratios_of([*near_and_far, *long_sums], "targets")
-            count = len(near_and_far)
-            recovered = share_of(ratios[:count:2], ratios[1:count:2], ratios[count:])
+            recovered = _recovered_by_sums(near_sums, far_sums, long_sums)
             return replace(recovered, multiple=multiple, window=window)
     return None
+
+
+def _recovered_by_sums(near: Sequence[Sample], far: Sequence[Sample], long: Sequence[Sample]) -> Recovered:
+    """Return share_of, of the sums of losses over documents."""
+    # in one call, which takes groups for units only if all samples have them
+    ratios = ratios_of([*near, *far, *long], "targets")
+    far_start = len(near)
+    long_start = far_start + len(far)
+    return share_of(ratios[:far_start], ratios[far_start:long_start], ratios[long_start:])
 
 
 def _references_of_kind(
@@ -124,19 +134,33 @@ def share_of(near: Sequence[Ratio], far: Sequence[Ratio], long: Sequence[Ratio])
     """
     import numpy as np
 
-    at_t, at_far, reference = (np.array([ratio.value for ratio in ratios]) for ratios in (near, far, long))
+    at_t = np.array([ratio.value for ratio in near])
+    at_far = np.array([ratio.value for ratio in far])
+    reference = np.array([ratio.value for ratio in long])
     room = float(at_t.mean() - reference.mean())
     room_interval = _unpaired(room, at_t, reference, document_part(near, long))
-    recovered = Recovered(None, None, room, room_interval, float(reference.mean()), len(near), len(long))
+    recovered = Recovered(
+        share=None,
+        ci95=None,
+        room=room,
+        room_ci95=room_interval,
+        reference=float(reference.mean()),
+        seeds=len(near),
+        reference_seeds=len(long),
+    )
     if room_interval is None:
         return replace(recovered, note=FEW_DOCUMENTS)
     if room_interval[0] <= 0:
         return replace(recovered, note=NO_ROOM)
     share = float((at_t - at_far).mean()) / room
     near_without = _without_one(near)
-    shares_without = (near_without - _without_one(far)) / (near_without - _without_one(long))  # (D,)
+    gains_without = near_without - _without_one(far)
+    rooms_without = near_without - _without_one(long)
+    shares_without = gains_without / rooms_without  # (D,)
     freedom = min(ratio.freedom for ratio in (*near, *far, *long))
-    documents = (jackknife_variance(shares_without), freedom)
+    documents = DocumentPart(jackknife_variance(shares_without), freedom)
+    # share = (a - f) / (a - r): a is the loss at T, f that in the longer window, r that of the reference.
+    # Small changes of them change the share by ((1 - share) da - df + share dr) / room.
     row_part = (at_t - at_far - share * at_t) / room
     reference_part = share * reference / room
     return replace(recovered, share=share, ci95=_unpaired(share, row_part, reference_part, documents))
@@ -156,5 +180,7 @@ def _unpaired(
     parts = []
     for seeds in (first, second):
         _, spread = mean_and_spread(list(seeds))
-        parts.append(((spread or 0.0) ** 2 / len(seeds), max(len(seeds) - 1, 1)))
+        variance = (spread or 0.0) ** 2 / len(seeds)
+        freedom = max(len(seeds) - 1, 1)
+        parts.append((variance, freedom))
     return welch(value, parts, documents).interval()

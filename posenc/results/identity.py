@@ -43,7 +43,10 @@ CONDITION_OF_SIZE = {
 
 
 def settings_of(run: Run) -> dict[str, str]:
-    """Return by dotted key (`encoding.base`) what tells rows apart; without settings what the facts say."""
+    """Return what tells rows apart, by dotted key (`encoding.base`).
+
+    Of a run without settings it is what the facts say.
+    """
     if run.settings is not None:
         values = run.settings.row()
         if isinstance(run.settings, SubjectSettings) and run.settings.subject is not None:
@@ -69,7 +72,7 @@ def sizes_of(run: Run) -> dict[str, str] | None:
 
 
 def kind_of(run: Run, *, any_length: bool = False) -> tuple[str, str]:
-    """Return encoding and settings, and the sizes, as comparable texts; with `any_length` whatever T."""
+    """Return two comparable texts: encoding with settings, and sizes; `any_length` leaves T out of them."""
     sizes = dict(sizes_of(run) or {})
     if any_length:
         sizes.pop("context_length", None)
@@ -96,12 +99,16 @@ def trained_name(settings: StoredSettings) -> str:
     if settings.extend.name != NONE:
         name = f"{name}+{settings.extend.name}"
     began = settings.train.began
-    return name if began is None else f"{began.encoding} -> {name}"
+    if began is None:
+        return name
+    return f"{began.encoding} -> {name}"
 
 
 def tuned_rate(run: Run) -> str | None:
-    """Return how its learning rate was chosen on validation documents; None: it was given."""
-    return run.settings.train.tuned if isinstance(run.settings, RunSettings) else None
+    """Return how its learning rate was chosen on validation documents; None if it was given."""
+    if not isinstance(run.settings, RunSettings):
+        return None
+    return run.settings.train.tuned
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:
@@ -122,8 +129,9 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     words = []
     knobs = flatten(extension)
-    in_order = [*(key for key in defaults if key in knobs), *(key for key in knobs if key not in defaults)]
-    for key in in_order:
+    in_yaml = [key for key in defaults if key in knobs]
+    not_in_yaml = [key for key in knobs if key not in defaults]
+    for key in [*in_yaml, *not_in_yaml]:
         text = knobs[key]
         if key.split(".")[0] not in left_out and defaults.get(key) != text:
             words.append(f"{key}={text}")
@@ -224,7 +232,7 @@ def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
     """Return for each of the conditions the keys that differ anywhere among them, with its value as text."""
     values = [conditions_of_member.texts() for conditions_of_member in conditions]
     keys = differing(values)
-    if CAUSES_OF_TARGETS & {*keys}:
+    if not CAUSES_OF_TARGETS.isdisjoint(keys):
         keys = [key for key in keys if key != TARGET_SET]
     return [{key: row[key] for key in keys} for row in values]
 

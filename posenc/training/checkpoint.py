@@ -39,7 +39,8 @@ CHECKPOINTS_KEPT = 2  # the newest and the one before it, to fall back on
 BYTES_OF_RESULTS = 2**20  # about what records, metrics and logs take
 NAME = re.compile(r"step-\d{8,}")
 DIFFERENCES_NAMED = 4  # most settings named in which the run that wrote a checkpoint differs from this one
-# Errors of a file that is gone or broken. Any other, such as too many open files, says nothing about it.
+# Errors of a file that is gone or broken. Another error, such as too many open files, says nothing about the
+# file.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
@@ -83,9 +84,9 @@ class TrainedSoFar:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on disk, and of the run that its reader asked for.
+    """A checkpoint on disk: verified, and written by the run that its reader asked for.
 
-    Weights are read by way of it alone: those of another seed or rate have the same names and shapes.
+    Weights are read by way of it alone, because those of another seed or rate have the same names and shapes.
     """
 
     path: Path
@@ -107,7 +108,10 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
         "tokens": so_far.tokens,
         "seconds": so_far.seconds,
         "final_loss": so_far.final_loss,
-        **vars(plan.provenance),
+        "fingerprint": plan.provenance.fingerprint,
+        "tokenizer": plan.provenance.tokenizer,
+        "encoding": plan.provenance.encoding,
+        "run": plan.provenance.run,
         "step": so_far.step,
         "made_by": made_by(model),
     }
@@ -152,7 +156,7 @@ def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        sync(path.parent.parent)
+        sync(path.parent.parent)  # the folder of checkpoints may be new
         for name, content in contents.items():
             (temporary / name).write_bytes(content)
             sync(temporary / name)
@@ -173,7 +177,7 @@ def _drop(path: Path) -> None:
 
 
 def drop_leftovers(folder: Path) -> None:
-    """Remove what a killed save left, and an old checkpoint that the disk did not let go of before."""
+    """Remove what a killed save left, and an old checkpoint whose removal failed."""
     for leftover in leftovers(folder):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -237,6 +241,7 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the bits of what follows differ from those of a run without a stop."""
     now = made_by(model)
+    # a fact that an older posenc did not store counts as unchanged
     before = {**now, **checkpoint.state.get("made_by", {})}
     changes = [f"{key} {before[key]} -> {now[key]}" for key in now if before[key] != now[key]]
     if changes:
@@ -280,11 +285,13 @@ def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None
             continue
         if damaged:
             lost_steps = step_of(paths[-1]) - checkpoint.step
-            lost = lost_steps * int(checkpoint.state["tokens"]) // max(1, checkpoint.step)
+            tokens = int(checkpoint.state["tokens"])  # of all steps until the checkpoint
+            lost = lost_steps * tokens // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
             log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
         return checkpoint
-    if not all(path.exists() for path in paths):  # a running training has replaced them in the meantime
+    # A running training has replaced them in the meantime: look again.
+    if not all(path.exists() for path in paths):
         return newest_checkpoint(folder, run)
     if damaged:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"

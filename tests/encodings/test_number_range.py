@@ -82,9 +82,9 @@ def test_real_and_complex_products_rotate_alike(layout):
     assert torch.allclose(_rotate_by_formula(x, cos, sin, layout), rotated, atol=1e-6)
 
 
-def plain_head_network(z, b, w1, b1, w2, b2):
-    """Return w2 leaky_relu(w1 [z; b] + b1) + b2 of all pairs at once."""
-    pairs = torch.cat((z, b.expand_as(z)), dim=1).movedim(1, -1)
+def plain_head_network(scores, biases, w1, b1, w2, b2):
+    """Return w2 leaky_relu(w1 [scores; biases] + b1) + b2 of all pairs at once."""
+    pairs = torch.cat((scores, biases.expand_as(scores)), dim=1).movedim(1, -1)
     hidden = torch.nn.functional.leaky_relu(pairs @ w1.T + b1, 0.01)
     return (hidden @ w2.T + b2).movedim(-1, 1)
 
@@ -93,7 +93,14 @@ def test_gradients_of_the_network_over_heads(monkeypatch):
     """Of several texts in small chunks, inside autocast; those of one text are in test_formulas."""
     monkeypatch.setattr(head_network, "PAIRS", 7)
     generator = torch.Generator().manual_seed(0)
-    sizes = {"z": (2, 3, 4, 9), "b": (3, 4, 9), "w1": (5, 6), "b1": (5,), "w2": (3, 5), "b2": (3,)}
+    sizes = {
+        "scores": (2, 3, 4, 9),
+        "biases": (3, 4, 9),
+        "w1": (5, 6),
+        "b1": (5,),
+        "w2": (3, 5),
+        "b2": (3,),
+    }
     inputs = {name: torch.randn(size, generator=generator).requires_grad_() for name, size in sizes.items()}
     past = torch.ones(4, 9).tril(5)
     expected_loss = (plain_head_network(**inputs) * past).square().sum()

@@ -230,11 +230,11 @@ BOTH_PARTS = Estimate(0.03, 0.005**2, 0.004**2, 60.0, 2)
 def test_the_halves_of_an_interval_are_of_seeds_and_documents():
     of_seeds = stats.t.ppf(0.975, 2) * 0.005
     of_documents = stats.t.ppf(0.975, 60) * 0.004
-    assert BOTH_PARTS.halves(0.05) == pytest.approx((of_seeds, of_documents))
+    assert BOTH_PARTS.half_widths(0.05) == pytest.approx((of_seeds, of_documents))
 
 
 def test_the_halves_add_up_as_squares():
-    assert half_width(BOTH_PARTS.interval()) == pytest.approx(math.hypot(*BOTH_PARTS.halves(0.05)))
+    assert half_width(BOTH_PARTS.interval()) == pytest.approx(math.hypot(*BOTH_PARTS.half_widths(0.05)))
 
 
 @pytest.mark.parametrize("level", [0.2, 0.05, 0.05 / 15, 0.05 / 300])

@@ -40,7 +40,8 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 def _rotate_by_formula(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """Rotate x (..., T, D') float32 by the formula. A compiler for GPUs makes one kernel of it."""
     if layout == "interleaved":
-        a, b = x[..., 0::2], x[..., 1::2]  # (..., T, D'/2)
+        a = x[..., 0::2]  # (..., T, D'/2)
+        b = x[..., 1::2]
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
@@ -54,7 +55,8 @@ def _rotate_as_complex(x: Tensor, rotation: Tensor, layout: str) -> Tensor:
     if layout == "interleaved":
         pairs = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))  # (..., T, D'/2)
         return torch.view_as_real(pairs * rotation).flatten(-2)
-    rotated = torch.view_as_real(torch.complex(*x.chunk(2, dim=-1)) * rotation)  # (..., T, D'/2, 2)
+    a, b = x.chunk(2, dim=-1)  # (..., T, D'/2)
+    rotated = torch.view_as_real(torch.complex(a, b) * rotation)  # (..., T, D'/2, 2)
     return rotated.transpose(-1, -2).flatten(-2)
 
 
@@ -107,7 +109,10 @@ class Rotary(Encoding):
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, width/2)
-        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, width/2)
+        if q_pos is k_pos:  # the angles of the keys serve both
+            q_cos, q_sin = k_cos, k_sin
+        else:
+            q_cos, q_sin = self.angles(q_pos)  # (T, width/2)
         return self.turn(q, q_cos, q_sin), self.turn(k, k_cos, k_sin)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -102,8 +102,8 @@ def document_part(first: Sequence[Ratio], second: Sequence[Ratio] = ()) -> Docum
         left_out = left_out - np.mean([ratio.left_out for ratio in second], axis=0)
     freedom = min(ratio.freedom for ratio in (*first, *second))
     if first[0].documents < MIN_DOCUMENTS:
-        return None, freedom
-    return jackknife_variance(left_out), freedom
+        return DocumentPart(None, freedom)
+    return DocumentPart(jackknife_variance(left_out), freedom)
 
 
 def jackknife_variance(left_out: np.ndarray) -> float:
@@ -123,7 +123,14 @@ def ratio_interval(
     """
     sample = {"document": range(len(sums)), "nats": sums, "targets": counts, "group": groups}
     (ratio,) = ratios_of([sample], "targets")
-    interval = Estimate(ratio.value, 0.0, *document_part([ratio])).interval()
+    documents = document_part([ratio])
+    estimate = Estimate(
+        value=ratio.value,
+        seed_variance=0.0,
+        document_variance=documents.variance,
+        document_freedom=documents.freedom,
+    )
+    interval = estimate.interval()
     return None if interval is None else list(interval)  # a list, as JSON has it
 
 
@@ -135,13 +142,20 @@ def difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate:
     tokenizers it is the difference of two ratios over the same documents.
     """
     ratios = ratios_of([sample for pair in pairs for sample in pair], per)
-    first = ratios[::2]
-    second = ratios[1::2]
+    first = ratios[::2]  # the a of every pair
+    second = ratios[1::2]  # the b
     changes = [a.value - b.value for a, b in zip(first, second, strict=True)]
     mean, spread = mean_and_spread(changes)
     seed_variance = (spread or 0.0) ** 2 / len(pairs)
     seed_freedom = max(len(pairs) - 1, 1)
-    return Estimate(mean, seed_variance, *document_part(first, second), seed_freedom=seed_freedom)
+    documents = document_part(first, second)
+    return Estimate(
+        value=mean,
+        seed_variance=seed_variance,
+        document_variance=documents.variance,
+        document_freedom=documents.freedom,
+        seed_freedom=seed_freedom,
+    )
 
 
 def difference_if_any(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 SMALLEST_P = 1e-15
-BISECTIONS = 40  # of the logarithm of a p: to 1e-10 of it
+BISECTIONS = 40  # steps of the search for log p; 40 find it to 1e-10
 
 Interval = tuple[float, float]  # low, high
-# The variance over documents and its degrees of freedom. The variance is None where documents are too few.
-DocumentPart = tuple[float | None, float]
+
+
+@dataclass(frozen=True)
+class DocumentPart:
+    """What the documents contribute to the uncertainty of an estimate."""
+
+    variance: float | None  # None below MIN_DOCUMENTS
+    freedom: float  # degrees of freedom of the variance
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,11 @@ class Estimate:
     document_freedom: float  # effective number of documents (or groups) - 1
     seed_freedom: float = 1.0
 
-    def halves(self, error: float) -> tuple[float, float] | None:
-        """Return half the interval of the seeds alone (0 for one seed) and of the documents alone.
+    def half_widths(self, error: float) -> tuple[float, float] | None:
+        """Return two half widths: of the interval of the seeds alone (0 for one seed), and of the documents.
 
-        Student's t. `error` is how often each may miss the truth: 0.05 for 95% intervals. None below
-        MIN_DOCUMENTS.
+        Both are Student's t intervals. `error` is how often each may miss the truth: 0.05 for 95% intervals.
+        None below MIN_DOCUMENTS.
         """
         if self.document_variance is None:
             return None
@@ -47,23 +53,26 @@ class Estimate:
         return seed_half, document_half
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
-        """Return the value +- the root of the halves' sum of squares; None below MIN_DOCUMENTS.
+        """Return the value +- hypot(half width of the seeds, half width of the documents).
 
-        Banerjee (1960): it covers at least the confidence, whatever the share of the seeds. One t with
-        Satterthwaite's degrees of freedom promises too much, because few seeds tell little of their own
-        variance: with 3 seeds and 0.9 of the variance theirs, a 95% interval covered 92.2%, this one 96%.
+        None below MIN_DOCUMENTS. Banerjee (1960): the interval covers at least the confidence, whatever the
+        share of the seeds. A single t quantile with Satterthwaite's degrees of freedom covers too little,
+        because few seeds tell little of their own variance. With 3 seeds that had 0.9 of the variance, such
+        a 95% interval covered 92.2%, and this one 96%.
         """
-        halves = self.halves(1 - confidence)
-        if halves is None:
+        half_widths = self.half_widths(1 - confidence)
+        if half_widths is None:
             return None
-        half = math.hypot(*halves)
-        return self.value - half, self.value + half
+        half_width = math.hypot(*half_widths)
+        return self.value - half_width, self.value + half_width
 
 
 def p_beyond(estimate: Estimate, margin: float) -> float | None:
-    """Return the one-sided p of the hypothesis that the truth lies within the margin next to the value.
+    """Return the one-sided p of the hypothesis that the truth does not exceed the margin.
 
-    The interval with confidence 1 - 2p just touches the margin. None without an interval.
+    It is tested on the side of the value. For a value of 0.05 and a margin of 0.02 the hypothesis is that the
+    truth is at most 0.02; for -0.05 that it is at least -0.02. p is the number at which the lower end (the
+    upper one) of the interval with confidence 1 - 2p just reaches the margin. None without an interval.
     """
     if estimate.document_variance is None:
         return None
@@ -72,18 +81,20 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
         return 1.0
     import numpy as np
 
-    # By hand: for brentq `posenc compare` would import scipy.optimize, beside scipy.special, which it needs.
-    low = math.log(SMALLEST_P)
-    high = math.log(0.5)
+    # A bisection by hand, since for brentq `posenc compare` would have to import scipy.optimize as well.
+    low_log_p = math.log(SMALLEST_P)
+    high_log_p = math.log(0.5)
     for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        halves = estimate.halves(2 * float(np.exp(middle)))
-        assert halves is not None
-        if math.hypot(*halves) < excess:
-            high = middle
+        log_p = (low_log_p + high_log_p) / 2
+        two_sided_error = 2 * float(np.exp(log_p))
+        half_widths = estimate.half_widths(two_sided_error)
+        assert half_widths is not None
+        half_width = math.hypot(*half_widths)
+        if half_width < excess:  # the interval does not reach the margin: a smaller p will do
+            high_log_p = log_p
         else:
-            low = middle
-    return float(np.exp(high))
+            low_log_p = log_p
+    return float(np.exp(high_log_p))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
@@ -100,7 +111,14 @@ def welch(value: float, parts: Sequence[tuple[float, float]], documents: Documen
 
     `parts` are variances, each with its degrees of freedom; `documents` is the part of the documents.
     """
-    variance = sum(part for part, _ in parts)
-    squares = sum(part**2 / freedom for part, freedom in parts)
-    seed_freedom = variance**2 / squares if squares else 1.0
-    return Estimate(value, variance, *documents, seed_freedom=seed_freedom)
+    # Welch-Satterthwaite: (v_1 + v_2 + ...)^2 / (v_1^2 / f_1 + v_2^2 / f_2 + ...)
+    seed_variance = sum(variance for variance, _ in parts)
+    squares = sum(variance**2 / freedom for variance, freedom in parts)
+    seed_freedom = seed_variance**2 / squares if squares else 1.0
+    return Estimate(
+        value=value,
+        seed_variance=seed_variance,
+        document_variance=documents.variance,
+        document_freedom=documents.freedom,
+        seed_freedom=seed_freedom,
+    )

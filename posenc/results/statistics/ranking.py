@@ -97,8 +97,13 @@ def ranked_rows(samples: Sequence[Samples | None]) -> dict[int, RankedRow]:
     all_samples = on_shared_documents([sample for row in by_seed.values() for sample in row])
     if not all_samples:
         return {}
-    all_ratios = iter(ratios_of(all_samples, "bytes"))
-    ratios = {index: [next(all_ratios) for _ in row] for index, row in by_seed.items()}
+    all_ratios = ratios_of(all_samples, "bytes")
+    ratios: dict[int, list[Ratio]] = {}
+    start = 0
+    for index, row in by_seed.items():
+        stop = start + len(row)
+        ratios[index] = all_ratios[start:stop]
+        start = stop
     moderated = _moderated(ratios)
     return {index: _ranked(row, moderated.get(index)) for index, row in ratios.items()}
 
@@ -106,7 +111,8 @@ def ranked_rows(samples: Sequence[Samples | None]) -> dict[int, RankedRow]:
 def unpaired(first: RankedRow, second: RankedRow) -> Estimate:
     """Return the mean of `first` minus that of `second`: seeds as Welch (1947), documents paired."""
     parts = [(first.variance, first.freedom), (second.variance, second.freedom)]
-    return welch(first.mean - second.mean, parts, document_part(first.ratios, second.ratios))
+    documents = document_part(first.ratios, second.ratios)
+    return welch(first.mean - second.mean, parts, documents)
 
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, float]]:

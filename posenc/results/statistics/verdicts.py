@@ -27,8 +27,8 @@ def verdict(change: Estimate) -> str:
     below MIN_DOCUMENTS (then there is no interval), else whichever part of the interval is wider.
     """
     interval = change.interval()
-    halves = change.halves(1 - CONFIDENCE)
-    if interval is None or halves is None:
+    half_widths = change.half_widths(1 - CONFIDENCE)
+    if interval is None or half_widths is None:
         return MORE_DOCUMENTS
     low, high = interval
     if low > COLLAPSED:
@@ -39,7 +39,7 @@ def verdict(change: Estimate) -> str:
         return BETTER_WORD
     if low >= -SAME and high <= SAME:
         return SAME_WORD
-    seed_half, document_half = halves
+    seed_half, document_half = half_widths
     return MORE_SEEDS if seed_half > document_half else MORE_DOCUMENTS
 
 
