@@ -27,7 +27,7 @@ CONTINUES = "what was saved before is intact; the same command continues once it
 WRITES_AGAIN = "nothing is left of it; the same command writes it once it can be written"
 NO_LOCK_ERRNOS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
-LONGEST_STEM = 100  # characters of a temporary name; file systems take 255 bytes
+LONGEST_STEM = 100  # bytes of a file's name in its temporary name; file systems take 255 in all
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
@@ -75,7 +75,8 @@ def temporary_beside(path: Path) -> Path:
     """Return a new name in the folder of `path`, and remove what killed processes left under such names."""
     # the name holds host and process, so that files of running processes stay
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
-    prefix = f".{path.name[:LONGEST_STEM]}.posenc-{host}-"
+    stem = os.fsdecode(os.fsencode(path.name)[:LONGEST_STEM])  # a character may take four bytes
+    prefix = f".{stem}.posenc-{host}-"
     for leftover in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
         writer = leftover.name.removeprefix(prefix).partition("-")[0]
         if not _is_running(writer):

@@ -31,7 +31,7 @@ class RoPE(Rotary):
             raise ValueError(f"fraction={fraction}: must be in (0, 1]")
         if not 0 <= drop_low < 1:
             raise ValueError(f"drop_low={drop_low}: must be in [0, 1)")
-        super().__init__(shape, base=base, layout=layout, width=even_share(shape.head_dim, fraction))
+        super().__init__(shape, base=base, layout=layout, width=even_share(shape, fraction))
         pairs = self.width // 2
         self.unrotated = round(pairs * drop_low)
         drops_all = self.unrotated == pairs

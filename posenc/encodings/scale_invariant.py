@@ -40,7 +40,7 @@ class ScaleInvariant(Rotary):
         check_at_least(SMALLEST_TAU, tau=tau)
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in [0, 1]")
-        width = even_share(shape.head_dim, fraction) if fraction else 2
+        width = even_share(shape, fraction) if fraction else 2
         super().__init__(shape, base=base, layout=layout, width=width)
         self.tau = tau
         self.turns = fraction > 0

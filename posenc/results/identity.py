@@ -212,7 +212,7 @@ def planned_conditions(run: Run) -> Conditions | None:
 
 
 def condition_text(key: str, value: str) -> str:
-    """Return `context length 64`; of a set of targets `2000 targets to 8x`, which says what it is of."""
+    """Return a condition as text: `context length 64`. A set of targets has no key: `2000 targets to 8x`."""
     return value if key == TARGET_SET else f"{key} {value}"
 
 
@@ -276,7 +276,10 @@ def _model_texts(members: Sequence[Member]) -> list[str]:
 
 
 def _target_texts(members: Sequence[Member]) -> list[str]:
-    """Return for each member how many targets it has, to which length; their hash where that is the same."""
+    """Return the set of targets of each member: `2000 targets to 8x`.
+
+    Sets with the same text have their hash behind it.
+    """
     measured: dict[str, list[Measurement]] = defaultdict(list)
     for member in members:
         measured[member.measurements[0].target_set.targets_hash] += member.measurements

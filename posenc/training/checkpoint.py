@@ -241,9 +241,8 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the bits of what follows differ from those of a run without a stop."""
     now = made_by(model)
-    # a fact that an older posenc did not store counts as unchanged
-    before = {**now, **checkpoint.state.get("made_by", {})}
-    changes = [f"{key} {before[key]} -> {now[key]}" for key in now if before[key] != now[key]]
+    before = checkpoint.state["made_by"]
+    changes = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
     if changes:
         effect = "the weights will not be, bit for bit, those of a run without a stop"
         log.warning("continued with another setting than before: %s; %s", ", ".join(changes), effect)

@@ -56,6 +56,7 @@ WRONG = [
     ("train seed=0,1", "seed=0,1", "for a sweep: posenc train -m "),
     ("train seed=1 encoding=rope encoding=alibi", "encoding=alibi", "-m encoding=rope,alibi"),
     ("train model.d_model=30", "even head_dim", "model.n_heads=2 and model.d_model=30 give head_dim=15"),
+    ("train model.d_model=18", "even head_dim", "model.n_heads=2 and model.d_model=18 give head_dim=9"),
     ("train encoding.base=10k", "did you mean: 10e3"),
     ("train encoding.name=rotary", "did you mean: rope"),
     ("train encoding=mine.py", "there is no such file", "add-an-encoding"),

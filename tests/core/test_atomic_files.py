@@ -93,3 +93,9 @@ def test_what_a_killed_process_left_of_a_folder_goes(tmp_path, dead_pid, monkeyp
         temporary_beside(tmp_path / "out").mkdir()
     write_folder(tmp_path / "out")
     assert names_in(tmp_path) == ["out"]
+
+
+def test_a_name_of_many_wide_characters_is_written(tmp_path):
+    file = tmp_path / ("図" * 80)  # 240 bytes
+    write_text_atomic(file, "text")
+    assert file.read_text() == "text"

@@ -22,11 +22,16 @@ def check_pairs(shape: Shape) -> None:
         raise ValueError(f"needs an even head_dim, and {sizes} give head_dim={shape.head_dim}")
 
 
-def even_share(head_dim: int, fraction: float) -> int:
-    """Return the even width that is nearest to a share of the head width. Raises ValueError if it is 0."""
-    width = 2 * round(head_dim * fraction / 2)
+def even_share(shape: Shape, fraction: float) -> int:
+    """Return the even width that is nearest to a share of the head width.
+
+    Raises ValueError if it is 0, and for the whole of an odd head: rounding would leave a number unrotated.
+    """
+    if fraction == 1:
+        check_pairs(shape)
+    width = 2 * round(shape.head_dim * fraction / 2)
     if width == 0:
-        raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={head_dim}")
+        raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
     return width
 
 
@@ -73,8 +78,6 @@ class Rotary(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)
-        if width > shape.head_dim:  # the even width that is nearest to an odd one
-            check_pairs(shape)
         if width % 2 or not 0 < width <= shape.head_dim:
             raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
         check_base(base)
