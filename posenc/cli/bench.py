@@ -79,8 +79,9 @@ def _tables(rows: list[BenchRow]) -> list[Table]:
         rows_of_tables.setdefault(row.title, []).append(row)
     tables = []
     for title, table_rows in rows_of_tables.items():
-        texts = [_texts(row) for row in table_rows]
-        tables.append(table_of_rows(_heads(table_rows[0]), texts, _title_text(title)))
+        has_mfu = any(row.mfu is not None for row in table_rows)
+        texts = [_texts(row, has_mfu=has_mfu) for row in table_rows]
+        tables.append(table_of_rows(_heads(table_rows[0], has_mfu=has_mfu), texts, _title_text(title)))
     return tables
 
 
@@ -93,14 +94,16 @@ def _title_text(title: TableTitle) -> str:
     )
 
 
-def _heads(row: BenchRow) -> list[str]:
+def _heads(row: BenchRow, *, has_mfu: bool) -> list[str]:
     heads = ["encoding", "tokens/s", "time", "quartiles", "MB"]
+    if has_mfu:
+        heads.append("MFU")
     for window in row.evaluation:
         heads += [f"tokens/s at {window}", f"time at {window}"]
     return heads
 
 
-def _texts(row: BenchRow) -> list[str]:
+def _texts(row: BenchRow, *, has_mfu: bool) -> list[str]:
     """Return the cells of a row."""
     training = row.training
     timing = training.timing
@@ -109,6 +112,8 @@ def _texts(row: BenchRow) -> list[str]:
         texts += [NOT_MEASURED, NOT_MEASURED]
     else:
         texts += [f"{timing.ratio_low:.2f}-{timing.ratio_high:.2f}", f"{training.tensor_bytes / 1e6:,.0f}"]
+    if has_mfu:
+        texts.append(NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}")
     for figures in row.evaluation.values():
         texts += _speed(figures)
     return texts
@@ -136,4 +141,11 @@ def _notes(document: BenchDocument) -> list[str]:
         f"of {document.repeats} pairs, taken in turns"
     )
     notes.append("MB: of the tensors at a step's peak")
+    peaks = {(row.title.precision, row.mfu.peak_flops) for row in document.rows if row.mfu is not None}
+    for precision, peak in sorted(peaks):
+        device = document.machine.device_name
+        notes.append(
+            "MFU: the FLOPs that the model needs for its tokens/s, as a share of "
+            f"{peak / 1e12:g} TFLOP/s, the dense {precision} peak in the data sheet of {device}"
+        )
     return notes

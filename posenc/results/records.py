@@ -186,6 +186,7 @@ class RunFacts(TypedDict, total=False):
     device: str  # cpu, cuda, mps
     wall_seconds: float | None  # of training
     tokens_per_second: float | None  # of training, on average
+    mfu: float | None  # of training, share of the GPU's dense peak in `precision`; null where that is unknown
     peak_memory_bytes: int | None  # of training; null where it cannot be known
     final_loss: float | None  # nats per token, training; over the last steps, of a resumed run since then
     settings_hash: str  # of what defines the run

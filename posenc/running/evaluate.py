@@ -79,8 +79,7 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
-        # this process did not train it, so its peak is unknown
-        facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
+        facts = run_facts(job, model, checkpoint.state, checkpoint.step, trained_here=None)
         records = measure(job, model, corpus, facts, stop, newer=False)
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
     if is_training:  # the training sends all records at its end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,38 @@ from posenc.results.records import RunFacts
 from posenc.running.job import Job
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions
+from posenc.running.utilization import Utilization
 from posenc.settings.tree import RunSettings, SubjectSettings
 
 PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; other types count as fp32
 
 
+@dataclass(frozen=True)
+class TrainedHere:
+    """Hold what only a process that trained the run can know."""
+
+    peak_memory_bytes: int
+    utilization: Utilization
+
+
 def run_facts(
-    job: Job, model: Decoder, history: Mapping[str, Any], steps: int, peak_memory_bytes: int | None
+    job: Job, model: Decoder, history: Mapping[str, Any], steps: int, trained_here: TrainedHere | None
 ) -> RunFacts:
     """Return the facts of a run that posenc trained.
 
-    `history` holds fingerprint, tokens, seconds and final_loss of the training.
+    `history` holds fingerprint, tokens, seconds and final_loss of the training. Without `trained_here` its
+    weights were loaded.
     """
     settings = job.run_settings
     attention: Any = model.blocks[0].attention
     tokens = int(history["tokens"])
     seconds = float(history["seconds"])
+    tokens_per_second = tokens / max(seconds, 1e-9)
+    peak_memory_bytes = None
+    mfu = None
+    if trained_here is not None:
+        peak_memory_bytes = trained_here.peak_memory_bytes
+        mfu = trained_here.utilization.of_all(tokens_per_second)
     return RunFacts(
         name=job.directory.name,
         encoding={**_written_out(settings.encoding.plain(), model.encoding), "beyond": model.encoding.beyond},
@@ -51,7 +67,8 @@ def run_facts(
         precision=settings.train.precision,
         device=str(job.device),
         wall_seconds=round(seconds, 2),
-        tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
+        tokens_per_second=round(tokens_per_second, 1),
+        mfu=None if mfu is None else round(mfu, 4),
         peak_memory_bytes=peak_memory_bytes,
         final_loss=history["final_loss"],
         settings_hash=job.hash,

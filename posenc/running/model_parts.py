@@ -51,9 +51,9 @@ class StepPlan:
 
     @property
     def steps(self) -> int:
-        """Return the number of updates, at least one."""
+        """Return the number of updates."""
         batch_tokens = self.batch_windows * self.settings.context_length
-        return max(1, round(self.settings.train.tokens / batch_tokens))
+        return number_of_steps(self.settings.train.tokens, batch_tokens)
 
 
 def check_step(settings: RunSettings) -> StepPlan:
@@ -68,19 +68,28 @@ def check_step(settings: RunSettings) -> StepPlan:
     if parameters > LARGEST_MODEL:
         problem = f"its model would have {parameters:.1e} parameters"
         raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
-    flops = training_flops(outline, settings.context_length) * train.tokens
+    length = settings.context_length
+    batch_windows = train.batch_tokens // length
+    batch_tokens = batch_windows * length
+    step_flops = training_flops(outline, length) * batch_tokens
+    steps = number_of_steps(train.tokens, batch_tokens)
     resolved = train.with_changes(
         precision=resolve_precision(train.precision, device),
-        compile=resolve_compile(train.compile, device, flops=flops),
+        compile=resolve_compile(train.compile, device, steps=steps, step_flops=step_flops),
     )
     return StepPlan(
         settings=settings.with_changes(train=resolved, model=settings.model.with_changes(name=shape.name)),
         shape=shape,
         outline=outline,
         optimization=optimization_of(settings.optim, resolved.lr),
-        batch_windows=train.batch_tokens // settings.context_length,
+        batch_windows=batch_windows,
         device=device,
     )
+
+
+def number_of_steps(tokens: int, batch_tokens: int) -> int:
+    """Return the number of updates of a training, at least one."""
+    return max(1, round(tokens / batch_tokens))
 
 
 def _check_tokens(settings: RunSettings) -> None:

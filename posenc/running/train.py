@@ -27,13 +27,14 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
 from posenc.running.evaluate import Corpus, Outcome, measure, tokenise, tracked
-from posenc.running.facts import run_facts
+from posenc.running.facts import TrainedHere, run_facts
 from posenc.running.initial_weights import begin_with
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job, Training
 from posenc.running.locks import locked
 from posenc.running.model_parts import build_model
 from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.utilization import mfu_text, utilization_of
 from posenc.settings.tree import RunSettings
 from posenc.tracking import Tracker
 from posenc.training.checkpoint import CheckpointPlan, Provenance
@@ -124,9 +125,11 @@ def _train_and_measure(
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == "interrupted":
             raise InterruptedRunError
-        peak = peak_memory(job.device) if trained.advanced else None
+        trained_here = None
+        if trained.advanced:
+            trained_here = TrainedHere(peak_memory(job.device), utilization_of(job, model))
         history = {**asdict(trained), "fingerprint": store.fingerprint}
-        facts = run_facts(job, model, history, trained.step, peak)
+        facts = run_facts(job, model, history, trained.step, trained_here)
         records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
         tracker.log_evaluation(run_directory.records_at(directory, trained.step))
         # the settings again: a finished run that was measured further has other ones now
@@ -160,6 +163,7 @@ def _train(
     # a sweep prints the load once for all of its jobs
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
+    utilization = utilization_of(job, model)
     with progress_line("training", training.steps) as progress:
 
         def on_resume(step: int) -> None:
@@ -171,7 +175,9 @@ def _train(
         def on_log(logged: LoggedStep) -> None:
             run_directory.append_metrics(job.directory, logged.metrics())
             tracker.log(logged.metrics(), logged.step)
-            progress.update(logged.step, _progress_text(logged))
+            mfu = utilization.at(logged.step, logged.tokens_per_second)
+            share_of_peak = "" if mfu is None else mfu_text(mfu, training.precision)
+            progress.update(logged.step, f"{_progress_text(logged)}  {share_of_peak}".rstrip())
 
         plan = TrainingPlan(
             steps=training.steps,

@@ -27,7 +27,10 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024  # glibc takes no larger one
 TRIM_THRESHOLD_BYTES = 1 << 30
-LONG_TRAINING_FLOPS = 2e16  # 200 s on a GPU that does 1e14 a second
+# What `train.compile=auto` estimates the seconds of a training on a GPU by:
+GPU_FLOPS_PER_SECOND = 1e14  # a plain step of 32M parameters made 1.3e14 on an H200 (bf16, T = 1024)
+SHORTEST_STEP = 0.01  # seconds; Python starts the kernels of a plain nano step in no less
+COMPILE_FROM = 60.0  # seconds of training; compiling takes up to 41 s, and would not pay off in a shorter one
 # words in a RuntimeError of torch, which differ by device
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
@@ -77,15 +80,16 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 # step takes this share of the time of a plain one (nano, two cores):
 #   fp32, AVX2     T = 64: 0.79 to 1.01, median 0.89 (every encoding)   T = 512: 0.66 to 0.83 (four of them)
 #   bf16, AVX-512  T = 64: 0.82 to 0.85 (five encodings)                T = 512: 0.77 to 0.96
-# On a GPU it is on for runs that take minutes there. That is not measured yet (scripts/checks/gpu.py).
-def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
-    """Decide `train.compile` before the run starts; `flops` are those of the whole training."""
+# On a GPU it is on for every run longer than about a minute.
+def resolve_compile(setting: object, device: torch.device, *, steps: int, step_flops: float) -> bool:
+    """Decide `train.compile` before the run starts; `step_flops` are those of one update."""
     choice = str(setting).lower()
     if choice not in COMPILE_CHOICES:
         raise UserError("train.compile", setting, "there is no such choice", allowed=COMPILE_CHOICES)
     if choice != "auto":
         return choice == "true"
-    if device.type != "cuda" or flops < LONG_TRAINING_FLOPS:
+    seconds = steps * max(step_flops / GPU_FLOPS_PER_SECOND, SHORTEST_STEP)
+    if device.type != "cuda" or seconds < COMPILE_FROM:
         return False
     return shutil.which("cc") is not None  # Triton wants a C compiler
 

@@ -24,6 +24,7 @@ LENGTH = 16
 WINDOWS = 3
 VOCABULARY = 97
 SMALL = ("context_length=16", "train.precision=fp32")
+PEAK = 1e9  # FLOPs a second of the device
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
 
 
@@ -115,6 +116,7 @@ def measured():
     options = ("--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posenc.running.bench.timing.SHORTEST", 0.0)
+        patch.setattr("posenc.running.bench.document.peak_flops", lambda device, precision: PEAK)
         patch.setattr("posenc.cli.bench.render", render_and_keep)
         result = CliRunner().invoke(app, ["bench", *tiny.MODEL, *SMALL, *rows, *options])
     assert result.exit_code == 0, result
@@ -158,6 +160,26 @@ def test_figures_are_medians_of_pairs(document, row, phase):
     assert figures["tokens_per_second"] == pytest.approx(rate)
     assert figures["ratio"] == pytest.approx(statistics.median(ratios))
     assert figures["ratio_low"] <= figures["ratio"] <= figures["ratio_high"]
+
+
+def test_mfu_is_the_share_of_the_peak_that_the_model_needs(measured, row):
+    (_, case) = cases_of("encoding=learned", "encoding.beyond=clamp,refuse", *tiny.MODEL, *SMALL)
+    flops = training_flops(case.model(), LENGTH) * row["training"]["tokens_per_second"]
+    assert row["training"]["mfu"] == pytest.approx(flops / PEAK)
+    assert row["training"]["peak_flops"] == PEAK
+
+
+def test_the_table_has_mfu_and_says_of_which_peak(measured, row):
+    text = render(measured[0], "table", 120)
+    assert f" {row['training']['mfu']:.1%} " in text
+    assert "dense fp32 peak" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_a_device_without_a_known_peak_has_no_mfu(measured, format):
+    document, _ = measured
+    unknown = replace(document, rows=[replace(row, mfu=None) for row in document.rows])
+    assert "mfu" not in render(unknown, format, 120).lower()
 
 
 def test_a_length_that_an_encoding_refuses_has_a_reason_and_no_figures(row):

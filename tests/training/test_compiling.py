@@ -19,8 +19,9 @@ from posenc.training.loop import NextTokenLoss, gradients
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
-NANO = 2.1e13  # operations of a training: 4M tokens of 0.8M parameters
-SMALL = 1e18  # 5G tokens of 30M parameters
+# FLOPs of an update of 32,768 tokens
+NANO = 1.7e11
+SMALL = 7e12
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 
 
@@ -30,15 +31,25 @@ def has_compiler(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "flops", "compiles"), [(GPU, SMALL, True), (GPU, NANO, False), (CPU, SMALL, False)]
+    ("steps", "flops", "compiles"),
+    [
+        pytest.param(3000, SMALL, True, id="100M tokens of a small model"),
+        pytest.param(500, SMALL, False, id="half a minute of a small model"),
+        pytest.param(7000, NANO, True, id="many updates, however small they are"),
+        pytest.param(5000, NANO, False, id="50 s of small updates"),
+    ],
 )
-def test_auto_is_for_long_runs_on_a_gpu(has_compiler, device, flops, compiles):
-    assert resolve_compile("auto", device, flops=flops) is compiles
+def test_auto_is_for_runs_of_more_than_a_minute_on_a_gpu(has_compiler, steps, flops, compiles):
+    assert resolve_compile("auto", GPU, steps=steps, step_flops=flops) is compiles
+
+
+def test_auto_never_compiles_on_a_cpu(has_compiler):
+    assert resolve_compile("auto", CPU, steps=10**6, step_flops=SMALL) is False
 
 
 def test_auto_needs_a_c_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert resolve_compile("auto", GPU, flops=SMALL) is False
+    assert resolve_compile("auto", GPU, steps=10**6, step_flops=SMALL) is False
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
@@ -46,12 +57,12 @@ def test_auto_needs_a_c_compiler(monkeypatch):
     ("setting", "compiles"), [("true", True), ("True", True), (False, False), ("false", False)]
 )
 def test_a_setting_other_than_auto_is_taken_as_it_is(device, setting, compiles):
-    assert resolve_compile(setting, device, flops=NANO) is compiles
+    assert resolve_compile(setting, device, steps=1, step_flops=NANO) is compiles
 
 
 def test_another_word_is_refused():
     with pytest.raises(UserError, match=r"train\.compile"):
-        resolve_compile("maybe", CPU, flops=NANO)
+        resolve_compile("maybe", CPU, steps=1, step_flops=NANO)
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from posenc.core.console import progress_line
+from posenc.core.device_peaks import peak_flops
 from posenc.core.errors import visible
 from posenc.core.machine import usable_cores
-from posenc.model.decoder import count_parameters
+from posenc.model.decoder import Decoder, count_parameters, training_flops
 from posenc.running.bench.case import BenchCase, TableTitle
 from posenc.running.bench.timing import Figures, measure_figures
 from posenc.running.bench.work import evaluation_work, training_work
@@ -24,6 +25,14 @@ from posenc.running.run_directory import versions
 from posenc.training.device import compiled_blocks
 
 SCHEMA_VERSION = 3
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """Hold the FLOPs a second that a training needs, as a share of what the device can do."""
+
+    share: float
+    peak_flops: float  # dense FLOPs a second of the device in the precision of the row
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class BenchRow:
     n_targets: int | None = None  # scored tokens of a window
     parameters: dict[str, int] | None = None
     forward: Figures | None = None  # logits of a step's batch (scripts/bench/peers.py)
+    mfu: Mfu | None = None  # of training; None: the peak of the device is not known
 
     def plain(self) -> dict[str, Any]:
         """Return the row as the JSON has it, without what was not measured."""
@@ -48,6 +58,8 @@ class BenchRow:
         if self.parameters is not None:
             document["parameters"] = self.parameters
         document["training"] = self.training.plain()
+        if self.mfu is not None:
+            document["training"] |= {"mfu": self.mfu.share, "peak_flops": self.mfu.peak_flops}
         document["evaluation"] = [
             {"window": window, **figures.plain()} for window, figures in self.evaluation.items()
         ]
@@ -159,7 +171,17 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
         },
         n_targets=case.n_targets,
         parameters=asdict(count_parameters(model)),
+        mfu=_mfu(case, model, training),
     )
+
+
+def _mfu(case: BenchCase, model: Decoder, training: Figures) -> Mfu | None:
+    """Return the MFU of a training; None if it was not timed, or the peak of the device is not known."""
+    peak = peak_flops(case.step.device, case.step.precision)
+    if training.timing is None or peak is None:
+        return None
+    flops = training_flops(model, case.step.settings.context_length)  # for each token
+    return Mfu(flops * training.timing.tokens_per_second / peak, peak)
 
 
 def describe_machine(device: torch.device) -> Machine:

@@ -24,7 +24,17 @@ Leaves = dict[str, Leaf]
 
 # Keys whose values belong to one process, moment or machine. `code` is the hash of an encoding's file.
 VOLATILE_KEYS = frozenset(
-    {"seconds", "wall_seconds", "tokens_per_second", "peak_memory_bytes", "started", "updated", "pid", "host"}
+    {
+        "seconds",
+        "wall_seconds",
+        "tokens_per_second",
+        "mfu",
+        "peak_memory_bytes",
+        "started",
+        "updated",
+        "pid",
+        "host",
+    }
     | {"git_commit", "versions", "settings_hash", "code", "hash", "written", "age", "age_seconds", "memory"}
 )
 PROSE_KEYS = (".description", ".hint", ".message", ".reason")  # values that may be reworded
