@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.report.tables import TIED
+from posenc.report.tables import BEST, TIED
 from posenc.report.texts import length_text, token_noun
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Comparison, Row
@@ -78,11 +78,9 @@ def change_text(metric: str, cell: Cell) -> str:
 
 
 def versus_text(metric: str, versus: Versus | None) -> str:
-    """Return `+0.120 [+0.100, +0.140] p<0.001`; `best` for the best row, `-` where nothing is compared."""
-    if versus is None:
+    """Return `+0.120 [+0.100, +0.140] p<0.001`; `-` for the best row, and where nothing is compared."""
+    if versus is None or versus.word == "best":
         return "-"
-    if versus.word == "best":
-        return "best"
     parts = [printed_change(versus.difference, metric)]
     if versus.ci95 is not None:
         low, high = (printed_change(end, metric) for end in versus.ci95)
@@ -91,8 +89,6 @@ def versus_text(metric: str, versus: Versus | None) -> str:
         parts.append("p<0.001" if versus.p < 0.001 else f"p={versus.p:.3f}")
     if versus.method != "welch":
         parts.append(versus.method)
-    if versus.word == "tied":
-        parts.append(TIED)
     return " ".join(parts)
 
 
@@ -142,6 +138,17 @@ def is_base(row: Row, cell: Cell) -> bool:
     return cell.multiple == 1 and row.extend is None and row.curve is None
 
 
+def rank_of_number(comparison: Comparison, cell: Cell) -> Versus | None:
+    """Return the rank of the number that a cell of the rows' table shows; None for one that has no rank.
+
+    That is the loss at T, elsewhere the change. A difference to a baseline has the rank of the loss: the
+    baseline has one loss for all rows of a column.
+    """
+    if comparison.header.baseline is not None or cell.multiple == 1:
+        return cell.versus_best
+    return cell.change_versus_best
+
+
 def _has_curves(comparison: Comparison) -> bool:
     return any(row.curve is not None for row in comparison.rows)
 
@@ -167,12 +174,29 @@ def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 def _versus_head(comparison: Comparison) -> str:
     baseline = comparison.header.baseline
-    return "above the best" if baseline is None else f"minus {baseline}"
+    return "above the lowest loss" if baseline is None else f"minus {baseline}"
+
+
+def _versus(comparison: Comparison, cell: Cell) -> Versus | None:
+    """Return the loss of a cell against the baseline, if there is one, else against the best row."""
+    return cell.versus_best if comparison.header.baseline is None else cell.versus_baseline
 
 
 def _versus_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
-    versus = cell.versus_best if comparison.header.baseline is None else cell.versus_baseline
-    return versus_text(comparison.header.metric, versus)
+    return versus_text(comparison.header.metric, _versus(comparison, cell))
+
+
+def _rank_text(versus: Versus | None) -> str:
+    return "" if versus is None else versus.word
+
+
+def _change_versus(comparison: Comparison, cell: Cell) -> Versus | None:
+    """Return the change of a cell against the lowest one; None in a table of differences to a baseline."""
+    return cell.change_versus_best if comparison.header.baseline is None else None
+
+
+def _change_versus_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return versus_text(comparison.header.metric, _change_versus(comparison, cell))
 
 
 def with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
@@ -209,12 +233,22 @@ def _versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     return best | _versus_fields("versus_baseline", metric, cell.versus_baseline)
 
 
+def _change_versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return _versus_fields("change_versus_best", comparison.header.metric, cell.change_versus_best)
+
+
 def _versus_fields(name: str, metric: str, versus: Versus | None) -> CsvFields:
-    """Return the word, the difference with its interval, p and method."""
+    """Return the word, the difference with its interval, p, method, and what an unresolved one needs."""
     if versus is None:
         return {}
     difference = with_interval(f"{name}_{metric}", versus.difference, versus.ci95)
-    return {name: versus.word, **difference, f"{name}_p": versus.p, f"{name}_method": versus.method}
+    return {
+        name: versus.word,
+        **difference,
+        f"{name}_p": versus.p,
+        f"{name}_method": versus.method,
+        f"{name}_needs": versus.needs,
+    }
 
 
 def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
@@ -275,13 +309,34 @@ CELL_COLUMNS = (
         text=_versus_column_text,
         csv=_versus_csv,
         explain=(
-            ("*", "best: the lowest loss of its column"),
+            (BEST, "the best of what its column shows: the lowest loss, the lowest change or difference"),
             (
-                "~",
-                "tied: not surely (95%, corrected for the rows) more than {same:g} bits/byte above the best; "
-                "with few seeds that says little. No mark: above the best, or not comparable with it",
+                TIED,
+                "tied with it: the whole 95% CI of the difference (corrected for the rows) lies within "
+                "{same:g} bits/byte, of recall within {same_recall:.0%}",
+            ),
+            (
+                "no mark",
+                "above the best: by surely more than {same:g} bits/byte; or unresolved: the CI is too wide "
+                "for any word, so there is no rank; or not comparable with it (undertrained, other targets). "
+                "--full has the word of each",
             ),
         ),
+    ),
+    CellColumn(
+        head=lambda comparison: "rank",
+        text=lambda comparison, row, cell: _rank_text(_versus(comparison, cell)),
+        is_words=True,
+    ),
+    CellColumn(
+        head=lambda comparison: "above the lowest change",
+        text=_change_versus_text,
+        csv=_change_versus_csv,
+    ),
+    CellColumn(
+        head=lambda comparison: "rank",
+        text=lambda comparison, row, cell: _rank_text(_change_versus(comparison, cell)),
+        is_words=True,
     ),
     CellColumn(csv=_counts_csv),
 )

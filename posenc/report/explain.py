@@ -6,7 +6,7 @@ import textwrap
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
 from posenc.report.protocol_words import explanations
-from posenc.results.recall import KEPT, LEVEL
+from posenc.results.recall import KEPT, LEVEL, SAME_RECALL
 from posenc.results.records import BREAK
 from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
 
@@ -14,6 +14,7 @@ WIDTH = 80
 INDENT = 10  # columns of the term before its meaning
 MARGINS = {
     "same": SAME,
+    "same_recall": SAME_RECALL,
     "collapsed": COLLAPSED,
     "reference": REFERENCE,
     "break_at": BREAK,

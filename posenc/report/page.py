@@ -43,10 +43,11 @@ WORD_CLASSES = {  # style classes of the words in cells
     "unclear": "unclear",
     "below": "better",
     "tied": "same",
+    "unresolved": "unclear",
     "above": "worse",
     "undertrained": "unclear",
 }
-MARK_MEANINGS = {BEST: "best", TIED: "not distinguishable from the best"}
+MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 SIZE_ON_PAGE: Spec = {
     "width": "container",
     "height": 280,

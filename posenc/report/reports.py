@@ -16,6 +16,7 @@ from posenc.report.columns import (
     breaks_text,
     half_width,
     loss_text,
+    rank_of_number,
 )
 from posenc.report.sentences import (
     also_measured_note,
@@ -25,9 +26,10 @@ from posenc.report.sentences import (
     full_notes,
     is_recall_only,
     left_out_notes,
+    marks_note,
     more_note,
+    paper_marks_note,
     plus_minus_note,
-    ranks_note,
     recall_line,
     recall_note,
     recovered_note,
@@ -82,7 +84,8 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     notes.append(recall_note(comparison, with_interval=False))
     notes += beyond_notes(comparison)
     notes += left_out_notes(comparison.header)
-    notes.append(more_note(comparison))
+    lengths = _lengths_of_table(comparison, with_short_lengths)
+    notes += [marks_note(comparison, lengths), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
     return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes))
 
@@ -103,7 +106,7 @@ def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
         recall_note(comparison, with_interval=True),
         *beyond_notes(comparison),
         plus_minus_note(comparison),
-        ranks_note(comparison),
+        paper_marks_note(comparison, _lengths_of_table(comparison, with_short_lengths)),
     ]
     conditions = [str(value) for value in header.group.values()]
     label = "-".join(["posenc", header.protocol, header.metric, *conditions])
@@ -217,7 +220,7 @@ def rows_table(
     """
     columns = [_names_column(comparison.rows)]
     if not is_recall_only(comparison):
-        shown = _lengths_of_rows(comparison, with_short_lengths)
+        shown = _lengths_of_table(comparison, with_short_lengths)
         columns += _length_columns(comparison, shown, kind)
         columns += _short_row_columns(comparison, kind)
         verdicts = _verdict_column(comparison, shown)
@@ -228,8 +231,10 @@ def rows_table(
     return Table(tuple(columns))
 
 
-def _lengths_of_rows(comparison: Comparison, with_short_lengths: bool) -> list[int]:
+def _lengths_of_table(comparison: Comparison, with_short_lengths: bool) -> list[int]:
     """Return the indices of the columns to show: from T on, unless there is nothing past T."""
+    if is_recall_only(comparison):
+        return []
     shown = shown_columns(comparison)
     has_longer = any(comparison.columns[index].multiple > 1 for index in shown)
     if with_short_lengths or not has_longer:
@@ -252,9 +257,8 @@ def _length_cell(comparison: Comparison, cell: Cell, kind: TableKind) -> TableCe
     text, half = _number_and_half_width(comparison, cell)
     if kind is TableKind.PAPER:
         text += half
-    if cell.versus_best is None:
-        return TableCell(text)
-    return TableCell(text, MARKS.get(cell.versus_best.word, ""))
+    rank = rank_of_number(comparison, cell)
+    return TableCell(text) if rank is None else TableCell(text, MARKS.get(rank.word, ""))
 
 
 def _number_and_half_width(comparison: Comparison, cell: Cell) -> tuple[str, str]:
@@ -357,22 +361,26 @@ def _recall_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn
     columns = []
     for index, head in enumerate(heads):
         is_last = index == len(heads) - 1
-        # One screen has no room for the ranks of all windows: only those of the longest are shown.
-        has_ranks = kind is TableKind.FULL or is_last
-        cells = tuple(_recall_cell(row, index, kind, has_ranks) for row in comparison.rows)
+        # One screen has no room for the ranks of all windows: only those of the longest have marks.
+        cells = tuple(_recall_cell(row, index, kind, has_ranks=is_last) for row in comparison.rows)
         always_stays = index == 0 or is_last or kind is TableKind.FULL or is_recall_only(comparison)
         rank = None if always_stays else RECALL_RANK - index
         columns.append(TableColumn(head, cells, drop_rank=rank))
     return columns
 
 
-def _recall_cell(row: Row, index: int, kind: TableKind, has_ranks: bool) -> TableCell:
-    """Return the recall of a row in a window (index 0 is T); brackets say that it did not learn it."""
+def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> TableCell:
+    """Return the recall of a row in a window (index 0 is T); brackets say that it did not learn it.
+
+    A full table has ranks as words, the others as marks.
+    """
     cell = None if row.recall is None else row.recall.cells[index]
     if row.recall is None or cell is None:
         return TableCell("-")
     text = _recall_text(cell, kind)
-    if row.recall.learned is False and kind is not TableKind.FULL:
+    if kind is TableKind.FULL:
+        return TableCell(f"{text} {cell.rank}" if cell.rank else text)
+    if row.recall.learned is False:
         text = f"({text})"
     mark = MARKS.get(cell.rank or "", "") if has_ranks else ""
     return TableCell(text, mark)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import plural, visible
-from posenc.report.columns import breaks_text, horizon_text, recovered_with_interval
+from posenc.report.columns import breaks_text, horizon_text, rank_of_number, recovered_with_interval
 from posenc.report.protocol_words import note_of, sample_noun
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
@@ -26,11 +26,12 @@ from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.identity import condition_text
 from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.numbers import printed_change
-from posenc.results.recall import RecallCell
+from posenc.results.recall import SAME_RECALL, RecallCell
 from posenc.results.records import HEADLINE, RECALL
 from posenc.results.runs import encoding_name
+from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
-from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_WORD, short_verdict
+from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME, SAME_WORD, short_verdict
 from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
 NOTHING_YET = "No run has a number yet."
@@ -46,6 +47,9 @@ IN_FACTS = {
     "seed",
     "evaluated in",
 }
+# A row has at least so many seeds before one seed more is advised.
+ENOUGH_SEEDS = 3
+MORE_WINDOWS = 4  # times as many windows of recall halve an interval
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
 
 
@@ -63,6 +67,7 @@ VERBS = {
     SAME_WORD: Verb("keeps its loss", "keep their loss"),
     "below": Verb("is lower", "are lower"),
     "tied": Verb("is tied", "are tied"),
+    "unresolved": Verb("is unresolved", "are unresolved"),
     "no break": Verb("does not break", "do not break"),
     "unclear": Verb("is unclear", "are unclear"),
     "above": Verb("is higher", "are higher"),
@@ -193,7 +198,7 @@ def answer(comparison: Comparison) -> str:
         return _row_answer(rows[0], comparison.header.metric)
     sentences = [
         _undertrained_answer(rows),
-        *_best_answers(comparison, shown),
+        *_rank_answers(comparison, shown),
         _verdict_answer(comparison, shown[-1]),
         recall_answer(comparison),
     ]
@@ -218,11 +223,15 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
     length = length_text(comparison.columns[last].multiple)
     start = f"Against {visible(comparison.header.baseline)} at {length}"
     words = []
+    rivals = []
     for row in comparison.rows:
         versus = row.cells[last].versus_baseline
         if versus is not None:
             words.append((row, str(versus.word)))
-    return _rows_by_word(start, words) or f"{start}: no row can be compared with it."
+        if versus is None or versus.word == "unresolved":  # the baseline itself, too
+            rivals.append(Rival.of_losses(row, row.cells[last], versus))
+    note = f" ({what_settles(rivals)})"
+    return _rows_by_word(start, words, {"unresolved": note}) or f"{start}: no row can be compared with it."
 
 
 def _row_answer(row: Row, metric: str) -> str:
@@ -267,14 +276,15 @@ def _undertrained_answer(rows: Sequence[Row]) -> str:
     return f"Undertrained: {names_text(weak)}."
 
 
-def _best_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
-    """Return `Best at T: rope (tied: learned).`, and the same at the longest window.
+def _rank_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
+    """Return `Lowest loss at T: rope (tied: fox).`, the same at the longest window, and what is unresolved.
 
-    Where the rows are the same at both, one sentence has both: `Best at T and 8x: alibi.`
+    Where the rows are the same at both, one sentence has both: `Lowest loss at T and 8x: alibi.`
     """
     at_t = [index for index in shown if comparison.columns[index].multiple == 1]
+    ends = list(dict.fromkeys([*at_t, shown[-1]]))
     lengths: dict[str, list[str]] = {}
-    for index in dict.fromkeys([*at_t, shown[-1]]):
+    for index in ends:
         best = _rows_of_rank(comparison.rows, index, "best")
         tied = _rows_of_rank(comparison.rows, index, "tied")
         if not best:
@@ -282,9 +292,75 @@ def _best_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
         text = names_text(best)
         if tied:
             text += f" (tied: {names_text(tied, 'others')})"
-        multiple = comparison.columns[index].multiple
-        lengths.setdefault(text, []).append("T" if multiple == 1 else length_text(multiple))
-    return [f"Best at {' and '.join(places)}: {text}." for text, places in lengths.items()]
+        lengths.setdefault(text, []).append(_length_name(comparison, index))
+    sentences = [f"Lowest loss at {' and '.join(places)}: {text}." for text, places in lengths.items()]
+    return [*sentences, _unresolved_answer(comparison, ends)]
+
+
+def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return `Unresolved at T: learned; at 8x: nope (2 seeds: add seed=2).`; empty if nothing is."""
+    lengths: dict[str, list[str]] = {}
+    rivals = []
+    for index in indices:
+        unresolved = _rows_of_rank(comparison.rows, index, "unresolved")
+        if not unresolved:
+            continue
+        lengths.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
+        for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
+            cell = row.cells[index]
+            rivals.append(Rival.of_losses(row, cell, cell.versus_best))
+    if not lengths:
+        return ""
+    clauses = [f"at {' and '.join(places)}: {names}" for names, places in lengths.items()]
+    return f"Unresolved {'; '.join(clauses)} ({what_settles(rivals)})."
+
+
+def _length_name(comparison: Comparison, index: int) -> str:
+    multiple = comparison.columns[index].multiple
+    return "T" if multiple == 1 else length_text(multiple)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A row of an unresolved comparison, with what it was measured on."""
+
+    row: Row
+    seeds: int
+    sample: str  # what its interval is over besides seeds: `160 documents`
+    larger_sample: str  # how to get more of these
+    needs: str | None  # of `seeds` and others; None for the row that the others are compared with
+
+    @classmethod
+    def of_losses(cls, row: Row, cell: Cell, versus: Versus | None) -> Rival:
+        """Return a rival in its loss."""
+        sample = "few documents" if cell.documents is None else plural(cell.documents, "document")
+        needs = None if versus is None else versus.needs
+        return cls(row, cell.seeds, sample, "measure a larger text", needs)
+
+    @classmethod
+    def of_recall(cls, row: Row, cell: RecallCell) -> Rival:
+        """Return a rival in its recall."""
+        more = f"eval.recall.windows={MORE_WINDOWS * cell.windows}"
+        return cls(row, cell.seeds, plural(cell.windows, "window"), more, cell.needs)
+
+
+def what_settles(rivals: Sequence[Rival]) -> str:
+    """Return what would settle a comparison: `2 seeds: add seed=2`, `160 documents: measure a larger text`.
+
+    Seeds are advised for the rival with the fewest, which is named if others have more: `fox has 1 seed: add
+    seed=1,2`. Empty without rivals.
+    """
+    if not rivals:
+        return ""
+    fewest = min(rivals, key=lambda rival: rival.seeds)
+    if all(rival.needs != "seeds" for rival in rivals):
+        return f"{fewest.sample}: {fewest.larger_sample}"
+    wanted = max(ENOUGH_SEEDS, fewest.seeds + 1) - fewest.seeds
+    unused = [seed for seed in range(len(fewest.row.seeds) + wanted) if seed not in fewest.row.seeds]
+    count = plural(fewest.seeds, "seed")
+    if any(rival.seeds != fewest.seeds for rival in rivals):
+        count = f"{row_label(fewest.row)} has {count}"
+    return f"{count}: add seed={','.join(map(str, unused[:wanted]))}"
 
 
 def _rows_of_rank(rows: Sequence[Row], index: int, word: str) -> list[Row]:
@@ -306,8 +382,14 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
     return _rows_by_word(f"At {length_text(multiple)}", words)
 
 
-def _rows_by_word(start: str, words: Sequence[tuple[Row, str]]) -> str:
-    """Return a sentence with a clause for the rows of each word; empty without a word."""
+def _rows_by_word(
+    start: str, words: Sequence[tuple[Row, str]], notes: Mapping[str, str] | None = None
+) -> str:
+    """Return a sentence with a clause for the rows of each word; empty without a word.
+
+    `notes` are texts behind the verb, by word.
+    """
+    notes = notes or {}
     rows_of: dict[str, list[Row]] = {}
     for word in VERBS:
         rows = [row for row, word_of_row in words if word_of_row == word]
@@ -317,13 +399,13 @@ def _rows_by_word(start: str, words: Sequence[tuple[Row, str]]) -> str:
         return ""
     if len(rows_of) == 1 and len(words) > 1:
         (word,) = rows_of
-        return f"{start} all {VERBS[word].several}."
+        return f"{start} all {VERBS[word].several}{notes.get(word, '')}."
     clauses: list[str] = []
     for word, rows in rows_of.items():
         verb = VERBS[word].one if len(rows) == 1 else VERBS[word].several
         is_last = len(clauses) == len(rows_of) - 1
         subject = f"the other {len(rows)}" if is_last and len(rows) > 1 else names_text(rows)
-        clauses.append(f"{subject} {verb}")
+        clauses.append(f"{subject} {verb}{notes.get(word, '')}")
     return f"{start} {'; '.join(clauses)}."
 
 
@@ -331,7 +413,7 @@ def _rows_by_word(start: str, words: Sequence[tuple[Row, str]]) -> str:
 
 
 def recall_answer(comparison: Comparison) -> str:
-    """Return `Best recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: alibi and nope.`"""
+    """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
     if comparison.recall is None or not comparison.recall.multiples:
         return ""
     length = length_text(comparison.recall.multiples[-1])
@@ -353,10 +435,16 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
         texts = [f"{row_label(row)} {percent_text(cell)}" for row, cell in learned[:MOST_NAMED]]
         return f"Recall at {length}: {', '.join(texts)}."
     tied = [row for row, cell in learned if cell.rank == "tied"]
+    unresolved = [(row, cell) for row, cell in learned if cell.rank == "unresolved"]
     number = percent_text(best)
     if tied:
         number += f"; tied: {names_text(tied, 'others')}"
-    return f"Best recall at {length}: {row_label(best_row)} ({number})."
+    sentence = f"Highest recall at {length}: {row_label(best_row)} ({number})."
+    if not unresolved:
+        return sentence
+    rivals = [Rival.of_recall(row, cell) for row, cell in [(best_row, best), *unresolved]]
+    names = names_text(row for row, _ in unresolved)
+    return f"{sentence} Recall unresolved: {names} ({what_settles(rivals)})."
 
 
 def _recall_failures(rows: Sequence[Row]) -> str:
@@ -473,27 +561,101 @@ def plus_minus_note(comparison: Comparison) -> str:
     return "±: half the 95% CI over documents" if over_documents else ""
 
 
-def ranks_note(comparison: Comparison) -> str:
-    """Return the note on bold numbers and the tilde in the table of a paper; empty if nothing is ranked."""
-    if not any(cell.versus_best for cell in _all_cells(comparison)):
+def marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return the note on the marks of the table of one screen; empty if nothing is ranked.
+
+    `indices` are those of the columns in the table.
+    """
+    quantity = _quantity_of_marks(comparison, indices)
+    if not quantity:
         return ""
-    if is_recall_only(comparison):
-        best = "highest recall"
-    elif comparison.recall is not None:
-        best = "lowest loss, highest recall"
+    reasons = ["behind"]
+    if _unresolved_names(comparison, indices) or _unresolved_recall(comparison):
+        reasons.append("unresolved")
+    if any(row.undertrained for row in comparison.rows):
+        reasons.append("undertrained")
+    return f"{BEST} {quantity}; {TIED} tied; no mark: {' or '.join(reasons)}"
+
+
+def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return the note on bold numbers and the tilde in the table of a paper; empty if nothing is ranked.
+
+    It names the rows that are unresolved, which have no mark.
+    """
+    quantity = _quantity_of_marks(comparison, indices)
+    if not quantity:
+        return ""
+    margins = []
+    if not is_recall_only(comparison):
+        margins.append(f"{SAME:g} bits/byte")
+    if comparison.recall is not None:
+        margins.append(f"{100 * SAME_RECALL:.0f} points of recall")
+    tied = f"tied with it, the whole 95% CI of the difference within {' or '.join(margins)}"
+    unresolved = _unresolved_names(comparison, indices)
+    unresolved_recall = _unresolved_recall(comparison)
+    if unresolved_recall:
+        unresolved.append(f"{names_text(unresolved_recall)} in recall")
+    reasons = ["behind"]
+    if unresolved:
+        reasons.append(f"unresolved ({', '.join(unresolved)})")
+    if any(row.undertrained for row in comparison.rows):
+        reasons.append("undertrained")
+    return f"bold: {quantity}; tilde: {tied}; no mark: {' or '.join(reasons)}"
+
+
+def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return what the best of a column is: `lowest loss at T, lowest change past T, highest recall`."""
+    multiples = set()
+    for row in comparison.rows:
+        for index in indices:
+            if rank_of_number(comparison, row.cells[index]) is not None:
+                multiples.add(comparison.columns[index].multiple)
+    quantities = []
+    if comparison.header.baseline is not None and multiples:
+        quantities.append("lowest loss")
     else:
-        best = "lowest loss"
-    return f"bold: {best} of the column, tilde: not distinguishable from it"
+        if 1 in multiples:
+            quantities.append("lowest loss at T")
+        if multiples - {1}:
+            quantities.append("lowest change elsewhere" if min(multiples) < 1 else "lowest change past T")
+    if any(cell.rank is not None for _, cell in _farthest_recalls(comparison)):
+        quantities.append("highest recall")
+    return ", ".join(quantities)
+
+
+def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[str]:
+    """Return `learned at T`, `3 rows at 4x and 8x`: what is unresolved of the numbers in the table."""
+    lengths: dict[str, list[str]] = {}
+    for index in indices:
+        unresolved = []
+        for row in comparison.rows:
+            rank = rank_of_number(comparison, row.cells[index])
+            if rank is not None and rank.word == "unresolved":
+                unresolved.append(row)
+        if unresolved:
+            lengths.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
+    return [f"{names} at {' and '.join(places)}" for names, places in lengths.items()]
+
+
+def _unresolved_recall(comparison: Comparison) -> list[Row]:
+    return [row for row, cell in _farthest_recalls(comparison) if cell.rank == "unresolved"]
+
+
+def _farthest_recalls(comparison: Comparison) -> list[tuple[Row, RecallCell]]:
+    """Return each row with its recall in the longest window, whose ranks are in the tables."""
+    recalls = []
+    for row in comparison.rows:
+        farthest = row.recall.beyond[-1] if row.recall is not None and row.recall.beyond else None
+        if farthest is not None:
+            recalls.append((row, farthest))
+    return recalls
 
 
 def more_note(comparison: Comparison) -> str:
-    """Return the note on the marks, and on how to see more."""
+    """Return how to see more."""
     if is_recall_only(comparison):
         return "more: --full, --explain, --plot FILE (the grid of windows and distances)"
-    if not any(cell.versus_best for cell in _all_cells(comparison)):
-        return "more: --full, --explain, --protocol all"
-    best = "lowest loss" if comparison.recall is None else "best"
-    return f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all"
+    return "more: --full, --explain, --protocol all"
 
 
 def also_measured_note(header: Header) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 BEST = "*"  # mark of the best cell of a column
-TIED = "~"  # mark of a cell that is not distinguishable from the best
+TIED = "~"  # mark of a cell whose difference from the best is surely within the margin
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Cell:
     verdict: str | None = None  # on the change; null if a seed is missing because it is bad
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
-    versus_best: Versus | None = None  # against the row with the lowest mean of the column
+    versus_best: Versus | None = None  # its mean against the lowest mean of the column
+    change_versus_best: Versus | None = None  # its change against the lowest change of the column
     targets_hash: str | None = None
     targets: int | None = None  # scored in each seed; null if the seeds differ
     documents: int | None = None  # in which these targets are
@@ -271,6 +272,16 @@ def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
         if member.run.seed is not None and measurement is not None and measurement.sums:
             samples[member.run.seed] = measurement.sums
     return samples
+
+
+def change_pairs_of(members: Sequence[Member], multiple: float) -> dict[int, tuple[Sample, Sample]]:
+    """Return the sums by document of each seed of a row at one window length, and at its crop line."""
+    pairs: dict[int, tuple[Sample, Sample]] = {}
+    for member in members:
+        pair = pair_of(member.by_multiple.get(multiple), member.crop_line)
+        if member.run.seed is not None and pair is not None:
+            pairs[member.run.seed] = pair
+    return pairs
 
 
 # --- curves

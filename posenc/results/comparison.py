@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from posenc.core.errors import UserError
-from posenc.results.cells import Cell, Column, CurveSummary, columns_of, curve_summary, samples_of
+from posenc.results.cells import (
+    Cell,
+    Column,
+    CurveSummary,
+    change_pairs_of,
+    columns_of,
+    curve_summary,
+    samples_of,
+)
 from posenc.results.drafts import (
     ALL,
     EVERYTHING,
@@ -33,9 +41,9 @@ from posenc.results.measurements import Measurement, Member, members_of, pool_be
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
 from posenc.results.records import HEADLINE, RECALL, SCHEMA_VERSION, Metric
-from posenc.results.rows import Row, RowExtras, cells_of, make_row
+from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
-from posenc.results.statistics.ranking import Samples, compare_with
+from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
 
 __all__ = [
     "ALL",
@@ -169,7 +177,8 @@ def _comparison(
     draft: Draft, baseline: int | None, level: float, references: Sequence[Measurement]
 ) -> Comparison:
     """Return the table with its numbers and its header."""
-    cells = _ranked_cells(draft, baseline)
+    undertrained = [undertrained_by(group.members) for group in draft.groups]
+    cells = _ranked_cells(draft, baseline, undertrained)
     recall_columns, recalls = _recall(draft, level)
     only_row = len(draft.groups) == 1
     rows = []
@@ -178,14 +187,18 @@ def _comparison(
             recovered=recovered_of(group.members, references),
             recall=recalls[index],
             breaks=_breaks(draft, group) if only_row else None,
+            undertrained=undertrained[index],
         )
         rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
     return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns)
 
 
-def _ranked_cells(draft: Draft, baseline: int | None) -> list[list[Cell]]:
-    """Return the cells of each row, with their ranks where the cells of a column may be compared."""
+def _ranked_cells(draft: Draft, baseline: int | None, undertrained: Sequence[str | None]) -> list[list[Cell]]:
+    """Return the cells of each row, with their ranks where the cells of a column may be compared.
+
+    The changes of rows that are `undertrained` are not ranked: they say nothing about their encodings.
+    """
     rows = [cells_of(group, draft.columns, draft.metric) for group in draft.groups]
     for at, column in enumerate(draft.columns):
         cells = [row[at] for row in rows]
@@ -193,9 +206,17 @@ def _ranked_cells(draft: Draft, baseline: int | None) -> list[list[Cell]]:
             samples_of(group.members, column.multiple) if cell.rankable else None
             for group, cell in zip(draft.groups, cells, strict=True)
         ]
-        if _may_be_ranked(draft, cells, samples):
-            for row, cell in zip(rows, _ranked(cells, samples, baseline, draft.metric), strict=True):
-                row[at] = cell
+        if not _may_be_ranked(draft, cells, samples):
+            continue
+        ranked_cells = _ranked(cells, samples, baseline, draft.metric)
+        if column.multiple != 1:  # at T the changes of rows as trained are 0, and tables show losses
+            pairs = [
+                None if reason else _change_pairs(group, cell)
+                for group, cell, reason in zip(draft.groups, cells, undertrained, strict=True)
+            ]
+            ranked_cells = _with_ranked_changes(ranked_cells, pairs, draft.metric)
+        for row, cell in zip(rows, ranked_cells, strict=True):
+            row[at] = cell
     return rows
 
 
@@ -209,6 +230,19 @@ def _ranked(
         replace(cell, versus_best=best.get(index), versus_baseline=against.get(index))
         for index, cell in enumerate(cells)
     ]
+
+
+def _change_pairs(group: RowGroup, cell: Cell) -> Pairs | None:
+    """Return what the change of a cell is made of; None where it must not be ranked."""
+    if not cell.rankable or cell.change is None:
+        return None
+    return change_pairs_of(group.members, cell.multiple)
+
+
+def _with_ranked_changes(cells: Sequence[Cell], pairs: Sequence[Pairs | None], metric: Metric) -> list[Cell]:
+    """Return the cells of a column with their changes against the lowest one."""
+    best = compare_changes(pairs, metric)
+    return [replace(cell, change_versus_best=best.get(index)) for index, cell in enumerate(cells)]
 
 
 def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Samples | None]) -> bool:

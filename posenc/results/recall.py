@@ -13,12 +13,14 @@ from typing import Literal
 
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread
-from posenc.results.statistics.proportions import is_clearly_above, wilson_over_seeds
+from posenc.results.statistics.proportions import difference_of_shares, wilson_over_seeds
 
 LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
 KEPT = 0.5  # share of the accuracy within T that is left at the recall horizon
+SAME_RECALL = 0.1  # as a share: a row as much below the best may be tied; LEVEL forgives as much within T
 
-Rank = Literal["best", "tied", "below"]
+Rank = Literal["best", "tied", "unresolved", "below"]
+Needs = Literal["seeds", "windows"]
 
 
 @dataclass(frozen=True, order=True)
@@ -54,7 +56,10 @@ class RecallCell:
     nats: float  # per value, mean over seeds
     windows: int  # in each seed
     seeds: int
-    rank: Rank | None = None  # in its column; tied if not resolved, null if the row is not ranked
+    # In its column: `tied` if the whole interval of the difference from the best lies within 10 points,
+    # `unresolved` if it is too wide; null if the row is not ranked.
+    rank: Rank | None = None
+    needs: Needs | None = None  # of what more would settle an unresolved rank
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
@@ -250,8 +255,11 @@ def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowR
     Only cells of all seeds are ranked, in rows that learned: a row must not win by the seeds that survived.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
-    ranks = [_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
-    return [_with_ranks(row, [column.get(index) for column in ranks]) for index, row in enumerate(rows)]
+    ranked_columns = [_with_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
+    ranked_rows = []
+    for index, row in enumerate(rows):
+        ranked_rows.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
+    return ranked_rows
 
 
 def _ranked_cells(
@@ -266,41 +274,69 @@ def _ranked_cells(
     return cells
 
 
-def _ranks(cells: dict[int, RecallCell]) -> dict[int, Rank]:
-    """Return the rank of each cell of a column; none for a single cell.
+def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
+    """Return the cells of a column with their ranks; without any if there is a single cell.
 
-    Tied: the interval of the difference from the best row (Newcombe 1998) reaches 0, at a confidence that is
-    corrected (Bonferroni) for the rows.
+    The interval of a difference is Newcombe's (1998), at a confidence that is corrected (Bonferroni) for the
+    rows.
     """
     if len(cells) < 2:
-        return {}
+        return cells
     best = max(cells, key=lambda index: cells[index].accuracy)
     confidence = 1 - (1 - CONFIDENCE) / (len(cells) - 1)
-    ranks: dict[int, Rank] = {}
+    ranked = {}
     for index, cell in cells.items():
-        below = is_below(cell, cells[best], confidence)
-        ranks[index] = "below" if below else "tied"
-    ranks[best] = "best"
-    return ranks
+        rank: Rank = "best" if index == best else _rank(cell, cells[best], confidence)
+        needs = _needs(cell, cells[best]) if rank == "unresolved" else None
+        ranked[index] = replace(cell, rank=rank, needs=needs)
+    return ranked
+
+
+def _rank(cell: RecallCell, best: RecallCell, confidence: float) -> Rank:
+    _, high = _difference(cell, best, confidence)
+    if high <= SAME_RECALL:
+        return "tied"
+    return "below" if is_below(cell, best, confidence) else "unresolved"
 
 
 def is_below(cell: RecallCell, best: RecallCell, confidence: float) -> bool:
     """Tell whether a cell finds clearly less than the best one."""
-    return is_clearly_above(
+    low, _ = _difference(cell, best, confidence)
+    return low > 0
+
+
+def _difference(cell: RecallCell, best: RecallCell, confidence: float) -> Interval:
+    """Return the interval of how much more the best one finds."""
+    return difference_of_shares(
         best.accuracy, best.interval(confidence), cell.accuracy, cell.interval(confidence)
     )
 
 
-def _with_ranks(row: RowRecall | None, ranks: Sequence[Rank | None]) -> RowRecall | None:
+def _needs(cell: RecallCell, best: RecallCell) -> Needs:
+    """Return what is the larger part of an interval that is too wide; seeds if a row has one alone."""
+    if min(cell.seeds, best.seeds) == 1:
+        return "seeds"
+    over_windows = [replace(part, spread=None).interval(CONFIDENCE) for part in (cell, best)]
+    over_both = [part.ci95 for part in (cell, best)]
+    # Half of the squares: the parts are joined by the root of the sum of squares.
+    return "windows" if 2 * _squares(over_windows) > _squares(over_both) else "seeds"
+
+
+def _squares(intervals: Sequence[Interval]) -> float:
+    return sum((high - low) ** 2 for low, high in intervals)
+
+
+def _with_cells(row: RowRecall | None, ranked: Sequence[RecallCell | None]) -> RowRecall | None:
+    """Return a row with the ranked cells of its columns, None where it has no rank."""
     if row is None:
         return None
-    ranked = {
-        cell: replace(cell, rank=rank)
-        for cell, rank in zip(row.beyond, ranks, strict=True)
-        if cell is not None
+    by_cell = {
+        cell: ranked_cell
+        for cell, ranked_cell in zip(row.beyond, ranked, strict=True)
+        if cell is not None and ranked_cell is not None
     }
     return replace(
         row,
-        beyond=tuple(None if cell is None else ranked[cell] for cell in row.beyond),
-        grid=tuple(ranked.get(cell, cell) for cell in row.grid),  # the grid has the same cells
+        beyond=tuple(None if cell is None else by_cell.get(cell, cell) for cell in row.beyond),
+        grid=tuple(by_cell.get(cell, cell) for cell in row.grid),  # the grid has the same cells
     )

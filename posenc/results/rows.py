@@ -72,6 +72,7 @@ class RowExtras:
     recovered: Recovered | None
     recall: RowRecall | None
     breaks: CurveSummary | None
+    undertrained: str | None
 
 
 def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
@@ -88,7 +89,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         parameters=single(count for count in counts if count is not None),
         cells=tuple(cells),
         notes=(*group.notes, *_notes(group.members)),
-        undertrained=_undertrained(group.members),
+        undertrained=extras.undertrained,
         curve=curve_summary(group.members),
         recovered=extras.recovered,
         recall=extras.recall,
@@ -130,7 +131,7 @@ def _run_note(member: Member) -> str:
 # --- undertrained
 
 
-def _undertrained(members: Sequence[Member]) -> str | None:
+def undertrained_by(members: Sequence[Member]) -> str | None:
     """Return which seeds' loss at T, as trained, is not clearly below the reference's, and by how much.
 
     Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte

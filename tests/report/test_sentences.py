@@ -1,9 +1,12 @@
 """What is said of a comparison: facts, the answer, the notes."""
 
+import json
+
 import pytest
 from fake_runs import T, compared, positions, recall_records, record, write_run
 
-from posenc.report.reports import short_report
+from posenc.report.formats import render
+from posenc.report.reports import paper_report, short_report
 from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line
 
 WEAK = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
@@ -37,9 +40,113 @@ def test_the_facts_of_a_single_row_begin_with_its_name(tmp_path):
 
 def test_the_answer_names_the_best_at_both_ends(five):
     text = answer(compared(five))
-    assert text.startswith("Best at T: ")
+    assert text.startswith("Lowest loss at T: ")
     assert "(tied: 4 others)" in text
-    assert "Best at 8x: cope." in text
+    assert "Lowest loss at 8x: cope." in text
+
+
+def write_noisy(root, name, losses):
+    """A run for each loss, which it has at T and at 8T."""
+    for seed, loss in enumerate(losses):
+        write_run(root, name, seed=seed, losses={1: loss, 8: loss})
+
+
+def test_two_seeds_nearly_a_nat_apart_are_unresolved_with_what_would_settle_it(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 2.26])
+    write_noisy(tmp_path, "nope", [2.75, 3.15])
+    text = answer(compared(tmp_path))
+    assert "Lowest loss at T and 8x: alibi. Unresolved at T and 8x: nope (2 seeds: add seed=2)." in text
+    assert "tied" not in text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "advice"),
+    [
+        (1, "(nope has 1 seed: add seed=1,2)"),
+        (2, "(nope has 2 seeds: add seed=2)"),
+        (4, "(alibi has 3 seeds: add seed=3)"),
+    ],
+)
+def test_seeds_are_advised_for_the_row_with_the_fewest(tmp_path, seeds, advice):
+    write_noisy(tmp_path, "alibi", [1.9, 2.0, 2.1])
+    for seed in range(seeds):
+        losses = [record(T, 2.0 + 0.2 * seed, wiggle=0.9), record(8 * T, 2.0 + 0.2 * seed, wiggle=0.9)]
+        write_run(tmp_path, "nope", seed=seed, records=losses)
+    assert advice in answer(compared(tmp_path))
+
+
+def test_documents_that_do_not_settle_it_are_named(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, "alibi", seed=seed, records=[record(T, 1.0, wiggle=0.0)])
+        write_run(tmp_path, "nope", seed=seed, records=[record(T, 1.03, wiggle=0.2)])
+    assert "Unresolved at T: nope (40 documents: measure a larger text)." in answer(compared(tmp_path))
+
+
+def test_against_a_baseline_what_is_unresolved_is_said_with_what_would_settle_it(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 2.26])
+    write_noisy(tmp_path, "nope", [2.2, 2.9])
+    text = answer(compared(tmp_path, baseline="alibi"))
+    assert text == "Against alibi at 8x nope is unresolved (2 seeds: add seed=2)."
+
+
+# --- Marks
+def marks_of(root, **request):
+    """Return the marks of each row of the short table, by label."""
+    (table,) = short_report(compared(root, **request)).tables
+    return {row[0].text: [cell.mark for cell in row[1:] if cell.text != ""] for row in table.rows}
+
+
+@pytest.fixture
+def crossing(tmp_path):
+    """rope has the lowest loss at T and at 8T, alibi the lowest change."""
+    write_losses(tmp_path, {"rope": 1.3})
+    for seed in range(3):
+        write_run(tmp_path, "alibi", seed=seed, losses={1: 1.2 + 0.0001 * seed, 8: 1.35 + 0.0001 * seed})
+    return tmp_path
+
+
+def test_a_mark_is_on_the_quantity_that_its_cell_shows(crossing):
+    marks = marks_of(crossing)
+    assert marks["rope"][:2] == ["*", ""]
+    assert marks["alibi"][:2] == ["", "*"]
+
+
+def test_with_a_baseline_the_mark_is_on_the_lowest_difference(crossing):
+    marks = marks_of(crossing, baseline="alibi")
+    assert marks["rope"][:2] == ["*", "*"]
+
+
+def test_the_change_of_an_undertrained_row_has_no_mark(sweep):
+    assert not any(marks_of(sweep)["weak"])
+
+
+def test_an_unresolved_cell_has_no_mark(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 2.26])
+    write_noisy(tmp_path, "nope", [2.75, 3.15])
+    assert marks_of(tmp_path)["nope"][0] == ""
+
+
+def test_the_terminal_and_the_papers_name_the_quantities_alike(sweep):
+    comparison = compared(sweep)
+    quantities = "lowest loss at T, lowest change past T; "
+    assert any(f"* {quantities}" in note for note in short_report(comparison).notes)
+    assert any(f"bold: {quantities}" in fact for fact in paper_report(comparison).facts)
+
+
+def test_the_caption_of_a_paper_names_what_is_unresolved(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 2.26])
+    write_noisy(tmp_path, "nope", [2.75, 3.15])
+    (note,) = [fact for fact in paper_report(compared(tmp_path)).facts if fact.startswith("bold")]
+    assert "unresolved (nope at T)" in note
+
+
+def test_the_summary_in_json_has_the_same_words(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 2.26])
+    write_noisy(tmp_path, "nope", [2.75, 3.15])
+    document = json.loads(render([compared(tmp_path)], "json"))
+    assert "Unresolved at T and 8x: nope (2 seeds: add seed=2)." in document["summary"]
+    at_t = document["rows"][1]["cells"][0]["versus_best"]
+    assert (at_t["word"], at_t["needs"]) == ("unresolved", "seeds")
 
 
 def test_the_answer_says_what_each_row_does(five):
@@ -103,7 +210,8 @@ def test_if_all_are_undertrained_it_is_said_once(tmp_path):
 
 def test_the_answer_has_the_best_recall_and_who_did_not_learn(recalling):
     text = answer(compared(recalling))
-    assert "Best recall at 8x: hard_alibi (97%; tied: fire)." in text
+    assert "Highest recall at 8x: hard_alibi (97%)." in text
+    assert "Recall unresolved: fire (1 seed: add seed=1,2)." in text
     assert "Did not learn to recall: alibi and nope." in text
 
 

@@ -122,8 +122,8 @@ def test_in_full_every_width_has_every_loss(sweep, protocol, width):
 
 
 def test_digits_stay_below_each_other_beside_marks(sweep):
-    lines = table(sweep).splitlines()
-    head = next(line for line in lines if line.startswith("encoding"))
+    _, table_start, rows = table(sweep).partition("encoding ")
+    head, *lines = f"{table_start}{rows}".splitlines()
     end = head.index("1x (T)") + len("1x (T)")
     numbers = [line[:end].rstrip("*~ ") for line in lines if re.match(r"(alibi|rope|learned|weak) ", line)]
     assert len({len(number) for number in numbers}) == 1
@@ -133,9 +133,9 @@ def test_everything_has_its_heads_its_seeds_and_intervals(sweep):
     text = table(sweep, full=True, width=200)
     assert "by length, in nats/byte" in text
     assert "loss      sd  change  sd of change  verdict" in text
-    assert "above the best\n" in text
+    assert re.search(r"above the lowest loss  rank +above the lowest change  rank\n", text)
     assert "0 1 2" in text
-    assert re.search(r"rope .* \[\+2\.\d+, \+2\.\d+\] p<0\.001", text)
+    assert re.search(r"rope .* \[\+2\.\d+, \+2\.\d+\] p<0\.001  above", text)
 
 
 def test_an_undertrained_row_has_that_for_a_verdict(sweep):
@@ -167,7 +167,7 @@ def test_recall_is_beside_the_losses(recalling):
 def test_the_longest_window_has_the_ranks_of_recall(recalling):
     rows = cells_of(table(recalling))
     assert rows["hard_alibi"][-5:] == ["100", "99", "98", "97", "*"]
-    assert rows["fire"][-1] == "~"
+    assert rows["fire"][-1] == "92"  # unresolved
 
 
 def test_recall_that_was_not_learned_is_in_brackets_and_not_ranked(recalling):
@@ -191,7 +191,8 @@ def test_a_wider_terminal_has_the_lengths_that_were_left_out(recalling):
 @pytest.mark.parametrize(
     "words",
     [
-        "rope 97 [92, 99] 62 [52, 71] 14 [9, 22] 5 [2, 11]",
+        "rope 97 [92, 99] 62 [52, 71] below 14 [9, 22] below",
+        "fire 100 [96, 100] 97 [92, 99] tied 96 [90, 98] tied",
         "fire 0 7x+",
         "rope 0 1.75x",
         "nope 0 did not learn",

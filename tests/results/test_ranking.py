@@ -10,7 +10,7 @@ from scipy import stats
 from posenc.results import load_runs
 from posenc.results.cells import samples_of
 from posenc.results.grouping import group_runs, one_ranking
-from posenc.results.statistics.ranking import compare_with
+from posenc.results.statistics.ranking import compare_changes, compare_with
 from posenc.results.statistics.verdicts import SAME
 
 BIT = math.log(2)
@@ -56,12 +56,80 @@ def column():
 
 def test_words_against_the_best_row(column):
     words = words_of(versus_best(*column))
-    assert words == {0: "tied", 1: "above", 2: "best", 4: "tied", 5: "above"}
+    assert words == {0: "tied", 1: "above", 2: "best", 4: "unresolved", 5: "above"}
 
 
 def test_words_against_a_baseline(column):
     words = words_of(compare_with(column, 1, "bpb"))
-    assert words == {0: "below", 2: "below", 4: "tied", 5: "below"}
+    assert words == {0: "below", 2: "below", 4: "unresolved", 5: "below"}
+
+
+@pytest.mark.parametrize(
+    ("noise", "word"),
+    [
+        pytest.param(0.0001, "tied", id="the whole interval lies within the margin"),
+        pytest.param(0.01, "unresolved", id="the interval crosses the margin, its middle does not"),
+    ],
+)
+def test_tied_is_about_the_whole_interval(noise, word):
+    versus = versus_best(row(1.0), row(1.005, noise=noise))[1]
+    assert versus.word == word
+
+
+def test_far_apart_with_two_noisy_seeds_is_unresolved_and_never_tied():
+    lower = row(2.06, seeds=(0, 1), noise=0.5)
+    higher = row(2.96, seeds=(0, 1), noise=0.5)
+    assert versus_best(lower, higher)[1].word == "unresolved"
+
+
+# --- What an unresolved comparison needs
+@pytest.mark.parametrize(
+    ("higher", "needs"),
+    [
+        pytest.param(row(1.05, noise=0.1), "seeds", id="seeds differ more than documents"),
+        pytest.param(row(1.05, wiggle=0.4), "documents", id="documents differ more than seeds"),
+        pytest.param(row(1.05, seeds=(0,), wiggle=0.4), "seeds", id="one seed says nothing about others"),
+    ],
+)
+def test_the_larger_part_of_the_interval_is_what_is_needed(higher, needs):
+    versus = versus_best(row(1.0), higher)[1]
+    assert versus.word == "unresolved"
+    assert versus.needs == needs
+
+
+def test_what_is_resolved_needs_nothing(column):
+    needs = {versus.word: versus.needs for versus in versus_best(*column).values()}
+    assert needs["above"] is None
+    assert needs["tied"] is None
+
+
+# --- Changes
+def changes(base, far):
+    """Return the pairs of a row: far from T, and at T."""
+    return {seed: (far[seed], base[seed]) for seed in far}
+
+
+def test_changes_are_ranked_by_themselves():
+    pairs = [changes(row(1.0), row(1.3)), changes(row(2.0), row(2.1))]
+    words = words_of(compare_changes(pairs, "bpb"))
+    assert words == {0: "above", 1: "best"}
+
+
+def test_the_difference_of_two_changes_has_what_losses_at_t_do_not_explain():
+    pairs = [changes(row(1.0), row(1.3)), changes(row(2.0), row(2.1))]
+    versus = compare_changes(pairs, "bpb")[0]
+    assert versus.difference == pytest.approx(0.2)
+
+
+def test_what_a_document_adds_at_both_lengths_is_no_part_of_a_change():
+    steady = changes(row(1.0, wiggle=0.4), row(1.1, wiggle=0.4))
+    flat = changes(row(1.0), row(1.0))
+    assert compare_changes([steady, flat], "bpb")[0].ci95 == pytest.approx([0.1, 0.1], abs=1e-9)
+
+
+def test_a_row_without_a_change_is_not_ranked():
+    pairs = [changes(row(1.0), row(1.3)), None, changes(row(2.0), row(2.1))]
+    assert set(compare_changes(pairs, "bpb")) == {0, 2}
 
 
 def test_against_a_baseline_that_is_not_ranked_there_are_no_words(column):
@@ -150,7 +218,8 @@ def test_of_eight_documents_there_is_no_interval_and_nothing_is_resolved():
     few = [{0: {key: values[:8] for key, values in sums.items()}} for sums in (EASY[1], HARD[0])]
     comparisons = versus_best(*few)
     assert comparisons[1].ci95 is None
-    assert words_of(comparisons) == {0: "best", 1: "tied"}
+    assert words_of(comparisons) == {0: "best", 1: "unresolved"}
+    assert comparisons[1].needs == "documents"
 
 
 # --- Holm's correction over the other rows
@@ -171,7 +240,7 @@ def test_two_rows_need_no_correction(alone):
 def test_among_equal_rows_p_and_interval_are_corrected(alone):
     equal = [row(1.0 + 1e-9 * i) for i in range(4)]
     among = versus_best(BEST, ABOVE, *equal)[1]
-    assert among.word == "tied"
+    assert among.word == "unresolved"
     assert among.p == pytest.approx(5 * alone.p)
     assert among.ci95[0] < alone.ci95[0]
     assert among.ci95[1] > alone.ci95[1]
@@ -252,6 +321,13 @@ def test_the_study_shares_its_variance(ranks_in_study, multiple):
 def test_no_row_of_the_study_is_far_above_the_best_and_tied(ranks_in_study, multiple):
     far = [versus for versus in ranks_in_study(multiple) if versus.difference > 0.3]
     assert "tied" not in {versus.word for versus in far}
+
+
+@pytest.mark.parametrize("multiple", [1.0, 2.0, 4.0, 8.0])
+def test_in_the_study_the_whole_interval_of_a_tied_row_is_within_the_margin(ranks_in_study, multiple):
+    margin = SAME * BIT  # of tokens that are bytes
+    tied = [versus for versus in ranks_in_study(multiple) if versus.word == "tied"]
+    assert all(-margin <= low and high <= margin for low, high in (versus.ci95 for versus in tied))
 
 
 @pytest.mark.parametrize(("multiple", "least"), [(1.0, 10), (2.0, 12), (4.0, 15), (8.0, 20)])

@@ -45,7 +45,10 @@ Sample = Mapping[str, Any]  # a PerDocument, or its columns as arrays
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
-    """The loss of one record, sum by count, and what it is without one unit (document or group) each."""
+    """The loss of one record, sum by count, and what it is without one unit (document or group) each.
+
+    It may also be the difference of two such losses (`change_of`).
+    """
 
     documents: int
     value: float
@@ -87,6 +90,16 @@ def ratios_of(samples: Sequence[Sample], per: Per) -> list[Ratio]:
     """Return their ratios by group where every sample names at least MIN_GROUPS, else by document."""
     by_group = all(len(set(sample.get("group") or ())) >= MIN_GROUPS for sample in samples)
     return [ratio_of(sample, per, by_group) for sample in samples]
+
+
+def change_of(ratio: Ratio, base: Ratio) -> Ratio:
+    """Return the difference of two ratios of the same documents, which are left out of both at once."""
+    return Ratio(
+        documents=ratio.documents,
+        value=ratio.value - base.value,
+        left_out=ratio.left_out - base.left_out,
+        freedom=min(ratio.freedom, base.freedom),
+    )
 
 
 def document_part(first: Sequence[Ratio], second: Sequence[Ratio] = ()) -> DocumentPart:

@@ -43,10 +43,13 @@ def wilson_over_seeds(
     return max(0.0, share - below), min(1.0, share + above)
 
 
-def is_clearly_above(
+def difference_of_shares(
     first: float, first_interval: Interval, second: float, second_interval: Interval
-) -> bool:
-    """Tell whether the interval of first - second lies above 0 (Newcombe 1998, from both intervals)."""
-    first_low, _ = first_interval
-    _, second_high = second_interval
-    return first - second > math.hypot(first - first_low, second_high - second)
+) -> Interval:
+    """Return the interval of first - second (Newcombe 1998, from both intervals)."""
+    first_low, first_high = first_interval
+    second_low, second_high = second_interval
+    difference = first - second
+    below = math.hypot(first - first_low, second_high - second)
+    above = math.hypot(first_high - first, second - second_low)
+    return difference - below, difference + above

@@ -1,19 +1,21 @@
 """Ranks within a column: each row against the best row, or against a baseline.
 
-Two rows are compared by the difference of their losses in bits per byte. Documents are paired. Seeds are not,
-because the seed effects of two encodings hardly correlate (+0.09 and -0.02 in the study).
+Two rows are compared by the difference of their losses, or of their changes against T, in bits per byte.
+Documents are paired. Seeds are not, because the seed effects of two encodings hardly correlate (+0.09 and
+-0.02 in the study).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Literal
 
 from posenc.results.statistics.documents import (
     Ratio,
     Sample,
+    change_of,
     document_part,
     on_shared_documents,
     ratios_of,
@@ -32,8 +34,10 @@ from posenc.results.statistics.verdicts import SAME
 Method = Literal["welch", "moderated", "documents"]  # documents: one seed, holds for these models only
 # A difference of two rows is named by the method of the two that comes earlier here.
 METHODS: tuple[Method, ...] = ("documents", "welch", "moderated")
-Word = Literal["best", "tied", "above", "below"]
+Word = Literal["best", "tied", "unresolved", "above", "below"]
+Needs = Literal["seeds", "documents"]
 Samples = Mapping[int, Sample]  # of a row, by seed
+Pairs = Mapping[int, tuple[Sample, Sample]]  # of a row, by seed: at a window, and at its crop line
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ class Versus:
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of it, over seeds and documents; two-sided, as wide as the correction asks
     p: float | None  # corrected; of the hypothesis that the truth is within SAME, or on the other side
-    word: Word  # `tied` if not resolved; `below` only against a baseline
+    # `tied`: the whole ci95 lies within SAME; `unresolved`: it is too wide; `below` only against a baseline
+    word: Word
     method: Method
+    needs: Needs | None = None  # of what more would settle an unresolved comparison
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,18 @@ def compare_with(samples: Sequence[Samples | None], reference: int | None, metri
     luck (Hsu 1984). The baseline itself is left out. The result is empty below two rows or without shared
     documents.
     """
-    rows = ranked_rows(samples)
+    all_samples = [sample for row in samples if row for sample in row.values()]
+    return _compared(ranked_rows(samples), reference, _unit(all_samples, metric))
+
+
+def compare_changes(pairs: Sequence[Pairs | None], metric: str) -> dict[int, Versus]:
+    """Return each ranked row of a column against the lowest change, as `compare_with` does for losses."""
+    all_samples = [sample for row in pairs if row for sample, _ in row.values()]
+    return _compared(ranked_changes(pairs), None, _unit(all_samples, metric))
+
+
+def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float) -> dict[int, Versus]:
+    """Return rows against row `reference`, or against the lowest mean; differences are times `unit`."""
     if len(rows) < 2 or reference not in {None, *rows}:
         return {}
     best = min(rows, key=lambda index: rows[index].mean)
@@ -76,17 +93,20 @@ def compare_with(samples: Sequence[Samples | None], reference: int | None, metri
     estimates = [unpaired(rows[index], reference_row) for index in rest]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([_p_value(estimate, sides) for estimate in estimates])
-    unit = _unit(samples[reference_index] or {}, metric)
     result: dict[int, Versus] = {}
     if reference is None:
         result[reference_index] = Versus(0.0, None, None, "best", reference_row.method)
     for index, estimate, p, level in zip(rest, estimates, corrected, levels, strict=True):
+        interval = estimate.interval(1 - level)
+        word = _word(estimate.value, p, interval)
+        method = min(rows[index].method, reference_row.method, key=METHODS.index)
         result[index] = Versus(
             difference=unit * estimate.value,
-            ci95=_scaled(estimate.interval(1 - level), unit),
+            ci95=_scaled(interval, unit),
             p=p,
-            word=_word(estimate.value, p),
-            method=min(rows[index].method, reference_row.method, key=METHODS.index),
+            word=word,
+            method=method,
+            needs=_needs(estimate, method) if word == "unresolved" else None,
         )
     return result
 
@@ -97,15 +117,21 @@ def ranked_rows(samples: Sequence[Samples | None]) -> dict[int, RankedRow]:
     all_samples = on_shared_documents([sample for row in by_seed.values() for sample in row])
     if not all_samples:
         return {}
-    all_ratios = ratios_of(all_samples, "bytes")
-    ratios: dict[int, list[Ratio]] = {}
-    start = 0
-    for index, row in by_seed.items():
-        stop = start + len(row)
-        ratios[index] = all_ratios[start:stop]
-        start = stop
-    moderated = _moderated(ratios)
-    return {index: _ranked(row, moderated.get(index)) for index, row in ratios.items()}
+    return _ranked_rows(by_seed, ratios_of(all_samples, "bytes"))
+
+
+def ranked_changes(pairs: Sequence[Pairs | None]) -> dict[int, RankedRow]:
+    """Return the rows whose changes are ranked, by index, cut to the documents that all of them have."""
+    by_seed = {index: list(row.values()) for index, row in enumerate(pairs) if row}
+    all_pairs = [pair for row in by_seed.values() for pair in row]
+    all_samples = on_shared_documents([sample for pair in all_pairs for sample in pair])
+    if not all_samples:
+        return {}
+    ratios = ratios_of(all_samples, "bytes")
+    at_window = ratios[::2]
+    at_crop_line = ratios[1::2]
+    changes = [change_of(ratio, base) for ratio, base in zip(at_window, at_crop_line, strict=True)]
+    return _ranked_rows(by_seed, changes)
 
 
 def unpaired(first: RankedRow, second: RankedRow) -> Estimate:
@@ -113,6 +139,18 @@ def unpaired(first: RankedRow, second: RankedRow) -> Estimate:
     parts = [(first.variance, first.freedom), (second.variance, second.freedom)]
     documents = document_part(first.ratios, second.ratios)
     return welch(first.mean - second.mean, parts, documents)
+
+
+def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> dict[int, RankedRow]:
+    """Return ranked rows; `all_ratios` are those of the seeds of the first row, then of the next one."""
+    ratios: dict[int, list[Ratio]] = {}
+    start = 0
+    for index, row in by_seed.items():
+        stop = start + len(row)
+        ratios[index] = list(all_ratios[start:stop])
+        start = stop
+    moderated = _moderated(ratios)
+    return {index: _ranked(row, moderated.get(index)) for index, row in ratios.items()}
 
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, float]]:
@@ -140,17 +178,32 @@ def _p_value(estimate: Estimate, sides: int) -> float | None:
     return None if p is None else sides * p
 
 
-def _word(difference: float, p: float | None) -> Word:
-    if p is None or p >= 1 - CONFIDENCE:
-        return "tied"
-    return "above" if difference > 0 else "below"
+def _word(difference: float, p: float | None, interval: Interval | None) -> Word:
+    if p is not None and p < 1 - CONFIDENCE:
+        return "above" if difference > 0 else "below"
+    if interval is None:
+        return "unresolved"
+    low, high = interval
+    return "tied" if low >= -SAME and high <= SAME else "unresolved"
 
 
-def _unit(samples: Samples, metric: str) -> float:
-    """Return what one bit per byte is in the metric, on the targets that all rows share."""
-    if metric == "bpb":
+def _needs(estimate: Estimate, method: Method) -> Needs:
+    """Return what is the larger part of an interval that is too wide.
+
+    It is seeds if a row has one alone: its interval says nothing about other seeds, whatever the documents.
+    """
+    half_widths = estimate.half_widths(1 - CONFIDENCE)
+    if half_widths is None:
+        return "documents"
+    seed_half, document_half = half_widths
+    return "seeds" if method == "documents" or seed_half > document_half else "documents"
+
+
+def _unit(samples: Iterable[Sample], metric: str) -> float:
+    """Return what one bit per byte is in the metric, on the targets that all samples share."""
+    sample = next(iter(samples), None)
+    if metric == "bpb" or sample is None:
         return 1.0
-    sample = next(iter(samples.values()))
     return math.log(2) * sum(sample["bytes"]) / sum(sample["targets"])
 
 
