@@ -56,10 +56,8 @@ class RecallCell:
     nats: float  # per value, mean over seeds
     windows: int  # in each seed
     seeds: int
-    # In its column: `tied` if the whole interval of the difference from the best lies within 10 points,
-    # `unresolved` if it is too wide; null if the row is not ranked.
-    rank: Rank | None = None
-    needs: Needs | None = None  # of what more would settle an unresolved rank
+    rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
+    needs: Needs | None = None  # of what more would settle it, if it is unresolved
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""

@@ -82,7 +82,8 @@ Numbers are not rounded, empty where there is none, and a column has one unit, w
 - `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;
 - `..._sd` is over seeds, `..._low` and `..._high` are the ends of a 95% interval: of `change_bpb` per cell
   over seeds and documents, of a change in another unit and per seed over documents;
-- `versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference, `..._p`, `..._method`;
+- `versus_best`, `change_versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference,
+  `..._p`, `..._method`, `..._needs`;
 - `label` is the row's name (`rope base=500000`), `encoding` the encoding's, `extend` the extension's;
 - `row` is the label with what tells its table from the others (`rope [tokens trained 500000]`), so an
   average by `row` is one over seeds alone; protocols are in `protocol`;

@@ -47,10 +47,9 @@ class Versus:
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of it, over seeds and documents; two-sided, as wide as the correction asks
     p: float | None  # corrected; of the hypothesis that the truth is within SAME, or on the other side
-    # `tied`: the whole ci95 lies within SAME; `unresolved`: it is too wide; `below` only against a baseline
-    word: Word
+    word: Word  # tied: all of ci95 is within SAME; unresolved: it is too wide; below: of a baseline alone
     method: Method
-    needs: Needs | None = None  # of what more would settle an unresolved comparison
+    needs: Needs | None = None  # of what more would settle it, if it is unresolved
 
 
 @dataclass(frozen=True)
