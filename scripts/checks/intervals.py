@@ -53,6 +53,8 @@ STABLE = (  # rows whose losses hardly change at 8T
 SIX = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
 Samples = dict[int, Sample]  # of a row, by seed
 
+APART = ("above", "below")  # words for rows that are told apart
+
 
 @dataclass(frozen=True)
 class StudyColumn:
@@ -97,7 +99,7 @@ def pairs_told_apart(rows: Sequence[Samples]) -> float:
     words = []
     for baseline in range(len(rows)):
         words += [against.word for against in compare_with(rows, baseline, "bpb").values()]
-    return sum(word != "tied" for word in words) / 2
+    return sum(word in APART for word in words) / 2
 
 
 def holds(interval: Sequence[float] | None, truth: float) -> bool:
@@ -267,6 +269,7 @@ class Experiment:
 
     above: int  # rows called above the best
     is_any_false: bool  # a row is called above although the truth is within the margin
+    is_any_falsely_tied: bool  # a row is called tied although the truth is not within the margin, or at its edge
     covered: float  # share of plain 95% intervals that cover the truth
     all_covered: bool  # so do all corrected intervals at once
     is_shared: bool  # some row shares its variance
@@ -279,6 +282,7 @@ def simulate_table(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, 
     versus = compare_with(simulated, None, "bpb")
     above = [index for index, against in versus.items() if against.word == "above"]
     best = next(index for index, against in versus.items() if against.word == "best")
+    tied = [index for index, against in versus.items() if against.word == "tied"]
     ranked = ranked_rows(simulated)
     plain = {
         index: unpaired(row, ranked[lowest]).interval() for index, row in ranked.items() if index != lowest
@@ -287,6 +291,7 @@ def simulate_table(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, 
     return Experiment(
         above=len(above),
         is_any_false=any(truth[index] - truth[best] <= SAME + 1e-9 for index in above),
+        is_any_falsely_tied=any(abs(truth[index] - truth[best]) >= SAME - 1e-9 for index in tied),
         covered=statistics.fmean(holds(plain[i], truth[i] - truth[lowest]) for i in plain),
         all_covered=all(holds(corrected[i], truth[i] - truth[best]) for i in corrected),
         is_shared=any(against.method == "moderated" for against in versus.values()),
@@ -313,6 +318,9 @@ def check_simulated_tables(experiments: int) -> None:
             results[case] = [simulate_table(rng, rows, shifts, seeds) for _ in range(experiments)]
         study = results["study"]
         false_words = [percent([result.is_any_false for result in of_case]) for of_case in results.values()]
+        falsely_tied = [
+            percent([result.is_any_falsely_tied for result in of_case]) for of_case in results.values()
+        ]
         lines.append(
             [
                 seeds,
@@ -320,12 +328,13 @@ def check_simulated_tables(experiments: int) -> None:
                 LENGTHS[multiple],
                 f"{np.mean([result.above for result in study]):.1f}",
                 " / ".join(false_words),
+                " / ".join(falsely_tied),
                 f"{np.mean([result.covered for result in study]):.1%}",
                 percent([result.all_covered for result in study]),
                 percent([result.is_shared for result in study]),
             ]
         )
-    heads = ["seeds", "rows", "at", "above", "false: study / equal / edge"]
+    heads = ["seeds", "rows", "at", "above", "falsely above: study / equal / edge", "falsely tied"]
     heads += ["95% intervals cover", "all corrected ones", "shared variance"]
     print_table(
         f"Simulated, {experiments} experiments each: rows above the best; any false word", heads, lines
@@ -348,7 +357,7 @@ def check_power(experiments: int) -> None:
             told_apart = []
             for _ in range(experiments):
                 versus = compare_with(simulate(rng, rows, shifts, seeds), 0, "bpb")
-                told_apart += [versus[index].word != "tied" for index in range(1, len(rows), 2)]
+                told_apart += [versus[index].word in APART for index in range(1, len(rows), 2)]
             shares.append(f"{np.mean(told_apart):.0%}")
         lines.append([nats, *shares])
     heads = ["true difference, nats", "2 seeds", "3", "5", "10"]
