@@ -269,7 +269,7 @@ class Experiment:
 
     above: int  # rows called above the best
     is_any_false: bool  # a row is called above although the truth is within the margin
-    is_any_falsely_tied: bool  # a row is called tied although the truth is not within the margin, or at its edge
+    is_any_falsely_tied: bool  # a row is called tied although the truth is not inside the margin
     covered: float  # share of plain 95% intervals that cover the truth
     all_covered: bool  # so do all corrected intervals at once
     is_shared: bool  # some row shares its variance
