@@ -19,6 +19,8 @@ from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings,
 
 MARKS = {"pass": "+", "fail": "F", "n/a": "."}
 STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
+# of one law and of several, by the verdict
+VERBS = {"pass": ("holds", "hold"), "n/a": ("does not apply", "do not apply"), "fail": ("fails", "fail")}
 # Groups of settings that a verdict depends on.
 GROUPS = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
@@ -103,9 +105,12 @@ def _print(result: LawCheck, as_matrix: bool) -> None:
     for label, error in result.refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
     statuses = [verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()]
-    console.print(
-        f"{statuses.count('pass')} hold, {statuses.count('n/a')} do not apply, {statuses.count('fail')} fail"
-    )
+    parts = [_count_text(statuses.count(status), *verbs) for status, verbs in VERBS.items()]
+    console.print(", ".join(parts))
+
+
+def _count_text(count: int, verb_of_one: str, verb_of_several: str) -> str:
+    return f"{count} {verb_of_one if count == 1 else verb_of_several}"
 
 
 def _print_laws(console: Console, encoding: CheckedEncoding) -> None:
@@ -126,7 +131,7 @@ def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
         for verdict in encoding.verdicts.values():
             row.append(f"{MARKS[verdict.status]} ", style=STYLES[verdict.status])
         console.print(row + visible(encoding.label))
-    console.print("+ holds, F fails, . does not apply")
+    console.print("+ holds, F fails, . does not apply (why: posenc check encoding=NAME)")
     for encoding in checked:
         for law in encoding.failed:
             begin = f"{visible(encoding.label)} fails {law}"

@@ -8,10 +8,20 @@ import torch
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding
 from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require, require_identical
+from posenc.settings.signature import parameters_of
 
 ROUNDING = 1e-6  # of a float32 bias, as a share of it
+# By option, the key with which an encoding declares in `refuses` that the option makes no sense.
+REFUSED_KEYS = {
+    "randomized": "positions",
+    "offset": "positions",
+    "window": "attention.window",
+    "logn": "attention.scale",
+    "ssmax": "attention.scale",
+}
 
 
 def penalty(subject: Subject) -> Verdict:
@@ -21,7 +31,7 @@ def penalty(subject: Subject) -> Verdict:
     """
     encoding = subject.declared
     if not encoding.penalty:
-        raise NotApplicableError("not declared a penalty")
+        raise NotApplicableError("declare penalty = True if its bias falls with distance")
     if not encoding.hooks & {"bias", "distance_bias"}:
         raise NotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
@@ -49,6 +59,7 @@ def options(subject: Subject) -> Verdict:
     """Options (per_layer, positions, window, scale) combine with it or are refused by name."""
     accepted: list[str] = []
     refused: list[str] = []
+    undeclared: list[str] = []
     changes: dict[str, dict[str, Any]] = {
         "per_layer": {"encoding": {"per_layer": True}},
         "randomized": {"positions": {"name": "randomized", "max": None, "dense": False}},
@@ -62,12 +73,25 @@ def options(subject: Subject) -> Verdict:
             subject.fresh(**change)
         except UserError as error:
             require(option in error.text(), f"{option} is refused without being named: {error.text()}")
-            refused.append(option)
+            is_declared = _is_refusal_declared(subject.declared, option)
+            (refused if is_declared else undeclared).append(option)
             continue
         _check_with_option(subject, option, change)
         accepted.append(option)
-    reason = f"refused: {', '.join(refused)}" if refused else ""
-    return Verdict("pass", ", ".join(accepted), reason)
+    reasons = []
+    if refused:
+        reasons.append(f"refused as declared: {', '.join(refused)}")
+    if undeclared:
+        reasons.append(f"refused, which `refuses` should declare: {', '.join(undeclared)}")
+    return Verdict("pass", f"{len(accepted)} of {len(changes)} fit", "; ".join(reasons))
+
+
+def _is_refusal_declared(encoding: Encoding, option: str) -> bool:
+    """Tell whether an encoding's parameters, `uses_positions` or `refuses` say that it takes no such option."""
+    if option not in REFUSED_KEYS:  # a parameter
+        return option not in parameters_of(type(encoding))
+    key = REFUSED_KEYS[option]
+    return key in encoding.refuses or (key == "positions" and not encoding.uses_positions)
 
 
 def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) -> None:

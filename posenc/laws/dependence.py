@@ -64,7 +64,7 @@ def prefix(subject: Subject) -> Verdict:
     fused = max(kernels.limits().causal_from, longest) + 4
     windows = subject.windows({length + 1, longest, fused})
     if not windows:
-        raise NotApplicableError(subject.limited_to_train_length or "no longer window has positions")
+        raise NotApplicableError(subject.limited_to_train_length or "positions.max leaves no longer window")
     moves: dict[int, float] = {}
     for n in windows:
         model = subject.fresh()
@@ -76,7 +76,9 @@ def prefix(subject: Subject) -> Verdict:
     if not subject.declared.prefix_stable:
         reason = "declares that a longer text changes its prefix, and it does not"
         require(largest > SAME_BOUND, reason, f"{largest:.1e}")
-        return Verdict("n/a", f"{largest:.1e}", "declared: a longer text changes its prefix")
+        return Verdict(
+            "n/a", f"{largest:.1e}", "declared (prefix_stable = False): a longer text changes its prefix"
+        )
     for n, move in moves.items():
         require_below(move, SAME_BOUND, f"a text of {n} tokens moves the logits of its first {length}")
     return Verdict("pass", f"{with_bound(largest, SAME_BOUND)} up to {windows[-1]} tokens")
@@ -90,7 +92,7 @@ def order(subject: Subject) -> Verdict:
     model = subject.fresh()
     n = subject.train_length
     if len(model.blocks) < 2:
-        raise NotApplicableError("one layer: without positions it cannot see the order of the past")
+        raise NotApplicableError("one layer cannot see the order of the past without positions: take two")
     ids = torch.arange(n)[None] % model.vocab_size
     reordered = ids.clone()
     reordered[:, : n - 1] = ids[:, : n - 1].flip(-1)
@@ -102,7 +104,7 @@ def order(subject: Subject) -> Verdict:
 def shift(subject: Subject) -> Verdict:
     """If relative: logits stay when all positions shift alike, to 65 536."""
     if not subject.declared.relative:
-        raise NotApplicableError("not declared relative")
+        raise NotApplicableError("declare relative = True if logits depend on distances alone")
     model = subject.accept_any_positions(subject.fresh())
     n = subject.longest(2)
     ids = tokens(model, n)

@@ -54,7 +54,7 @@ def count(subject: Subject) -> Verdict:
     encoding = model.encoding
     declared = encoding.learned_parameters()
     if declared is None:
-        raise NotApplicableError("declares no count (learned_parameters)")
+        raise NotApplicableError("declare learned_parameters(), how many numbers it learns")
     real = count_parameters(model).encoding
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, "learned_parameters is not what it has", figure)

@@ -61,7 +61,7 @@ class Subject:
         """Return why windows must not be longer than T; None if they may be."""
         beyond = self._model.encoding.beyond
         if beyond in ("truncate", "refuse"):
-            return f"beyond='{beyond}': no number past T={self.train_length}"
+            return f"beyond={beyond} declares no number past T={self.train_length}"
         return None
 
     def windows(self, lengths: Iterable[int]) -> list[int]:

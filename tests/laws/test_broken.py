@@ -144,6 +144,40 @@ COMPARING_LAWS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("law", "declaration"),
+    [
+        ("penalty", "declare penalty = True"),
+        ("shift", "declare relative = True"),
+        ("count", "declare learned_parameters()"),
+    ],
+)
+def test_a_law_that_does_not_apply_says_what_to_declare(law, declaration):
+    class Undeclared(Encoding):
+        def learned_parameters(self):
+            return None
+
+    verdict = judge(law, of_class(Undeclared))
+    assert verdict.status == "n/a"
+    assert verdict.reason.startswith(declaration)
+
+
+def test_an_option_that_is_declared_to_be_refused_is_said_so():
+    declared = type("Declared", (Encoding,), {"refuses": {"attention.window": "it has one"}})
+    assert judge("options", of_class(declared)).reason == "refused as declared: per_layer, window"
+
+
+def test_an_option_that_is_refused_without_a_declaration_is_said_so():
+    def refuse_by_name(self, shape):
+        Encoding.__init__(self, shape)
+        if shape.position_limit is not None:
+            raise UserError("positions", "randomized, offset", "not with this one")
+
+    verdict = judge("options", of_class(type("Silent", (Encoding,), {"__init__": refuse_by_name})))
+    assert verdict.status == "pass"
+    assert "refused, which `refuses` should declare: randomized, offset" in verdict.reason
+
+
 @pytest.mark.parametrize("law", COMPARING_LAWS)
 def test_a_nan_is_no_agreement(law):
     assert judge(law, of_class(NotANumber)).status == "fail"
