@@ -87,7 +87,7 @@ def options(subject: Subject) -> Verdict:
 
 
 def _is_refusal_declared(encoding: Encoding, option: str) -> bool:
-    """Tell whether an encoding's parameters, `uses_positions` or `refuses` say that it takes no such option."""
+    """Tell whether parameters, `uses_positions` or `refuses` of an encoding rule the option out."""
     if option not in REFUSED_KEYS:  # a parameter
         return option not in parameters_of(type(encoding))
     key = REFUSED_KEYS[option]
