@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,12 +16,17 @@ from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
 from posenc.laws import Verdict, statement
+from posenc.laws.verdict import Status
 from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings, line_of_callable
 
 MARKS = {"pass": "+", "fail": "F", "n/a": "."}
 STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
 # of one law and of several, by the verdict
-VERBS = {"pass": ("holds", "hold"), "n/a": ("does not apply", "do not apply"), "fail": ("fails", "fail")}
+VERBS: dict[Status, tuple[str, str]] = {
+    "pass": ("holds", "hold"),
+    "n/a": ("does not apply", "do not apply"),
+    "fail": ("fails", "fail"),
+}
 # Groups of settings that a verdict depends on.
 GROUPS = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
@@ -104,8 +110,10 @@ def _print(result: LawCheck, as_matrix: bool) -> None:
         _print_laws(console, result.checked[0])
     for label, error in result.refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
-    statuses = [verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()]
-    parts = [_count_text(statuses.count(status), *verbs) for status, verbs in VERBS.items()]
+    statuses = Counter(
+        verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()
+    )
+    parts = [_count_text(statuses[status], *verbs) for status, verbs in VERBS.items()]
     console.print(", ".join(parts))
 
 

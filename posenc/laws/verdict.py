@@ -8,12 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+Status = Literal["pass", "fail", "n/a"]
+
 
 @dataclass(frozen=True)
 class Verdict:
     """`figure` is what was measured, with its bound; `reason` says why the law fails or does not apply."""
 
-    status: Literal["pass", "fail", "n/a"]
+    status: Status
     figure: str = ""
     reason: str = ""
 
