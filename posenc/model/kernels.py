@@ -40,7 +40,7 @@ class Limits:
     mask_entries: int = 1 << 22  # in a block of queries, 16 MB of float32
 
     # From how many keys on a GPU uses FlexAttention: the size of one block of its masks. Not measured yet
-    # (scripts/checks/gpu.py).
+    # (scripts/check_gpu.py).
     flex_from: int = 128
 
     # How many different numbers of keys the blocks of a long window may have. oneDNN makes and keeps code for

@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+from gpu_tables import TABLES
 from markdown_table import MarkdownTable
 from posenc_output import RECORDS
 
@@ -52,6 +53,16 @@ def speed_beside_peers(file: str) -> str:
 def _ratio(figures: dict[str, Any]) -> str:
     ratio = figures.get("ratio")
     return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def gpu_table(file: str, name: str) -> str:
+    """Return a table of a visit to a GPU by its name in gpu_tables.TABLES (check_gpu.py)."""
+    items = json.loads((RECORDS / file).read_text(encoding="utf-8"))["items"]
+    heads, rows = TABLES[name](items)
+    table = MarkdownTable(heads)
+    for row in rows:
+        table.add(*row)
+    return table.text()
 
 
 def end_of_training(folder: str, overrides: list[str]) -> str:

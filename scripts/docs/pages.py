@@ -57,6 +57,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         paper_tables.accuracies_in_papers,
         measured_tables.altered_models,
         measured_tables.speed_beside_peers,
+        measured_tables.gpu_table,
         measured_tables.end_of_training,
     )
 }
