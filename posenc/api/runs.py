@@ -121,6 +121,12 @@ class Table:
 
         return render(self.tables, format, TEXT_WIDTH)
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas table with a line for each row and length: what the CSV of `posenc compare` has."""
+        import pandas as pd
+
+        return pd.DataFrame(cells_table(self.tables))
+
     def __repr__(self) -> str:
         return self.text().rstrip("\n")
 

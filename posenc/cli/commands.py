@@ -23,6 +23,7 @@ from posenc.cli.options import (
 )
 from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
 from posenc.config.overrides import CommandLine
+from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.chart_kinds import PLOTS
 from posenc.running.invocation import Invocation
@@ -259,11 +260,23 @@ def runs_command(
     where: Annotated[Texts, where_option("Only runs with this setting; several must all hold.")] = None,
     format: Annotated[str, choice("table", "json")] = "table",
     sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
+    columns: Annotated[
+        Texts, option("Only these columns, or settings: run,tokens,train.lr", metavar="NAMES")
+    ] = None,
+    delete: Annotated[
+        Texts, option("Delete a run, after a question; its name, path or a glob.", metavar="NAME")
+    ] = None,
+    yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
-    """List the runs on disk: status, progress, speed, losses, and why one failed."""
-    from posenc.cli.runs import print_runs
+    """List the runs on disk: status, progress, speed, losses, and why one failed; --delete removes one."""
+    from posenc.cli.compare import split_list
+    from posenc.cli.runs import delete_runs, print_runs
 
-    print_runs(directories or [], where or [], format, sort)
+    if delete:
+        raise typer.Exit(delete_runs(directories or [], where or [], split_list("--delete", delete), yes=yes))
+    if yes:
+        raise UserError("--yes", None, "is the answer to --delete", hint="posenc runs --delete NAME --yes")
+    print_runs(directories or [], where or [], format, sort, split_list("--columns", columns))
 
 
 @app.command(name="export")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.core.console import clock
-from posenc.core.errors import plural, visible
-from posenc.report.tables import Table, text_column
+from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.report.tables import Table, TableColumn, text_column
 from posenc.report.texts import count_text, length_text
 from posenc.results.runs import Run
 from posenc.results.summary import DIVERGED, FINISHED, RESUMABLE, RUNNING, RunSummary, summarize
+from posenc.results.where import value_of_key
 
 # states in the order in which they are counted
 STATES = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 SILENT = 600  # seconds after which a running run that writes nothing is worth a note
+FINGERPRINT = 6  # hex digits that tell two texts of one name apart
 # A run with more than this share of its tokens is complete: the last step may fall short by a part of a
 # batch.
 COMPLETE_SHARE = 0.999
@@ -37,44 +39,104 @@ def counts(runs: Sequence[RunSummary]) -> str:
 # --- the table
 
 
+@dataclass(frozen=True)
+class ListedRun:
+    """A run with its summary."""
+
+    run: Run
+    summary: RunSummary
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunColumn:
-    """A column of `posenc runs`."""
+    """A column of `posenc runs`, which `--columns` takes by its name."""
 
-    head: str
+    name: str
     text: Callable[[RunSummary], str | None]  # None where nothing is known
+    head: str = ""  # empty: the name
     is_words: bool = False
     drop_rank: int | None = None  # if the table is too wide the lowest is dropped first, None never
+    is_optional: bool = False  # not in the table unless the runs differ in it, or --columns names it
 
 
-def run_table(runs: Sequence[RunSummary], now: float) -> Table:
-    """Return a line for each run."""
+# A column in which all runs agree is dropped before all others: it does not tell runs apart.
+AGREEING = -100
+
+
+def run_table(runs: Sequence[ListedRun], now: float, names: Sequence[str] = ()) -> Table:
+    """Return a line for each run, with the columns `names`; without any those that tell the runs apart.
+
+    Raises UserError for a name that is neither a column nor a setting of any run.
+    """
+    if names:
+        return Table(tuple(_named_column(name, runs, now) for name in names))
     columns = []
-    for column in _columns(now):
-        texts = [column.text(run) or "-" for run in runs]
-        columns.append(text_column(column.head, texts, is_words=column.is_words, drop_rank=column.drop_rank))
+    for column in _columns(runs, now):
+        texts = [column.text(listed.summary) or "-" for listed in runs]
+        is_shared = len(set(texts)) == 1
+        agree = is_shared and len(runs) > 1
+        if is_shared and (column.is_optional or texts[0] == "-"):
+            continue
+        rank = column.drop_rank
+        if agree:
+            rank = AGREEING + (rank or 0)
+        head = column.head or column.name
+        columns.append(text_column(head, texts, is_words=column.is_words, drop_rank=rank))
     return Table(tuple(columns))
 
 
-def _columns(now: float) -> tuple[RunColumn, ...]:
-    """Return the columns; the age of a run is that at the time `now`."""
+def _named_column(name: str, runs: Sequence[ListedRun], now: float) -> TableColumn:
+    """Return a column by its name or by the key of a setting. Raises UserError."""
+    columns = {column.name: column for column in _columns(runs, now)}
+    if name in columns:
+        column = columns[name]
+        texts = [column.text(listed.summary) or "-" for listed in runs]
+        return text_column(column.head or name, texts, is_words=column.is_words)
+    values = [value_of_key(listed.run, name) for listed in runs]
+    if all(value is None for value in values):
+        allowed = f"{', '.join(columns)}, or a setting: train.lr"
+        close = nearest(name, list(columns))
+        hint = "" if close is None else f"did you mean: {close}"
+        raise UserError("--columns", visible(name), "no such column", allowed=allowed, hint=hint)
+    return text_column(visible(name), [visible(value or "-") for value in values], is_words=True)
+
+
+def _columns(runs: Sequence[ListedRun], now: float) -> tuple[RunColumn, ...]:
+    """Return the columns; the age of a run is that at the time `now`.
+
+    The encoding may be dropped early, since the names of most runs begin with it.
+    """
+    fingerprints: dict[str | None, set[str | None]] = defaultdict(set)
+    for listed in runs:
+        fingerprints[listed.summary.corpus].add(listed.summary.fingerprint)
 
     def age_text(run: RunSummary) -> str | None:
         return None if run.written is None else age(now - run.written)
 
+    def corpus_text(run: RunSummary) -> str | None:
+        """Return the name, with the beginning of the fingerprint where one name stands for two texts."""
+        is_ambiguous = len(fingerprints[run.corpus] - {None}) > 1
+        if run.fingerprint is None or not is_ambiguous:
+            return run.corpus
+        return f"{run.corpus} {run.fingerprint[:FINGERPRINT]}"
+
     return (
-        RunColumn(head="status", text=lambda run: run.status),
-        RunColumn(head="experiment", text=lambda run: run.experiment, is_words=True, drop_rank=4),
-        RunColumn(head="encoding", text=lambda run: run.encoding, is_words=True),
-        RunColumn(head="model", text=lambda run: run.model, is_words=True, drop_rank=3),
-        RunColumn(head="T", text=lambda run: _text_of(run.context_length)),
-        RunColumn(head="seed", text=lambda run: _text_of(run.seed)),
-        RunColumn(head="tokens", text=_tokens_text, drop_rank=2),
-        RunColumn(head="tok/s", text=_speed_text, drop_rank=1),
-        RunColumn(head="age", text=age_text, drop_rank=0),
-        RunColumn(head="at T", text=_loss_at_t_text),
-        RunColumn(head="longest", text=_longest_text),
-        RunColumn(head="run", text=lambda run: Path(run.path).name, is_words=True),
+        RunColumn(name="status", text=lambda run: run.status),
+        RunColumn(name="experiment", text=lambda run: run.experiment, is_words=True, drop_rank=4),
+        RunColumn(name="encoding", text=lambda run: run.encoding, is_words=True, drop_rank=5),
+        RunColumn(name="model", text=lambda run: run.model, is_words=True, drop_rank=3),
+        RunColumn(name="T", text=lambda run: _text_of(run.context_length)),
+        RunColumn(name="seed", text=lambda run: _text_of(run.seed)),
+        RunColumn(name="tokens", text=_tokens_text, drop_rank=9),
+        RunColumn(
+            name="precision", text=lambda run: run.precision, is_words=True, drop_rank=7, is_optional=True
+        ),
+        RunColumn(name="corpus", text=corpus_text, is_words=True, drop_rank=8, is_optional=True),
+        RunColumn(name="speed", head="tok/s", text=_speed_text, drop_rank=1),
+        RunColumn(name="age", text=age_text, drop_rank=0),
+        RunColumn(name="loss", head="at T", text=_loss_at_t_text),
+        RunColumn(name="longest", text=_longest_text, drop_rank=6),
+        RunColumn(name="run", text=lambda run: Path(run.path).name, is_words=True),
     )
 
 

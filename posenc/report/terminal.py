@@ -82,7 +82,7 @@ def terminal_text(reports: Sequence[Report], width: int, color: bool) -> str:
 def table_text(table: Table, width: int, color: bool = False) -> str:
     """Return a table without the columns that the width has no room for."""
     console = _console(width, color)
-    _print_table(console, _drop_columns(table, width), width)
+    _print_table(console, drop_columns(table, width), width)
     return _without_trailing_blanks(console)
 
 
@@ -120,7 +120,7 @@ def _print_tables(console: Console, tables: Sequence[Table], width: int) -> int:
     left_out = 0
     blocks = []
     for table in tables:
-        narrow_table = _drop_columns(table, width)
+        narrow_table = drop_columns(table, width)
         left_out += len(table.columns) - len(narrow_table.columns)
         blocks += _blocks(narrow_table, width)
     for number, block in enumerate(blocks):
@@ -133,7 +133,7 @@ def _print_tables(console: Console, tables: Sequence[Table], width: int) -> int:
 # --- what fits
 
 
-def _drop_columns(table: Table, width: int) -> Table:
+def drop_columns(table: Table, width: int) -> Table:
     """Return the table without as many columns, by their rank, as it takes for the others to fit."""
     droppable = [column for column in table.columns if column.drop_rank is not None]
     droppable.sort(key=lambda column: column.drop_rank or 0)

@@ -32,6 +32,9 @@ class RunSummary:
     encoding: str | None
     model: str | None
     context_length: int | None  # T, tokens
+    corpus: str | None  # that it was trained on, or measured on if posenc did not train it
+    fingerprint: str | None  # of the corpus; null until it was read
+    precision: str | None  # fp32 or bf16; `auto` until it is resolved
     tokens: int | None  # trained on so far
     tokens_asked: int | None
     tokens_per_second: float | None
@@ -62,6 +65,7 @@ def summarize(run: Run) -> RunSummary:
     losses = headline_losses(run)
     longest = max((multiple for multiple in losses if multiple > 1), default=None)
     settings = run.settings if isinstance(run.settings, RunSettings) else None
+    corpus = facts.get("corpus") or {}
     return RunSummary(
         path=str(run.path),
         status=run.state,
@@ -73,6 +77,9 @@ def summarize(run: Run) -> RunSummary:
         context_length=_whole(
             facts.get("context_length", None if settings is None else settings.context_length)
         ),
+        corpus=encoding_name(corpus or (None if settings is None else settings.data.name)),
+        fingerprint=corpus.get("fingerprint"),
+        precision=facts.get("precision", None if settings is None else settings.train.precision),
         tokens=_whole(tokens),
         tokens_asked=_whole(planned),
         tokens_per_second=speed,

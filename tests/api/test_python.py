@@ -247,6 +247,14 @@ def test_a_comparison_has_the_formats_of_the_command(run):
     assert run.runs().compare(protocol="nonoverlapping").text("csv").startswith("protocol,")
 
 
+def test_a_comparison_as_a_pandas_table_has_a_line_for_each_row_and_length(run):
+    comparison = run.runs().compare()
+    frame = comparison.to_frame()
+    (table,) = comparison.tables
+    assert list(frame["multiple"]) == [column.multiple for column in table.columns]
+    assert list(frame["loss_nats"]) == [cell.mean for cell in table.rows[0].cells]
+
+
 @pytest.mark.parametrize(("columns", "multiples"), [([1, "4x"], [1, 4]), ("4x", [4])])
 def test_columns_of_a_comparison_are_numbers_or_texts(run, columns, multiples):
     (table,) = run.runs().compare(columns=columns, rows="rope").tables

@@ -1,5 +1,6 @@
 """`posenc runs` and `posenc export`: what is on disk, why it stopped, what continues it."""
 
+import io
 import json
 import shlex
 import shutil
@@ -8,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny
-from fake_runs import edit_json, only_run
+from fake_runs import edit_json, only_run, write_run
 from in_process import called_in
 
 from posenc.results.records import HEADLINE
 from posenc.results.runs import load_run
+from posenc.running.locks import locked
 
 # What each run directory is called says what happened to it.
 STATUSES = {
@@ -204,6 +206,165 @@ def test_several_conditions_must_all_hold(posenc):
 def test_rows_are_sorted_by_loss_on_request(posenc, finished_name):
     rows = rows_of(posenc("runs", "--sort", "loss", "--format", "json"))
     assert next(iter(rows)) == finished_name
+
+
+# --- Columns
+@pytest.fixture
+def alike(working_folder, monkeypatch):
+    """Four runs that differ in tokens, precision and corpus, in a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    root = working_folder / "runs" / "default"
+    write_run(root, "rope")
+    write_run(root, "rope", name="in-bf16", facts={"precision": "bf16"})
+    write_run(root, "rope", name="short", facts={"tokens": 1_000_000})
+    write_run(root, "rope", name="other-text", facts={"corpus": {"name": "files", "fingerprint": "ab" * 32}})
+    return root
+
+
+def columns_of(result):
+    """Return the words of each line of the table by its last word, the name of the run."""
+    assert result.code == 0, result
+    lines = result.out.partition("\n\n")[0].splitlines()
+    return {line.split()[-1]: line.split() for line in lines}
+
+
+@pytest.mark.usefixtures("alike")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("in-bf16", ["3.28M", "bf16", "sympy"]), ("short", ["1M", "fp32", "sympy"]), ("other-text", ["files"])],
+)
+def test_the_table_tells_runs_apart_by_tokens_precision_and_corpus(posenc, name, words):
+    assert set(words) <= set(columns_of(posenc("runs"))[name])
+
+
+def test_runs_of_one_precision_and_corpus_have_no_columns_for_them(posenc, alike):
+    shutil.rmtree(alike / "in-bf16")
+    shutil.rmtree(alike / "other-text")
+    heads = posenc("runs").out.splitlines()[0].split()
+    assert "tokens" in heads
+    assert not {"precision", "corpus"} & set(heads)
+
+
+def test_two_texts_of_one_name_are_told_apart_in_the_table(posenc, alike):
+    write_run(alike, "rope", name="third", facts={"corpus": {"name": "files", "fingerprint": "cd" * 32}})
+    rows = columns_of(posenc("runs"))
+    assert "ababab" in rows["other-text"]
+    assert "cdcdcd" in rows["third"]
+
+
+@pytest.mark.usefixtures("alike")
+def test_columns_that_the_terminal_has_no_room_for_are_counted(posenc):
+    assert "more columns: a wider terminal, or --columns" in posenc("runs").out
+
+
+@pytest.mark.usefixtures("alike")
+def test_columns_are_chosen_by_name_and_by_setting(posenc):
+    result = posenc("runs", "--columns", "run,T", "--columns", "train.lr")
+    assert result.out.splitlines()[0].split() == ["run", "T", "train.lr"]
+    assert result.out.splitlines()[1].split() == ["in-bf16", "64", "0.003"]
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_column_that_there_is_not_is_refused_with_the_nearest(posenc):
+    result = posenc("runs", "--columns", "tokns")
+    assert result.code == 2
+    assert "did you mean: tokens" in result.err
+
+
+@pytest.mark.usefixtures("alike")
+def test_columns_are_for_the_table_alone(posenc):
+    result = posenc("runs", "--columns", "run", "--format", "json")
+    assert result.code == 2
+
+
+# --- Deletion
+@pytest.fixture
+def answer(monkeypatch):
+    """Return a function that puts an answer on stdin."""
+    return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def test_a_run_is_deleted_after_a_yes(posenc, alike, answer):
+    answer("y\n")
+    result = posenc("runs", "--delete", "short")
+    assert result.code == 0, result.err
+    assert not (alike / "short").exists()
+    assert (alike / "in-bf16").exists()
+    assert "Delete 1 run, 0.0 MB? Nothing brings them back. [y/N]" in result.err
+
+
+def test_a_deletion_leaves_nothing_behind(posenc, alike, answer):
+    answer("yes\n")
+    before = {path.name for path in alike.iterdir()}
+    posenc("runs", "--delete", "short")
+    assert {path.name for path in alike.iterdir()} == before - {"short"}
+
+
+@pytest.mark.parametrize("text", ["n\n", "\n", "", "please\n"])
+def test_without_a_yes_nothing_is_deleted(posenc, alike, answer, text):
+    answer(text)
+    result = posenc("runs", "--delete", "short")
+    assert result.code == 1
+    assert "nothing was deleted" in result.err
+    assert (alike / "short").exists()
+
+
+def test_yes_is_an_option_for_scripts(posenc, alike):
+    result = posenc("runs", "--delete", "short", "--yes")
+    assert result.code == 0
+    assert not (alike / "short").exists()
+
+
+@pytest.mark.parametrize("name", ["sh*", "runs/default/short", "short,in-bf16"])
+def test_a_run_is_named_by_a_glob_a_path_or_in_a_list(posenc, alike, name):
+    assert posenc("runs", "--delete", name, "--yes").code == 0
+    assert not (alike / "short").exists()
+    assert (alike / "other-text").exists()
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_run_that_there_is_not_is_refused_with_the_nearest(posenc):
+    result = posenc("runs", "--delete", "shortt", "--yes")
+    assert result.code == 2
+    assert "did you mean: short" in result.err
+
+
+def test_a_name_in_two_folders_needs_its_path(posenc, alike):
+    write_run(alike.parent / "second", "rope", name="short")
+    result = posenc("runs", "--delete", "short", "--yes")
+    assert result.code == 2
+    assert "name its path: runs/default/short" in result.err
+    assert (alike / "short").exists()
+
+
+def test_a_running_run_is_not_deleted(posenc, alike):
+    set_status(alike / "short", status="running", host="another.machine", pid=1)
+    result = posenc("runs", "--delete", "short", "--yes")
+    assert result.code == 2
+    assert "is running (process 1 on another.machine)" in result.err
+    assert (alike / "short").exists()
+
+
+def test_a_run_that_is_being_measured_is_not_deleted(posenc, alike):
+    with locked(alike / "short", "evaluation"):
+        result = posenc("runs", "--delete", "short", "--yes")
+    assert result.code == 1
+    assert "is being written by another process" in result.err
+    assert (alike / "short").exists()
+
+
+def test_what_a_link_leads_to_is_not_deleted(posenc, alike):
+    elsewhere = alike.parent.parent / "elsewhere"
+    (alike / "short").rename(elsewhere)
+    (alike / "short").symlink_to(elsewhere)
+    result = posenc("runs", "runs/default/short", "--delete", "short", "--yes")
+    assert result.code == 2
+    assert elsewhere.exists()
+
+
+@pytest.mark.usefixtures("alike")
+def test_yes_without_anything_to_delete_is_refused(posenc):
+    assert posenc("runs", "--yes").code == 2
 
 
 def test_an_empty_folder_has_no_runs(posenc, working_folder):
