@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from posenc.config.encoding_file import expand_encoding_file
 from posenc.config.grid import grid
-from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER
+from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, SEARCH_PATH, compose
 from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quote
 from posenc.config.parsing import has_several_values
 from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
@@ -246,7 +246,7 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
     if config_dir is not None:
         folders.append(Path(config_dir).resolve())
     urls = ",".join(quote(f"file://{folder}") for folder in folders)
-    return [f"hydra.searchpath=[{urls}]"] if folders else []
+    return [f"{SEARCH_PATH}=[{urls}]"] if folders else []
 
 
 def compose_config(command: str, overrides: list[str]) -> DictConfig:
@@ -256,7 +256,7 @@ def compose_config(command: str, overrides: list[str]) -> DictConfig:
         _refuse_several_choices(override)
         _refuse_long_choice(command, override)
     try:
-        return compose(command, expanded, return_hydra_config=True)
+        return compose(command, expanded)
     except REFUSALS as error:
         raise refusal(command, expanded, error) from error
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from hydra import compose
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posenc.config.hints import hint_at_choice
+from posenc.config.hydra_adapter import SEARCH_PATH, compose
 from posenc.config.overrides import is_hydras, key_of
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
@@ -47,12 +47,12 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
     """Return the error for the first override that does not fit the settings that the choices make."""
     # Hydra stops at its first error and names it in its own terms, so the settings are composed again without
     # the overrides that may be wrong, and each override is compared with them.
-    choosing = {*default_choices(command), LAUNCHER, "hydra.searchpath"}
+    choosing = {*default_choices(command), LAUNCHER, SEARCH_PATH}
     choices = []
     for override in overrides:
         if override.partition("=")[0] in choosing and not has_several_values(override):
             choices.append(override)
-    config = compose(command, choices, return_hydra_config=True)
+    config = compose(command, choices)
     known = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():

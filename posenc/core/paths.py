@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import platformdirs
 
+from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError, visible
 
 CONF_ENTRY_POINTS = "posenc.conf"
@@ -32,7 +32,7 @@ def conf_dir() -> Path:
 def conf_dirs() -> list[Path]:
     """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`), importing none."""
     trees = [conf_dir()]
-    for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
+    for point in sorted(entry_points(CONF_ENTRY_POINTS), key=lambda point: point.name):
         package, *subfolders = point.value.split(".")
         spec = importlib.util.find_spec(package)
         if spec is None:

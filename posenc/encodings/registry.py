@@ -6,6 +6,7 @@ A name is looked up in posenc's own modules, then in entry points, then in the m
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -13,7 +14,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded, is_file, why_missing
 from posenc.encodings.other_names import named_elsewhere
@@ -49,8 +51,13 @@ NOT_ENCODINGS = {
 
 def own_encodings() -> list[str]:
     """Return the names of the encodings in this package: its modules."""
+    return list(_own_encodings())
+
+
+@functools.cache
+def _own_encodings() -> tuple[str, ...]:
     modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return sorted(m.name for m in modules if not m.ispkg and m.name not in NOT_ENCODINGS)
+    return tuple(sorted(m.name for m in modules if not m.ispkg and m.name not in NOT_ENCODINGS))
 
 
 def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
@@ -94,7 +101,7 @@ def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:
 
 def _entry_points() -> dict[str, EntryPoint]:
     """Return the encodings that installed packages declare, by name."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: point for point in entry_points(ENTRY_POINTS)}
 
 
 def _load(point: EntryPoint) -> type[Encoding]:

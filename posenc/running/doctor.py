@@ -12,11 +12,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from posenc.core.entry_points import entry_points
 from posenc.core.errors import first_line
 from posenc.core.paths import exists
 
@@ -138,7 +139,7 @@ def encodings() -> Iterator[Finding]:
     from posenc.encodings.registry import ENTRY_POINTS, encoding_class, own_encodings
 
     own_names = own_encodings()
-    package_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    package_names = sorted(point.name for point in entry_points(ENTRY_POINTS))
     text = f"{len(own_names)} of posenc's own, {len(package_names)} of other packages"
     yield Finding("encodings", "ok", text)
     for name in [*own_names, *package_names]:
