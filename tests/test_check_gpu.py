@@ -188,6 +188,30 @@ def test_what_there_is_no_time_for_is_listed(tmp_path):
     assert json.loads(document.path.read_text())["left_out"] == expected
 
 
+def test_item_that_kills_its_process_takes_no_other_with_it(tmp_path):
+    from gpu.document import Document
+    from gpu.items import PoolItem
+    from gpu.visit import Clock, Notebook, Pool
+
+    deadly = PoolItem("deadly", 0, os._exit, (3,))
+    harmless = [PoolItem(f"harmless/{number}", 0, dict, ()) for number in range(2)]
+    document = Document(tmp_path / "visit.json", again=False)
+    notebook = Notebook(document, Clock.of(minutes=2))
+    Pool(visit_of_a_gpu(tmp_path), notebook, [deadly], harmless).run()
+    assert {key for key, item in document.items.items() if "failure" in item} == {"deadly"}
+    assert {item.key for item in harmless} < set(document.items)
+
+
+def test_second_warm_up_keeps_the_time_of_the_first(tmp_path):
+    from gpu.document import Document
+    from gpu.visit import Clock, Notebook
+
+    notebook = Notebook(Document(tmp_path / "visit.json", again=False), Clock.of(minutes=1))
+    for seconds in (31.0, 4.0):  # the second one finds compiled code on the disk
+        notebook.note("warm-up/small/rope", {"training": seconds}, began=time.monotonic())
+    assert notebook.document.items["warm-up/small/rope"]["training"] == 31.0
+
+
 # --- numbers
 
 

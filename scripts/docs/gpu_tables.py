@@ -165,6 +165,7 @@ def numbers(items: Items) -> TextTable:
             checks = list(_checks(results, precision))
             if not checks:
                 continue
+            by_flex = sum(bool(check["flex_calls"]) for check in checks)
             finite = [check for check in checks if check["off"] is not None]
             worst = max(finite, key=lambda check: float(check["off"]), default=None)
             rows.append(
@@ -172,7 +173,7 @@ def numbers(items: Items) -> TextTable:
                     f"{precision}, {form}",
                     str(len({check["encoding"] for check in checks})),
                     str(len(checks)),
-                    str(sum(check["flex_calls"] > 0 for check in checks)),
+                    NOT_MEASURED if form == "compiled" else str(by_flex),
                     str(sum(check["is_bad"] for check in checks)),
                     NOT_MEASURED if worst is None else f"{worst['off']:.1e}",
                     NOT_MEASURED if worst is None else f"{worst['encoding']}, {worst['worst']}",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,9 +22,12 @@ from gpu.sizes import Sizes
 from gpu.workers import Worker, WorkerFailedError
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.core.seeds import generator_for
 from posenc.running.bench.case import BenchCase, make_cases
-from posenc.running.bench.work import Work, training_work
+from posenc.running.bench.work import Work, bytes_of, random_batch, training_work
 from posenc.training.device import keep_freed_memory
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.optimizer import build_optimizer
 
 WARM_UP = 20  # steps
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -70,8 +74,32 @@ class _NotAvailableError(Exception):
 
 
 def _graphed_work(case: BenchCase) -> Work:
-    """Return a step that is replayed whole from a CUDA graph. Raises _NotAvailableError."""
-    raise _NotAvailableError("posenc does not replay whole steps yet")
+    """Return a step that replays loss and gradients from a CUDA graph. Raises _NotAvailableError."""
+    plan = case.step
+    if plan.device.type != "cuda":
+        raise _NotAvailableError(f"there are no CUDA graphs on device={plan.device}")
+    try:
+        from posenc.training.graphs import GraphedStep
+    except ImportError:
+        raise _NotAvailableError("this posenc does not replay a step") from None
+    model = case.model()
+    loss = NextTokenLoss(model)
+    optimization = plan.optimization
+    optimizer = build_optimizer(model, optimization, plan.precision)
+    inputs, targets = random_batch(case)
+    plain_step = partial(gradients, loss, precision=plan.precision, grad_clip=optimization.grad_clip)
+    step_gradients = GraphedStep(plain_step, loss)
+
+    def step() -> None:
+        model.train()
+        pos = model.positions(inputs.shape[1], generator_for(plan.settings.seed, "positions", 0))
+        step_gradients(inputs, targets, pos, None)
+        update(optimizer, optimization.lr)
+
+    step()
+    if None in step_gradients._captured.values():
+        raise _NotAvailableError("a step of this encoding cannot be captured")
+    return Work(model, plan.device, step, inputs.numel(), bytes_of(model))
 
 
 def measure(sizes: Sizes, device: str, log: Path, *, with_mps: bool, timeout: float) -> dict[str, object]:

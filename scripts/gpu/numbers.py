@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -55,7 +56,7 @@ class Check:
     worst: str = ""  # name of the tensor
     off: float | None = None  # distance relative to its norm; None if it is not finite
     off_of_blocks: float | None = None  # that of the blocks in the same precision
-    flex_calls: int = 0  # attentions that FlexAttention computed
+    flex_calls: int | None = None  # attentions that FlexAttention computed; not counted if compiled
     failure: str = ""
 
 
@@ -111,8 +112,8 @@ def _checks(decoder: Decoder, option: str, length: int, *, compiled: bool) -> li
             blocks = _distances(_tensors(decoder, tokens, precision, has_logits=not compiled), exact)
         check = Check(option, length, precision, compiled, is_bad=True)
         try:
-            with _flex_layers() as layers, compiled_blocks(decoder, compiled):
-                off = _distances(_tensors(decoder, tokens, precision, has_logits=not compiled), exact)
+            layers, tensors = _chosen_kernels(decoder, tokens, precision, compiled=compiled)
+            off = _distances(tensors, exact)
         except Exception as failure:  # one kernel that does not compile must not hide the others
             checks.append(replace(check, failure=first_line(failure)))
             continue
@@ -125,10 +126,21 @@ def _checks(decoder: Decoder, option: str, length: int, *, compiled: bool) -> li
                 worst=worst,
                 off=_finite(off[worst]),
                 off_of_blocks=_finite(blocks[worst]),
-                flex_calls=len(layers),
+                flex_calls=None if compiled else len(layers),
             )
         )
     return checks
+
+
+def _chosen_kernels(
+    decoder: Decoder, tokens: Tensor, precision: str, *, compiled: bool
+) -> tuple[list[int], dict[str, Tensor]]:
+    """Return the layers that FlexAttention computed, and the tensors of a pass by the chosen kernels."""
+    if compiled:  # as a training runs it, so nothing may be counted inside
+        with compiled_blocks(decoder, True):
+            return [], _tensors(decoder, tokens, precision, has_logits=False)
+    with _flex_layers() as layers:
+        return layers, _tensors(decoder, tokens, precision, has_logits=True)
 
 
 def _tensors(decoder: Decoder, tokens: Tensor, precision: str, *, has_logits: bool) -> dict[str, Tensor]:
@@ -176,7 +188,7 @@ def _finite(value: float) -> float | None:
 def _blocks_alone() -> Iterator[None]:
     """Attend by blocks of queries, whatever the device."""
 
-    def blocks(heads: Heads, encoding: Encoding) -> str:
+    def blocks(*inputs: object) -> str:
         return "blocks"
 
     with patch.object(kernels, "choose_kernel", blocks):
@@ -189,10 +201,9 @@ def _flex_layers() -> Iterator[list[int]]:
     layers: list[int] = []
     attend_flex = flex.attend_flex
 
-    @torch.compiler.disable
-    def counted(heads: Heads, layer: Layer, scale: float) -> Tensor:
+    def counted(heads: Heads, layer: Layer, *others: Any) -> Tensor:
         layers.append(layer.number)
-        return attend_flex(heads, layer, scale)
+        return attend_flex(heads, layer, *others)
 
     with patch.object(flex, "attend_flex", counted):
         yield layers

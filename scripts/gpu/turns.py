@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu.sizes import Sizes
 from gpu.times import Case, Prepared, prepare, release, sample
-from gpu.workers import Worker, WorkerFailedError
+from gpu.workers import Worker
 
 SAMPLE_TIMEOUT = 60.0  # seconds
 
@@ -40,11 +40,11 @@ class Turns:
         self._base: Case | None = None
 
     def start(self) -> None:
-        """Start the workers without waiting for them."""
-        if self._base_worker is None:
+        """Start the workers that do not run, without waiting for them."""
+        if self._base_worker is None or not self._base_worker.is_running:
             self._base_worker = Worker(self._log)
             self._base = None
-        if self._worker is None:
+        if self._worker is None or not self._worker.is_running:
             self._worker = Worker(self._log)
 
     def stop(self) -> None:
@@ -52,29 +52,17 @@ class Turns:
         for worker in (self._base_worker, self._worker):
             if worker is not None:
                 worker.stop()
-        self._base_worker = self._worker = self._base = None
+        self._base_worker = None
+        self._worker = None
 
     def measure(self, case: Case, base: Case, timeout: float) -> Timed:
         """Time a case in turns with the base. Raises WorkerFailedError."""
         self.start()
-        try:
-            return self._measure(case, base, timeout)
-        except WorkerFailedError:
-            self.stop()  # the next case begins with new processes
-            raise
-
-    def _measure(self, case: Case, base: Case, timeout: float) -> Timed:
         base_worker = self._base_worker
         worker = self._worker
         assert base_worker is not None
         assert worker is not None
-        is_new_base = self._base != base
-        if is_new_base:
-            base_worker.begin(prepare, base)
-        prepared: Prepared = worker.call(prepare, case, timeout=timeout)
-        if is_new_base:
-            base_worker.result(timeout)
-            self._base = base
+        prepared = self._prepare(base_worker, worker, case, base, timeout)
         seconds: list[float] = []
         base_seconds: list[float] = []
         pairs = [(worker, seconds), (base_worker, base_seconds)]
@@ -85,6 +73,22 @@ class Turns:
             pairs.reverse()
         worker.call(release, timeout=timeout)
         return _timed(prepared, seconds, base_seconds)
+
+    def _prepare(
+        self, base_worker: Worker, worker: Worker, case: Case, base: Case, timeout: float
+    ) -> Prepared:
+        """Prepare the case, and the base at the same time where it is another one than before."""
+        if self._base == base:
+            prepared: Prepared = worker.call(prepare, case, timeout=timeout)
+            return prepared
+        self._base = None
+        base_worker.begin(prepare, base)
+        try:
+            prepared = worker.call(prepare, case, timeout=timeout)
+        finally:  # also where the case fails, since the answer must not be taken for that of another call
+            base_worker.result(timeout)
+            self._base = base
+        return prepared
 
 
 def _timed(prepared: Prepared, seconds: list[float], base_seconds: list[float]) -> Timed:

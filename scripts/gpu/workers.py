@@ -37,6 +37,11 @@ class Worker:
         far_end.close()
         _running.add(self)
 
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it can be called: a failure ends it."""
+        return self in _running
+
     def call(self, function: Callable[..., Any], *arguments: object, timeout: float) -> Any:
         """Return what the function returns. Raises WorkerFailedError, after which the worker is stopped."""
         self.begin(function, *arguments)
