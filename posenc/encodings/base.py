@@ -113,6 +113,7 @@ class Encoding(nn.Module):
     relative: bool = False  # scores do not change when all positions shift alike
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
+    cumulates_gates: bool = False  # `scores` adds -g_i (C_i - C_j) and nothing else, see `gates_of`
     cost: StepCost = StepCost()  # measured where it is above 1.1; the dry run multiplies by it
     decouples: bool = False  # it may act on the rotary part alone of an attention that has one
 
@@ -212,6 +213,13 @@ class Encoding(nn.Module):
         x (B, S, d_model) is the layer's normed input; q and k are not rotated yet.
         """
         return None
+
+    def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the sums C of cumulated gates, (B, H, S) float64, and g (B, H, S); None stands for 1.
+
+        `state` is what `prepare` returned.
+        """
+        raise TypeError(f"{type(self).__name__} does not cumulate gates")
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -6,7 +6,7 @@ B batch, T queries, S keys, H heads, D head width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,9 @@ from posenc.model.kernels import attend
 from posenc.model.norm import rms_norm_for_product
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_arguments, check_choice
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 class Attention(nn.Module):
@@ -47,7 +50,9 @@ class Attention(nn.Module):
         """Return the width of queries and keys that `rotate` gets: the whole head."""
         return head_dim
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+    def forward(
+        self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
+    ) -> Tensor:
         """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, width = x.shape
         if n_targets == length:
@@ -60,16 +65,15 @@ class Attention(nn.Module):
             # in float32, and rounded once: a norm of bf16 inputs by float32 weights is slow and warns
             q = self.q_norm(q.to(self.q_norm.weight.dtype)).to(v.dtype)
             k = self.k_norm(k.to(self.k_norm.weight.dtype)).to(v.dtype)
-        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos))  # (B, H, T, D)
+        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos, mask))  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 
     def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split x (B, S, parts * d_model) into `parts` tensors (B, H, S, D).
-
-        One copy here is quicker than one in each product that takes them.
-        """
+        """Split x (B, S, parts * d_model) into `parts` tensors (B, H, S, D)."""
         x = x.view(*x.shape[:2], parts, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        return x.contiguous().unbind(0)
+        if x.device.type == "cpu":
+            x = x.contiguous()  # one copy here is quicker than one in each product that takes them
+        return x.unbind(0)
 
 
 class LatentAttention(nn.Module):
@@ -130,7 +134,9 @@ class LatentAttention(nn.Module):
             raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
         return width
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+    def forward(
+        self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
+    ) -> Tensor:
         """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, d_model = x.shape
         heads = self.n_heads
@@ -147,7 +153,7 @@ class LatentAttention(nn.Module):
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
-        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos), is_rotated=True)  # (B, H, T, D)
+        y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos, mask), is_rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,11 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.initial_values import initialize_encoding
 from posenc.encodings.shared.composed import Composed
 from posenc.model.attention import Attention, LatentAttention
+from posenc.model.kernels import fused_mask
 from posenc.model.norm import rms_norm, rms_norm_for_product
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 # Make the attention of one block, of (d_model, n_heads, layer).
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
@@ -89,7 +94,9 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(shape.d_model)
         self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+    def forward(
+        self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
+    ) -> Tensor:
         """Return the last `n_targets` tokens: x (B, S, d_model) -> (B, T, d_model)."""
         # The hook `prepare` makes gates and sums of this input and needs it in float32. Without such a hook
         # only products read it, so it is rounded to their dtype at once.
@@ -97,7 +104,7 @@ class Block(nn.Module):
         normed = norm(x, self.attention_norm.weight)  # (B, S, d_model)
         if self.short_conv is not None:
             normed = self.short_conv(normed)
-        attended = self.attention(normed, pos, encoding, n_targets)
+        attended = self.attention(normed, pos, encoding, n_targets, mask)
         x = x[:, -n_targets:] + attended
         return x + self.mlp(rms_norm_for_product(x, self.mlp_norm.weight))
 
@@ -177,7 +184,9 @@ class Decoder(nn.Module):
             if "embed" in encoding.hooks:
                 x = encoding.embed(x, pos, layer)
             is_last = layer == len(self.blocks) - 1
-            x = block(x, pos, encoding, n_targets if is_last else window)  # (B, S, d_model), T in the last
+            queries = n_targets if is_last else window
+            mask = fused_mask(encoding, layer, queries, pos)
+            x = block(x, pos, encoding, queries, mask)  # (B, S, d_model), T in the last
         return rms_norm_for_product(x, self.norm.weight)
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:

@@ -1,14 +1,18 @@
-"""Attention by PyTorch's FlexAttention: biases by distance and masks on a GPU, no (T, S) scores in memory.
+"""Attention by PyTorch's FlexAttention: biases, gates and masks on a GPU, no (T, S) scores in memory.
+
+FlexAttention makes scores tile by tile and calls a function for each tile that may change them. That function
+looks the bias up, as float32. Gradients of what is looked up come from `score_gradients` where it can make
+them, and from FlexAttention's own atomic additions elsewhere.
 
 B batch, H heads, T queries (the last T of the S keys' tokens), S keys, D and E widths of a head's keys and
-values, R distances. The bias is a table (H, R) float32 that the kernel looks up and adds to float32 scores.
+values, R distances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,70 +20,236 @@ from torch import Tensor
 from posenc.core.machine import compiler_works
 from posenc.encodings.base import Encoding
 from posenc.model.inputs import Heads, Layer
+from posenc.model.score_gradients import Attended, Gates, with_bias_gradient, with_gate_gradient
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+
+# Changes the scores of a tile: of (scores, text, head, index of the query, index of the key).
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Added(NamedTuple):
+    """What is added to the scores, and the tiles and stages of the kernel that go with it."""
+
+    score_mod: ScoreMod
+    options: dict[str, int]
 
 
 # Dynamo keeps 8 variants of a function and would then run FlexAttention uncompiled, all scores in memory.
 # There is one for each precision, pair of head widths and form of bias and mask; in training for each (B, T).
 MOST_VARIANTS = 128
-LEAST_WIDTH = 16  # numbers in a head: Triton's products take no fewer
 MAX_MASK = 1 << 30  # pairs of query and key, a byte each: 32768 tokens
+MAX_PAIR_BIAS = 1 << 28  # numbers (H, T, S) of a bias that is not one by distance: 1 GiB
+MAX_EXPANDED = 1 << 26  # numbers (H, T, S) of a bias by distance that is looked up by pairs: 256 MiB
+STATIC_FROM = 2048  # keys
+
+# FlexAttention's own choice of tiles asks for more shared memory than an H100 has, where it fetches tiles of
+# a bias ahead. Measured there for bf16 (torch 2.11, 8 heads of 64, 32 windows of 1024 tokens, forward and
+# backward pass in ms): gates 1.49 by its choice, 1.13 by narrow tiles; a bias by pairs 1.36 with two stages.
+NARROW_TILES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64}
+TWO_STAGES = {"num_stages": 2}
+SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "num_stages": 1}  # for less memory; not measured
+LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227 KB for a program
+
 KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
-SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "visible"})
+SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "bias", "visible"})
+GATE_HOOKS = frozenset({"prepare", "scores"})  # of an encoding that cumulates gates, and does nothing else
 
 
-@torch.compiler.disable  # it tries the compiler out, which must not be traced
-def serves(encoding: Encoding, heads: Heads) -> bool:
-    """Tell whether FlexAttention can compute this attention."""
-    q, k, v = heads
+def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) -> bool:
+    """Tell whether FlexAttention can compute this encoding's attention of `queries` with `keys` tokens."""
     hooks = encoding.hooks
-    if not hooks <= SERVED or hooks >= {"positions", "visible"} or q.shape[2] * k.shape[2] > MAX_MASK:
+    if encoding.cumulates_gates:
+        if hooks & {"bias", "distance_bias"}:
+            return False
+        if "visible" in hooks and torch.is_grad_enabled():
+            return False  # the gradient of gates knows no mask but the causal one
+        hooks = hooks - GATE_HOOKS
+    if not hooks <= SERVED or hooks >= {"positions", "visible"} or queries * keys > MAX_MASK:
         return False
-    return min(q.shape[-1], v.shape[-1]) >= LEAST_WIDTH and compiler_works(q.device)
+    if needs_pairs(encoding) and encoding.shape.n_heads * queries * keys > MAX_PAIR_BIAS:
+        return False
+    return compiler_works(device)
 
 
-@torch.compiler.disable  # masks are looked up, not traced; the kernel itself is compiled nevertheless
-def attend_flex(heads: Heads, layer: Layer, scale: float) -> Tensor:
-    """Return the output (B, H, T, E) of rotated queries and keys; all heads have keys of their own."""
+def needs_pairs(encoding: Encoding) -> bool:
+    """Tell whether the bias is looked up by pairs (H, T, S), not by distances (H, R).
+
+    So it is where an encoding says so, and where positions are drawn, since then a distance in tokens does
+    not tell the distance of positions.
+    """
+    hooks = encoding.hooks
+    return "bias" in hooks or hooks >= {"positions", "distance_bias"}
+
+
+def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) -> Tensor:
+    """Return the output (B, H, T, E) of rotated queries and keys; all heads have keys of their own.
+
+    `state` is what the encoding's hook `prepare` returned.
+    """
     q, k, v = heads
-    encoding, number, pos = layer
     # The kernel takes one dtype (under autocast v has that of products), and keys copied for every head.
-    q = q.to(v.dtype)
-    k = k.to(v.dtype).contiguous()
-    score_mod = None
+    is_shared = k.stride(1) == 0
+    k = k.contiguous() if is_shared else k
+    heads = Heads(q.to(v.dtype), k.to(v.dtype), v)
+    encoding = layer.encoding
+    if encoding.cumulates_gates:
+        return _attend_gated(heads, layer, scale, Gates(*encoding.gates_of(state)))
+    if needs_pairs(encoding):
+        bias = encoding.bias(layer.pos[-q.shape[2] :], layer.pos, layer.number)  # (H, T, S)
+        return _attend_biased(heads, layer, scale, bias, by_distance=False)
     if "distance_bias" in encoding.hooks:
-        score_mod = _bias(layer, q.shape[1], q.shape[2])
-    masking_encoding = encoding if "visible" in encoding.hooks else None
-    blocks = block_mask(masking_encoding, number, q.shape[2], len(pos), pos.device)
-    # Training keeps its shapes, and static ones make faster kernels. The many lengths of an evaluation share
-    # a dynamic one; but those of a CPU do not compile (torch 2.13: an undeclared variable in its C++).
-    dynamic = None if q.is_cuda and not torch.is_grad_enabled() else False
-    out: Tensor = _compiled(dynamic)(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale)
-    return out
+        table = encoding.distance_bias(torch.arange(len(layer.pos), device=q.device), layer.number)  # (H, R)
+        return _attend_biased(heads, layer, scale, table, by_distance=True)
+    output, _ = _attend(heads, layer, scale, None, with_log_sum=False)
+    return output
 
 
-def _bias(layer: Layer, heads: int, queries: int) -> Callable[..., Tensor]:
-    """Return a FlexAttention modification that adds the bias by distance to scores of the last `queries`."""
-    encoding, number, pos = layer
-    length = len(pos)
-    span = length - 1
-    from_start = torch.arange(length, device=pos.device)
-    if "positions" in encoding.hooks:
-        # Drawn positions have another span each time: lengths of the table are rounded to a power of two.
-        from_start = pos - pos[0]
-        span = int(from_start[-1])
-        length = 1 << span.bit_length()
-    r = torch.arange(length, device=pos.device).clamp_max(span)
-    table = encoding.distance_bias(r, number).float().expand(heads, -1).contiguous()  # (H, R)
-    k_pos = from_start.int()
-    q_pos = k_pos[len(pos) - queries :].clone()
+def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by_distance: bool) -> Tensor:
+    """Attend with a bias (H or 1, T, S) of pairs, or (H or 1, S) by distance."""
+    bias = bias.float().expand(heads.q.shape[1], *bias.shape[1:]).contiguous()
+    is_learned = torch.is_grad_enabled() and bias.requires_grad
+    queries = heads.q.shape[2]
+    keys = heads.k.shape[2]
+    sees_all_past = queries == keys and "visible" not in layer.encoding.hooks
+    has_own_gradient = is_learned and sees_all_past
+    looked_up = bias.detach() if has_own_gradient else bias
+    if not by_distance:
+        added = _pair_bias(looked_up)
+    elif len(bias) * queries * keys <= MAX_EXPANDED and (has_own_gradient or not is_learned):
+        added = _pair_bias(_expanded(looked_up, queries, keys))
+    else:
+        added = _distance_bias(looked_up, _offset(heads))
+    output, log_sum = _attend(heads, layer, scale, added, with_log_sum=has_own_gradient)
+    if not has_own_gradient:
+        return output
+    return with_bias_gradient(Attended(*heads, output, log_sum), bias, scale, by_distance=by_distance)
 
-    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        return score + table[h, (q_pos[q_idx] - k_pos[kv_idx]).clamp_min(0)]
 
-    return score_mod
+def _expanded(table: Tensor, queries: int, keys: int) -> Tensor:
+    """Return the bias of pairs (H, T, S) from one by distance (H, S)."""
+    key = torch.arange(keys, device=table.device)
+    query = key[keys - queries :, None]
+    return table[:, (query - key).clamp_min(0)]
+
+
+def _attend_gated(heads: Heads, layer: Layer, scale: float, gates: Gates) -> Tensor:
+    """Attend with cumulated gates."""
+    is_learned = torch.is_grad_enabled() and gates.sums.requires_grad
+    added = _gate_bias(gates, _offset(heads))
+    output, log_sum = _attend(heads, layer, scale, added, with_log_sum=is_learned)
+    if not is_learned:
+        return output
+    return with_gate_gradient(Attended(*heads, output, log_sum), gates, scale)
+
+
+def _offset(heads: Heads) -> Tensor | None:
+    """Return the number of tokens before the first query, as a tensor; None stands for 0.
+
+    A number of Python's would make a variant of the kernel for each.
+    """
+    queries = heads.q.shape[2]
+    keys = heads.k.shape[2]
+    return None if queries == keys else torch.full((), keys - queries, device=heads.q.device)
+
+
+def _from_start(query: Tensor, offset: Tensor | None) -> Tensor:
+    """Return the token of a query, counted from the window's first one."""
+    return query if offset is None else query + offset
+
+
+def _distance_bias(table: Tensor, offset: Tensor | None) -> Added:
+    """Add table[h, i - j], table (H, S) float32.
+
+    The table is turned round, so that neighbouring keys read neighbouring numbers, and has zeros for the
+    future, so that no index needs to be clamped.
+    """
+    keys = table.shape[-1]
+    strip = torch.cat((table.flip(-1), torch.zeros_like(table)), dim=-1)  # (H, 2 S)
+    last = keys - 1
+
+    def add(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score + strip[h, key - _from_start(query, offset) + last]
+
+    return Added(add, NARROW_TILES | TWO_STAGES)
+
+
+def _pair_bias(bias: Tensor) -> Added:
+    """Add bias[h, i, j], bias (H, T, S) float32."""
+
+    def add(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score + bias[h, query, key]
+
+    return Added(add, TWO_STAGES)
+
+
+def _gate_bias(gates: Gates, offset: Tensor | None) -> Added:
+    """Add -g_i (C_i - C_j)."""
+    high, low = gates.split_sums()  # (B, H, S) each
+    weight = None if gates.weight is None else gates.weight.detach().float()  # (B, H, S)
+
+    def add(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        i = _from_start(query, offset)
+        difference = (high[b, h, i] - high[b, h, key]) + (low[b, h, i] - low[b, h, key])
+        if weight is None:
+            return score - difference
+        return score - weight[b, h, i] * difference
+
+    return Added(add, NARROW_TILES)
+
+
+def _attend(
+    heads: Heads, layer: Layer, scale: float, added: Added | None, *, with_log_sum: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the output (B, H, T, E) and the logarithm of the sum of exp(scores), (B, H, T) float32.
+
+    The second has no gradient, and is empty unless it is asked for.
+    """
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+    q, k, v = heads
+    mask = layer.mask
+    if mask is None:
+        mask = block_mask(masking(layer.encoding), layer.number, q.shape[2], k.shape[2], q.device)
+    attention: Callable[..., Any] = flex_attention
+    if not torch.compiler.is_compiling():
+        attention = _compiled(_is_dynamic(heads))
+    attention = partial(
+        attention,
+        score_mod=None if added is None else added.score_mod,
+        block_mask=mask,
+        scale=scale,
+        kernel_options=_kernel_options(heads, added),
+    )
+    if not with_log_sum:
+        return attention(q, k, v), q.new_empty(0)
+    output, aux = attention(q, k, v, return_aux=AuxRequest(lse=True))
+    return output, aux.lse.detach()
+
+
+def _is_dynamic(heads: Heads) -> bool | None:
+    """Tell whether one kernel serves all lengths; None lets Dynamo begin with a static one.
+
+    Training keeps its shapes, and static ones make faster kernels: twice as fast at 8192 keys (H100). The short
+    windows of an evaluation share a dynamic one. Those of a CPU do not compile (torch 2.13: its C++ lacks a
+    variable).
+    """
+    is_long = heads.k.shape[2] >= STATIC_FROM
+    return None if heads.q.is_cuda and not torch.is_grad_enabled() and not is_long else False
+
+
+def _kernel_options(heads: Heads, added: Added | None) -> dict[str, int] | None:
+    """Return the tiles and the stages of the kernel; None leaves them to FlexAttention."""
+    if added is None or not heads.q.is_cuda or heads.q.element_size() > 2:
+        return None
+    generation, _ = torch.cuda.get_device_capability(heads.q.device)
+    return added.options if generation in LARGE_MEMORY_GENERATIONS else SMALL_TILES
+
+
+def masking(encoding: Encoding) -> Encoding | None:
+    """Return the encoding if it hides keys, for `block_mask`."""
+    return encoding if "visible" in encoding.hooks else None
 
 
 @lru_cache(maxsize=KEPT_MASKS)

@@ -5,11 +5,14 @@ B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 class Heads(NamedTuple):
@@ -21,8 +24,13 @@ class Heads(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """An encoding in the layer of this number, and the positions (S,) of the keys."""
+    """An encoding in the layer of this number, and the positions (S,) of the keys.
+
+    `mask` holds the pairs that may be seen where FlexAttention computes them, else None. It is made outside
+    of the blocks, whose compiled code could not make it.
+    """
 
     encoding: Encoding
     number: int
     pos: Tensor
+    mask: BlockMask | None = None

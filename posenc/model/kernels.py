@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,12 @@ from torch import Tensor
 from posenc.encodings.base import Encoding
 from posenc.model.inputs import Heads, Layer
 from posenc.model.softmax_attention import QueryBlock, softmax_attention
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+
+LEAST_FLEX_WIDTH = 16  # numbers in a head: Triton's products take no fewer
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class BiasAndMask:
     """
 
     def __init__(self, layer: Layer, queries: int) -> None:
-        self.encoding, self.layer, self.pos = layer
+        self.encoding, self.layer, self.pos, _ = layer
         self.keys = len(self.pos)
         self.queries = queries
         self.query_pos = self.pos[self.keys - queries :]
@@ -142,7 +149,7 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
     With `is_rotated`, q and k have been through the encoding's `rotate` already.
     """
     q, k, v = heads
-    encoding, number, pos = layer
+    encoding, number, pos, _ = layer
     hooks = encoding.hooks
     # If all tokens are queries, both get the same tensor: `rotate` recognises it and computes angles once.
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
@@ -150,7 +157,7 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
     if "rotate" in hooks and not is_rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, number)
-    kernel = choose_kernel(Heads(q, k, v), encoding)
+    kernel = choose_kernel(Heads(q, k, v), layer)
     if kernel == "blocks":
         return _blockwise(Heads(q, k, v), layer, state, scale)
     heads = Heads(q, k.expand(-1, q.shape[1], -1, -1), v)
@@ -160,24 +167,35 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
         return _masked(heads, layer, scale)
     from posenc.model.flex import attend_flex  # here, since it takes a second to import
 
-    return attend_flex(heads, layer, scale)
+    return attend_flex(heads, layer, scale, state)
 
 
-def choose_kernel(heads: Heads, encoding: Encoding) -> str:
+def fused_mask(encoding: Encoding, layer: int, queries: int, pos: Tensor) -> BlockMask | None:
+    """Return the mask of a layer that FlexAttention will compute on this device; None for other kernels."""
+    keys = len(pos)
+    is_plain = encoding.hooks.isdisjoint({"bias", "distance_bias", "visible", "scores", "weights", "values"})
+    if not pos.is_cuda or is_plain or keys < _limits.flex_from:
+        return None
+    from posenc.model.flex import block_mask, masking, serves  # here, since it takes a second to import
+
+    if not serves(encoding, queries, keys, pos.device):
+        return None
+    return block_mask(masking(encoding), layer, queries, keys, pos.device)
+
+
+def choose_kernel(heads: Heads, layer: Layer) -> str:
     """Name the kernel for these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
     q, k, v = heads
-    hooks = encoding.hooks
+    hooks = layer.encoding.hooks
     queries = q.shape[2]
     keys = k.shape[2]
+    if layer.mask is not None and min(q.shape[-1], v.shape[-1]) >= LEAST_FLEX_WIDTH:
+        return "flex"
     if not hooks.isdisjoint({"scores", "weights", "values"}):
         return "blocks"
     is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible"})
     if q.is_cuda:
-        if not is_biased:
-            return "causal"
-        from posenc.model.flex import serves
-
-        return "flex" if keys >= _limits.flex_from and serves(encoding, heads) else "blocks"
+        return "blocks" if is_biased else "causal"
     if q.shape[-1] != v.shape[-1]:  # a CPU's fused kernel has no code for two widths
         return "blocks"
     if not is_biased and queries == keys >= _limits.causal_from:
@@ -225,7 +243,7 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
 def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tensor:
     """Apply every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     q, k, v = heads
-    encoding, number, pos = layer
+    encoding, number, pos, _ = layer
     keys = k.shape[2]
     queries = q.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)

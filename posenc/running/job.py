@@ -31,6 +31,7 @@ class Training:
     optimization: Optimization
     precision: str  # fp32 or bf16
     compile: bool
+    cuda_graph: bool
     steps: int
     batch_windows: int  # of context_length tokens, in one update
     stages: tuple[Stage, ...]

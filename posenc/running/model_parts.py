@@ -27,7 +27,7 @@ from posenc.settings.tree import (
     PositionsSettings,
     RunSettings,
 )
-from posenc.training.device import resolve_compile, resolve_device, resolve_precision
+from posenc.training.device import resolve_compile, resolve_cuda_graph, resolve_device, resolve_precision
 from posenc.training.optimizer import Optimization
 
 LARGEST_MODEL = 10**11  # parameters; beyond it a typo is likelier than a wish
@@ -76,6 +76,7 @@ def check_step(settings: RunSettings) -> StepPlan:
     resolved = train.with_changes(
         precision=resolve_precision(train.precision, device),
         compile=resolve_compile(train.compile, device, steps=steps, step_flops=step_flops),
+        cuda_graph=resolve_cuda_graph(train.cuda_graph, device),
     )
     return StepPlan(
         settings=settings.with_changes(train=resolved, model=settings.model.with_changes(name=shape.name)),

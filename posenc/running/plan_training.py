@@ -62,6 +62,7 @@ def plan_training(settings: RunSettings) -> Job:
             optimization=step.optimization,
             precision=precision,
             compile=bool(run.settings.train.compile),
+            cuda_graph=bool(run.settings.train.cuda_graph),
             steps=step.steps,
             batch_windows=step.batch_windows,
             stages=training.stages,

@@ -188,6 +188,7 @@ def _train(
             device=job.device,
             log_every=settings.train.log_every,
             checkpoints=_checkpoint_plan(job, training, store),
+            cuda_graph=training.cuda_graph,
         )
         sampler = _sampler(settings, training, store)
         return train(model, sampler, training.optimization, plan, Callbacks(on_resume, on_log), stop)

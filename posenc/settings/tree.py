@@ -161,6 +161,7 @@ class TrainSettings(Settings):
     precision: Precision = defines_run()
     # compiled sums differ in the last bits; a run may be continued with or without, so it stays the same run
     compile: AutoOrBool = free()
+    cuda_graph: AutoOrBool = free()  # the same numbers, started at once
     checkpoint_seconds: NonNegative = free()
     log_every: CountingNumber = free()  # updates
     began: InitialWeights | None = filled_in()

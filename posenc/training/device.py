@@ -21,7 +21,7 @@ from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
 
 PRECISIONS = ("auto", "fp32", "bf16")
-COMPILE_CHOICES = ("auto", "true", "false")
+COMPILE_CHOICES = ("auto", "true", "false")  # of `train.compile` and `train.cuda_graph`
 # options of glibc's mallopt, from its malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -92,6 +92,21 @@ def resolve_compile(setting: object, device: torch.device, *, steps: int, step_f
     if device.type != "cuda" or seconds < COMPILE_FROM:
         return False
     return shutil.which("cc") is not None  # Triton wants a C compiler
+
+
+def resolve_cuda_graph(setting: object, device: torch.device) -> bool:
+    """Decide `train.cuda_graph` before the run starts.
+
+    A step of nano takes 10.4 ms without a graph and 1.9 with one (H100, fp32, T = 64), a compiled step of 32M
+    parameters 28.6 and 26.6 (bf16, T = 1024).
+    """
+    choice = str(setting).lower()
+    if choice not in COMPILE_CHOICES:
+        raise UserError("train.cuda_graph", setting, "there is no such choice", allowed=COMPILE_CHOICES)
+    if choice == "true" and device.type != "cuda":
+        problem = f"there are no CUDA graphs on device={device.type}"
+        raise UserError("train.cuda_graph", setting, problem, allowed=("auto", "false"))
+    return device.type == "cuda" if choice == "auto" else choice == "true"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from posenc.training.checkpoint import (
 )
 from posenc.training.device import autocast, fit_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import ProcessGroup, Stop, current
+from posenc.training.graphs import GraphedStep, Step
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 KINDS = (TEXT, KNOWN)  # of the targets of planted runs, whose losses are logged apart
@@ -50,6 +52,7 @@ class TrainingPlan:
     device: torch.device
     log_every: int  # steps
     checkpoints: CheckpointPlan
+    cuda_graph: bool = False  # replay loss and gradients as one CUDA graph
 
     @property
     def batch_tokens(self) -> int:
@@ -117,7 +120,7 @@ def train(
     group = current()
     optimizer, so_far = _begin(model, optimization, plan, group)
     model_loss = NextTokenLoss(model)
-    parallel_loss = group.data_parallel(model_loss)  # a wrapper; weight and losses stay on `model_loss`
+    step_gradients = _step_gradients(model_loss, optimization, plan, group)
     callbacks.on_resume(so_far.step)
     step = so_far.step
     tally = Tally(plan, so_far)
@@ -136,15 +139,7 @@ def train(
             # Loss and gradient
             model_loss.weight = group.loss_weight(batch.n_windows)
             with _stop_at_once(group, stop, is_first_step=step == so_far.step):
-                part_loss, part_norm = gradients(
-                    parallel_loss,
-                    part.inputs,
-                    part.targets,
-                    pos,
-                    part.weights,
-                    precision=plan.precision,
-                    grad_clip=optimization.grad_clip,
-                )
+                part_loss, part_norm = step_gradients(part.inputs, part.targets, pos, part.weights)
             loss, grad_norm, stopping = group.agree(part_loss, part_norm, stop)
             # before the update: these weights are still finite, those after it would not be
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
@@ -193,6 +188,17 @@ def _begin(
     so_far = group.first(lambda: resume(plan.checkpoints, model, optimizer, plan.steps))
     group.share_moments(model, optimizer)
     return optimizer, so_far
+
+
+def _step_gradients(
+    model_loss: NextTokenLoss, optimization: Optimization, plan: TrainingPlan, group: ProcessGroup
+) -> Step:
+    """Return the function of a step's loss and gradients, as one CUDA graph if the plan says so."""
+    parallel_loss = group.data_parallel(model_loss)  # a wrapper; weight and losses stay on `model_loss`
+    step: Step = partial(gradients, parallel_loss, precision=plan.precision, grad_clip=optimization.grad_clip)
+    if plan.cuda_graph and group.size == 1:
+        return GraphedStep(step, model_loss)
+    return step
 
 
 class NextTokenLoss(nn.Module):

@@ -59,6 +59,8 @@ class Composed(Encoding):
             if parts_with_hook and not is_overridden:
                 setattr(self, hook, getattr(parts_with_hook[0], hook))  # that part answers it
         declare_as(self, parts)
+        changing_scores = self._parts_with("prepare", "scores", "weights", "values")
+        self.cumulates_gates = len(changing_scores) == 1 and changing_scores[0].cumulates_gates
         biased = self._parts_with("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
         cost_at_64 = math.prod(part.cost[0] for part in parts)
@@ -109,6 +111,12 @@ class Composed(Encoding):
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
         return [part.prepare(x, q, k, layer) for part in self.parts]
+
+    def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        for part, state_of_part in zip(self.parts, state, strict=True):
+            if part.cumulates_gates:
+                return part.gates_of(state_of_part)
+        return super().gates_of(state)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -14,6 +14,7 @@ class CumulativeGates(Encoding):
     acts_on = "scores"
     relative = True
     uses_positions = False
+    cumulates_gates = True
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
         """Return f_l >= 0 of every token and head: (B, S, d_model) -> (B, S, H)."""
@@ -31,6 +32,10 @@ class CumulativeGates(Encoding):
             sums = float64(self.steps(exact, layer)).cumsum(1).transpose(1, 2)  # (B, H, S)
             weight = self.weight(exact, layer)
             return sums, None if weight is None else weight.transpose(1, 2)
+
+    def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        sums, weight = state
+        return sums, weight
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

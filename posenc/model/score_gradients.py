@@ -1,0 +1,254 @@
+"""Gradients of what is added to the scores of causal attention, without a (B, H, T, T) tensor in memory.
+
+With s_ij = scale q_i . k_j + b_ij, p = softmax(s) and the output's gradient g, the gradient of a score is
+  d s_ij = p_ij (g_i . v_j - g_i . y_i)
+and everything here is a sum of it: over the batch for a bias that all texts share, along columns and rows for
+gates that are cumulated along the text.
+
+FlexAttention adds such gradients up by atomic operations, most of them at the same few addresses: T5's step
+took 5.2 times as long as RoPE's, and two equal runs did not end with equal weights. Here each sum is made by
+one program in one order.
+
+B batch, H heads, T tokens, D and E widths of a head's keys and values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Attended(NamedTuple):
+    """One causal attention, as its backward pass needs it."""
+
+    q: Tensor  # (B, H, T, D)
+    k: Tensor  # (B, H, T, D)
+    v: Tensor  # (B, H, T, E)
+    y: Tensor  # (B, H, T, E), the output
+    log_sum: Tensor  # (B, H, T) float32: the logarithm of the sum of exp(s_ij) over keys j
+
+
+class Gates(NamedTuple):
+    """The bias -g_i (C_i - C_j), C the sums of gates up to each token, g a weight or 1."""
+
+    sums: Tensor  # C, (B, H, T) float64
+    weight: Tensor | None  # g, (B, H, T)
+
+    def split_sums(self) -> tuple[Tensor, Tensor]:
+        """Return two float32 tensors whose sum is C to about 48 bits, without gradients."""
+        sums = self.sums.detach()
+        high = sums.float()
+        low = (sums - high.double()).float()
+        return high, low
+
+
+def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_distance: bool) -> Tensor:
+    """Return the output (B, H, T, E), through which `bias` gets its gradient.
+
+    The bias (H, T, T) has that of query i and key j at [h, i, j], with `by_distance` (H, R) that of the
+    distance i - j at [h, i - j], R >= T. The attention must have been computed with a bias without gradients.
+    """
+    output: Tensor = _BiasGradient.apply(
+        attended.y, bias, attended.q, attended.k, attended.v, attended.log_sum, scale, by_distance
+    )
+    return output
+
+
+def with_gate_gradient(attended: Attended, gates: Gates, scale: float) -> Tensor:
+    """Return the output (B, H, T, E), through which gates get their gradients.
+
+    The attention must have been computed with gates without gradients.
+    """
+    output: Tensor = _GateGradient.apply(
+        attended.y, gates.sums, gates.weight, attended.q, attended.k, attended.v, attended.log_sum, scale
+    )
+    return output
+
+
+class _BiasGradient(torch.autograd.Function):
+    """Pass the output on; in the backward pass compute the gradient of the bias beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        bias: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_sum: Tensor,
+        scale: float,
+        by_distance: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(y, bias, q, k, v, log_sum)
+        ctx.scale = scale
+        ctx.by_distance = by_distance
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, bias, q, k, v, log_sum = ctx.saved_tensors
+        dot = _row_dot(grad, y)
+        d_bias = bias_gradient(q, k, v, grad, log_sum, dot, bias, ctx.scale, ctx.by_distance)
+        return grad, d_bias.to(bias.dtype), None, None, None, None, None, None
+
+
+class _GateGradient(torch.autograd.Function):
+    """Pass the output on; in the backward pass compute the gradients of the gates beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        sums: Tensor,
+        weight: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_sum: Tensor,
+        scale: float,
+    ) -> Tensor:
+        high, low = Gates(sums, weight).split_sums()
+        ctx.save_for_backward(y, high, low, weight, q, k, v, log_sum)
+        ctx.scale = scale
+        ctx.sums_dtype = sums.dtype
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, high, low, weight, q, k, v, log_sum = ctx.saved_tensors
+        dot = _row_dot(grad, y)
+        factor = torch.ones_like(high) if weight is None else weight.float().contiguous()
+        columns, rows, weighted_rows = gate_gradients(
+            q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, weight is not None
+        )
+        # In exact numbers a row sums to zero, since the softmax takes away what is added to all its scores.
+        # In bf16 it does not, and sums of gates would add that up along the text if C_i had no gradient.
+        d_sums = (columns - factor * rows).to(ctx.sums_dtype)
+        d_weight = None if weight is None else weighted_rows.to(weight.dtype)
+        return grad, d_sums, d_weight, None, None, None, None, None
+
+
+def _row_dot(grad: Tensor, y: Tensor) -> Tensor:
+    """Return g_i . y_i, (B, H, T) float32 or wider."""
+    wide = torch.promote_types(y.dtype, torch.float32)
+    return (grad.to(wide) * y.to(wide)).sum(-1)
+
+
+@torch.library.custom_op("posenc::bias_gradient", mutates_args=())
+def bias_gradient(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    dot: Tensor,
+    bias: Tensor,
+    scale: float,
+    by_distance: bool,
+) -> Tensor:
+    """Return the gradient of a bias that all texts share, in the shape of the bias, at least float32."""
+    if q.is_cuda:
+        from posenc.model.triton_score_gradients import pair_gradient
+
+        by_pair = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)  # (H, T, T)
+        if not by_distance:
+            return by_pair
+        # [h, i, r] holds the pair of query i and the key r tokens before
+        d_table = by_pair.new_zeros(bias.shape)
+        d_table[:, : by_pair.shape[-1]] = by_pair.sum(1)
+        return d_table
+    length = q.shape[2]
+    distance = _distances(length, q.device)
+    bias_of_pairs = bias[:, distance.clamp_min(0)] if by_distance else bias
+    d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias_of_pairs, scale).sum(0)  # (H, T, T)
+    if not by_distance:
+        return d_s
+    d_table = d_s.new_zeros(bias.shape)
+    return d_table.index_add_(1, distance.clamp_min(0).flatten(), d_s.flatten(1))
+
+
+@bias_gradient.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    dot: Tensor,
+    bias: Tensor,
+    scale: float,
+    by_distance: bool,
+) -> Tensor:
+    return torch.empty(bias.shape, dtype=dot.dtype, device=bias.device)
+
+
+@torch.library.custom_op("posenc::gate_gradients", mutates_args=())
+def gate_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    dot: Tensor,
+    high: Tensor,
+    low: Tensor,
+    factor: Tensor,
+    scale: float,
+    is_weighted: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sums of g_i d s_ij over i, of d s_ij over j, and of -(C_i - C_j) d s_ij over j.
+
+    high + low are the sums C, `factor` is g: (B, H, T) float32 each, as the results. The third is the
+    gradient of g_i; it is zero unless `is_weighted`.
+    """
+    if q.is_cuda:
+        from posenc.model.triton_score_gradients import gate_sums
+
+        return gate_sums(q, k, v, grad, log_sum, dot, high, low, factor, scale, is_weighted)
+    difference = (high[..., :, None] - high[..., None, :]) + (low[..., :, None] - low[..., None, :])
+    bias = -factor[..., None] * difference  # (B, H, T, T)
+    d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)
+    columns = (d_s * factor[..., None]).sum(-2)
+    weighted_rows = -(d_s * difference).sum(-1)
+    return columns.contiguous(), d_s.sum(-1).contiguous(), weighted_rows.contiguous()
+
+
+@gate_gradients.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    dot: Tensor,
+    high: Tensor,
+    low: Tensor,
+    factor: Tensor,
+    scale: float,
+    is_weighted: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return dot.new_empty(dot.shape), dot.new_empty(dot.shape), dot.new_empty(dot.shape)
+
+
+def _distances(length: int, device: torch.device) -> Tensor:
+    """Return i - j of all pairs, (T, T)."""
+    index = torch.arange(length, device=device)
+    return index[:, None] - index
+
+
+def _score_gradient(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, scale: float
+) -> Tensor:
+    """Return d s_ij by the formula, (B, H, T, T); zero for the future."""
+    wide = dot.dtype
+    s = (q @ k.transpose(-1, -2)).to(wide) * scale + bias
+    p = (s - log_sum[..., None].to(wide)).exp()
+    d_p = (grad @ v.transpose(-1, -2)).to(wide)
+    d_s = p * (d_p - dot[..., None])
+    return d_s.masked_fill(_distances(q.shape[2], q.device) < 0, 0.0)
