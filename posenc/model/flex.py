@@ -231,9 +231,9 @@ def _attend(
 def _is_dynamic(heads: Heads) -> bool | None:
     """Tell whether one kernel serves all lengths; None lets Dynamo begin with a static one.
 
-    Training keeps its shapes, and static ones make faster kernels: twice as fast at 8192 keys (H100). The short
-    windows of an evaluation share a dynamic one. Those of a CPU do not compile (torch 2.13: its C++ lacks a
-    variable).
+    Training keeps its shapes, and static ones make faster kernels: twice as fast at 8192 keys (H100). The
+    short windows of an evaluation share a dynamic one. Those of a CPU do not compile (torch 2.13: its C++
+    lacks a variable).
     """
     is_long = heads.k.shape[2] >= STATIC_FROM
     return None if heads.q.is_cuda and not torch.is_grad_enabled() and not is_long else False
