@@ -11,12 +11,13 @@ from gpu.sizes import BASE, Sizes
 from gpu.times import Case, warm_up
 
 PARTS = ("numbers", "times", "peers", "evaluation", "nanos", "long_keys", "resume", "base")
-FORMS = {"compiled": True, "plain": False}
-STEP_SECONDS = {"compiled": 14.0, "plain": 6.0}  # to prepare and time a pair, with compiled code on the disk
+COMPILED = "compiled"
+PLAIN = "plain"
+STEP_SECONDS = {COMPILED: 14.0, PLAIN: 6.0}  # to prepare and time a pair, with compiled code on the disk
 # A block's code does not depend on the number of layers. Layers 0 and 1 get code of their own, and all
 # others share one, so four make everything and leave memory to the other warm-ups.
 FEW_LAYERS = "model.n_layers=4"
-SHARE_OF_MEMORY = 0.9  # of all warm-ups together
+SHARE_OF_MEMORY = 0.8  # of all warm-ups together; every process holds half a GiB besides
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,15 @@ class Visit:
     parts: Sequence[str]
     log: Path
 
+    @property
+    def forms(self) -> list[str]:
+        """Return how a step is timed, the more important way first."""
+        return [COMPILED, PLAIN] if self.sizes.compiled else [PLAIN]
+
     def case(self, model: str, encoding: str, work: str, form: str, multiple: int = 1) -> Case:
         """Return a case of posenc's own."""
         shape = {"small": self.sizes.small, "base": self.sizes.large}[model]
-        compiled = str(FORMS[form]).lower()
+        compiled = str(form == COMPILED).lower()
         choice = (f"encoding={encoding}", f"device={self.device}", f"train.compile={compiled}")
         return Case((*shape, *self.sizes.step, *choice), work, multiple)
 
@@ -80,17 +86,17 @@ def timed_items(visit: Visit) -> list[TimedItem | NanosItem]:
     """
     large = [name for name in visit.sizes.timed_large if name in visit.timed]
     items: list[TimedItem | NanosItem] = []
-    for form in FORMS:
+    for form in visit.forms:
         items += _steps(visit, "times", "small", visit.timed, form)
         items += _peers(visit, "training", form)
-    for form in FORMS:
+    for form in visit.forms:
         items += _steps(visit, "base", "base", large[:1], form)
     for multiple in visit.sizes.multiples:
         items += _evaluations(visit, multiple)
     items += [NanosItem("nanos/plain", "nanos", 45, False), NanosItem("nanos/mps", "nanos", 45, True)]
-    for form in FORMS:
+    for form in visit.forms:
         items += _steps(visit, "base", "base", large[1:], form)
-    for form in FORMS:
+    for form in visit.forms:
         items += _peers(visit, "forward", form)
     return [item for item in items if item.part in visit.parts]
 
@@ -100,10 +106,8 @@ def _steps(visit: Visit, part: str, model: str, encodings: Sequence[str], form: 
     base = visit.case(model, BASE, "training", form)
     items: list[TimedItem] = []
     for name in encodings:
-        if form == "compiled" and name not in visit.sizes.compiled:
-            continue
         case = visit.case(model, name, "training", form)
-        warm_up_key = f"warm-up/{model}/{name}" if form == "compiled" else ""
+        warm_up_key = f"warm-up/{model}/{name}" if form == COMPILED else ""
         key = f"times/{model}/{name}/{form}"
         items.append(TimedItem(key, part, STEP_SECONDS[form], case, base, warm_up_key))
     return items
@@ -111,13 +115,11 @@ def _steps(visit: Visit, part: str, model: str, encodings: Sequence[str], form: 
 
 def _peers(visit: Visit, work: str, form: str) -> list[TimedItem]:
     """Return a step or a forward pass of each other package's model."""
-    if form == "compiled" and not visit.sizes.has_peers_compiled:
-        return []
     base = visit.case("small", BASE, work, form)
     items: list[TimedItem] = []
     for peer in visit.peers:
         case = replace(base, peer=peer)
-        warm_up_key = f"warm-up/peers/{peer}" if form == "compiled" else ""
+        warm_up_key = f"warm-up/peers/{peer}" if form == COMPILED else ""
         key = f"peers/{peer}/{work}/{form}"
         items.append(TimedItem(key, "peers", STEP_SECONDS[form], case, base, warm_up_key))
     return items
@@ -125,10 +127,10 @@ def _peers(visit: Visit, work: str, form: str) -> list[TimedItem]:
 
 def _evaluations(visit: Visit, multiple: int) -> list[TimedItem]:
     """Return an evaluation of each encoding at windows of `multiple` T."""
-    base = visit.case("small", BASE, "evaluation", "plain", multiple)
+    base = visit.case("small", BASE, "evaluation", PLAIN, multiple)
     items: list[TimedItem] = []
     for name in visit.timed:
-        case = visit.case("small", name, "evaluation", "plain", multiple)
+        case = visit.case("small", name, "evaluation", PLAIN, multiple)
         key = f"evaluation/{name}/{multiple}T"
         items.append(TimedItem(key, "evaluation", 6, case, base, f"warm-up/small/{name}"))
     return items
@@ -155,16 +157,14 @@ def check_items(visit: Visit) -> list[PoolItem]:
     device = visit.device
     items: list[PoolItem] = []
     if "resume" in visit.parts:
-        for compiled in sizes.resumed:
-            form = "compiled" if compiled else "plain"
-            resumed = (sizes.resume_overrides, device, compiled)
+        for form in visit.forms:
+            resumed = (sizes.resume_overrides, device, form == COMPILED)
             items.append(PoolItem(f"resume/{form}", 60, resume.stop_and_continue, resumed))
     if "numbers" in visit.parts:
-        for name in visit.timed:
-            if name in sizes.compiled:
-                compiled_case = (name, sizes.compiled_length, device)
-                key = f"numbers-compiled/{name}"
-                items.append(PoolItem(key, 40, numbers.check_compiled, compiled_case))
+        for name in visit.timed if sizes.compiled else ():
+            compiled_case = (name, sizes.compiled_length, device)
+            key = f"numbers-compiled/{name}"
+            items.append(PoolItem(key, 40, numbers.check_compiled, compiled_case))
         for name in visit.encodings:
             encoding_cases = (name, sizes.lengths, device)
             items.append(PoolItem(f"numbers/{name}", 20, numbers.check_encoding, encoding_cases))

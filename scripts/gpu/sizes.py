@@ -24,11 +24,10 @@ class Sizes:
     nano: tuple[str, ...]
     timed: tuple[str, ...]  # encodings
     timed_large: tuple[str, ...]
-    compiled: tuple[str, ...]  # encodings that are also timed and checked compiled
+    compiled: bool  # whether steps are timed, checked and resumed compiled too
     multiples: tuple[int, ...]  # windows of an evaluation, in T
     repeats: int  # pairs of timings
     sample_seconds: float  # calls are repeated until they take as long
-    has_peers_compiled: bool
     # nanos
     nano_steps: int
     nano_processes: int
@@ -37,7 +36,6 @@ class Sizes:
     last_queries: int
     # resume
     resume_overrides: tuple[str, ...]
-    resumed: tuple[bool, ...]  # compiled or not
     # processes that do what is not timed
     pool: int
     warm_ups: int  # of these, at once: they share the GPU's memory
@@ -57,17 +55,15 @@ ON_GPU = Sizes(
     nano=("model=nano", "context_length=64", "train.batch_tokens=2048", "train.precision=fp32"),
     timed=TIMED,
     timed_large=TIMED_LARGE,
-    compiled=TIMED,
+    compiled=True,
     multiples=(1, 8),
     repeats=7,
     sample_seconds=0.1,
-    has_peers_compiled=True,
     nano_steps=300,
     nano_processes=8,
     keys=(65_536, 66_560),  # 64 T and 65 T at T = 1024
     last_queries=1024,
     resume_overrides=("model=tiny", "context_length=128", "train.batch_tokens=4096", "train.tokens=1.6e6"),
-    resumed=(False, True),
     pool=8,
     warm_ups=5,
 )
@@ -82,17 +78,15 @@ ON_CPU = Sizes(
     nano=(*TINY_MODEL, "context_length=16", "train.batch_tokens=64", "train.precision=fp32"),
     timed=("rope", "t5"),
     timed_large=("rope",),
-    compiled=(),
+    compiled=False,
     multiples=(1, 8),
     repeats=3,
     sample_seconds=0.0,
-    has_peers_compiled=False,
     nano_steps=3,
     nano_processes=2,
     keys=(96, 97),
     last_queries=32,
     resume_overrides=(*TINY_MODEL, "context_length=16", "train.batch_tokens=128", "train.tokens=2e4"),
-    resumed=(False,),
     pool=1,
     warm_ups=1,
 )
@@ -102,6 +96,4 @@ def sizes_for(device: str, *, compiled: bool) -> Sizes:
     """Return the sizes for a device; `compiled` also compiles on a CPU, where that takes minutes."""
     if device != "cpu":
         return ON_GPU
-    if compiled:
-        return replace(ON_CPU, compiled=(BASE,), has_peers_compiled=True, resumed=(False, True))
-    return ON_CPU
+    return replace(ON_CPU, compiled=compiled)
