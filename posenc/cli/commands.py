@@ -88,12 +88,20 @@ def train_command(
 
 
 @app.command(name="eval", **OWN_HELP)
-def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
+def eval_command(
+    context: typer.Context,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, option("Show what it would measure; write nothing.", "--dry-run")] = False,
+) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
     from posenc.cli.train import run_train_or_eval
 
     exit_code = run_train_or_eval(
-        "eval", _arguments(context, overrides), _own_flags(context), _invocation(context)
+        "eval",
+        _arguments(context, overrides),
+        _own_flags(context),
+        _invocation(context),
+        dry_run=dry_run,
     )
     raise typer.Exit(exit_code)
 

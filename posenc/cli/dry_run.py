@@ -52,7 +52,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     """
     go_offline()
     for composed_job in composed.jobs:
-        _check_corpus_is_here(composed_job.run_settings.data)
+        check_corpus_is_here(composed_job.run_settings.data)
     checked_jobs = seed_by_seed(check_jobs(composed))
     tasks = make_tasks("train", line, checked_jobs) if composed.is_sweep else []
     estimates: dict[str, Estimate] = {}
@@ -71,7 +71,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     return _print(jobs, _total_of_sweep(jobs, open_tasks, composed))
 
 
-def _check_corpus_is_here(data: DataSettings) -> None:
+def check_corpus_is_here(data: DataSettings) -> None:
     """Raise RunError for a corpus that would have to be fetched."""
     if is_streamed(data) and known_figures(pinned_identity(data)) is None:
         problem = f"data={data.name} is not here yet, and a dry run fetches nothing"
@@ -83,7 +83,7 @@ def _total_of_run(entry: EstimatedJob) -> str:
     seconds = entry.seconds
     if seconds:  # it takes as long to begin as this process did
         seconds += time.time() - psutil.Process().create_time()
-    return f"{_duration(seconds)} for 1 job"
+    return f"{duration(seconds)} for 1 job"
 
 
 def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], composed: Jobs) -> str:
@@ -91,11 +91,11 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
     seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
     count = plural(len(jobs), "job")
     if composed.launcher is not None:
-        return f"{_duration(sum(seconds))} for {count}, one after the other (Slurm runs them side by side)"
+        return f"{duration(sum(seconds))} for {count}, one after the other (Slurm runs them side by side)"
     sweep = composed.jobs[0].settings.sweep
     assert sweep is not None  # only a stored run has none
     at_once = tasks_at_once_here(open_tasks, sweep) if open_tasks else 1
-    total = f"{_duration(seconds_of_all(seconds, at_once))} for {count}"
+    total = f"{duration(seconds_of_all(seconds, at_once))} for {count}"
     if len(jobs) == 1:
         return total
     how = "one after the other" if at_once == 1 else f"{at_once} at once"
@@ -105,7 +105,7 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
 def _print(jobs: list[EstimatedJob], total: str) -> int:
     """Print the time of all jobs, a row for each, and the details of a single one; return the exit code."""
     device = jobs[0].job.device
-    free = _free_memory(device)
+    free = free_bytes(device)
     notes = _notes(jobs)
     if len(jobs) == 1:
         notes = [*_details(jobs[0]), *notes]
@@ -118,16 +118,19 @@ def _print(jobs: list[EstimatedJob], total: str) -> int:
     return 1 if too_large else 0
 
 
-def _free_memory(device: torch.device) -> float:
+def free_bytes(device: torch.device) -> float:
     """Return the bytes that a run may take on the device."""
     return free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
+def loaded_bytes(device: torch.device) -> int:
+    """Return what this process has loaded, which a run on the CPU takes as well; 0 on a GPU."""
+    return psutil.Process().memory_info().rss if device.type == "cpu" else 0
+
+
 def _table(jobs: list[EstimatedJob], free: float) -> Table:
     """Return a table with a row for each job."""
-    is_cpu = jobs[0].job.device.type == "cpu"
-    # a run on the CPU takes what this process has loaded as well
-    loaded_bytes = psutil.Process().memory_info().rss if is_cpu else 0
+    loaded = loaded_bytes(jobs[0].job.device)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", overflow="fold")
     for head in ("parameters", "training", "evaluation", "memory"):
@@ -138,9 +141,9 @@ def _table(jobs: list[EstimatedJob], free: float) -> Table:
         table.add_row(
             Text(visible(estimated.job.directory.name)),
             f"{cost.parameters:,}",
-            _duration(cost.training_seconds),
-            _duration(cost.evaluation_seconds),
-            _megabytes(cost.memory + loaded_bytes),
+            duration(cost.training_seconds),
+            duration(cost.evaluation_seconds),
+            megabytes(cost.memory + loaded),
             _state_text(estimated, free),
         )
     return table
@@ -150,7 +153,7 @@ def _state_text(estimated: EstimatedJob, free: float) -> str:
     """Return whether a job is to run, and fits into the free memory."""
     if estimated.state != OPEN:
         return estimated.state
-    return "to run" if estimated.estimate.memory <= free else f"does not fit: {_megabytes(free)} free"
+    return "to run" if estimated.estimate.memory <= free else f"does not fit: {megabytes(free)} free"
 
 
 def _notes(jobs: list[EstimatedJob]) -> list[str]:
@@ -182,7 +185,7 @@ def _details(estimated: EstimatedJob) -> list[str]:
     ]
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time as precisely as it is known: `12 s`, `4 min`, `2.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -191,5 +194,5 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _megabytes(size: float) -> str:
+def megabytes(size: float) -> str:
     return f"{size / 1e6:,.0f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"

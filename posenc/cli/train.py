@@ -50,6 +50,10 @@ def run_train_or_eval(
         return 0  # the first process answers, or measures
     if line.asks_hydra:
         return _answer(command, line)
+    if dry_run and command == "eval":
+        from posenc.cli.dry_run_eval import print_eval_dry_run
+
+        return print_eval_dry_run(compose_jobs(command, line))
     if dry_run:
         from posenc.cli.dry_run import print_dry_run
 

@@ -51,8 +51,7 @@ def tune(
     At most `tries` candidates are measured. A candidate without a number somewhere is never chosen. Where no
     candidate has numbers, or there is no knob to choose, the extension is returned as it is.
     """
-    # A knob that was chosen on the reported documents would make its extension look better than it is.
-    validation = dataclasses.replace(request, split=SPLIT, max_targets=min(MOST_TARGETS, request.max_targets))
+    validation = tuning_request(request)
 
     def loss_of(candidate: Extension) -> float:
         candidate_context = dataclasses.replace(context, extension=candidate, split=SPLIT)
@@ -69,6 +68,12 @@ def tune(
     if not math.isfinite(best.loss):
         return Tuned(extension, f"none of {len(candidates)} candidates has a number, knobs as given")
     return with_provenance(best, candidates)
+
+
+def tuning_request(request: EvalRequest) -> EvalRequest:
+    """Return the request for the targets that candidates are measured on."""
+    # A knob that was chosen on the reported documents would make its extension look better than it is.
+    return dataclasses.replace(request, split=SPLIT, max_targets=min(MOST_TARGETS, request.max_targets))
 
 
 def try_candidates(

@@ -1,4 +1,4 @@
-"""Estimate what a job takes without running it: parameters, seconds, memory.
+"""Estimate what a job takes without running it: parameters, targets, passes, seconds, memory.
 
 Time is counted and not tried: the operations of the run, by a table of what a model does to a token, times
 the rates of three operations, which are measured in a third of a second.
@@ -6,10 +6,11 @@ the rates of three operations, which are measured in a third of a second.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -20,9 +21,15 @@ from posenc.core.machine import wait_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabulary
 from posenc.data.documents import SPLITS
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.evaluate import plan_cells
-from posenc.evaluation.passes import inputs_given
+from posenc.evaluation.evaluate import EvalCell, plan_cells, record_key, still_holds
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.models import Subject
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
+from posenc.results.records import find_record
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
 from posenc.running.model_parts import build_outline
@@ -41,6 +48,8 @@ PASSES_A_STEP = 3  # a step is a forward pass, and a backward pass twice as long
 KEPT_A_WIDTH = 19.0
 KEPT_A_SCORE = 0.6
 BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
+BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
+WIDTH_OF_GIVEN = 512  # numbers, for the rates of a given model, whose width is unknown
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
 BYTES_A_TOKEN = 3.0  # about, for a vocabulary of some thousands
 CALIBRATION_SECONDS = 0.1  # of measuring each of the three rates
@@ -111,30 +120,155 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellEstimate:
+    """Hold what one number of an evaluation takes."""
+
+    protocol: str
+    extension: str | None  # None for the model as trained
+    window: int  # tokens
+    targets: int
+    passes: int  # through the model, of about `batch_tokens` tokens each
+    seconds: float  # 0 if it is stored, or another cell makes the same passes
+    is_stored: bool = False
+    problem: str | None = None  # why it cannot be measured
+
+
+@dataclass(frozen=True)
+class EvaluationEstimate:
+    """Hold what an evaluation takes, without what is stored already."""
+
+    parameters: int
+    cells: list[CellEstimate]
+    tries: int  # at most so many candidates of an extension's knobs are tried first
+    tuning_seconds: float
+    memory: float  # bytes
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of all that is to be measured."""
+        return self.tuning_seconds + sum(cell.seconds for cell in self.cells)
+
+
+def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
+    """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
+
+    Which cells are stored already is known where a token is a byte: their targets are those of the text.
+    """
+    evaluation = job.evaluation
+    store = store_of_lengths(job.facts, job.tokenizer)
+    model = job.subject or build_outline(job.run_settings, job.shape, vocabulary(job.data.plant, store))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    batch_tokens = evaluation.settings.batch_tokens
+    as_trained = eval_context(job, model, store)
+    rates = measure_rates(job.device, as_trained.precision, _width(model), min(batch_tokens, 4096), threads)
+    extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
+    context = dataclasses.replace(as_trained, extension=extension)
+    request = request_of(job, store)
+    planned = plan_cells(context, request, evaluation.protocols)
+    is_exact = job.tokenizer.name == "bytes"
+    stored = [is_exact and _is_stored(job, cell, step) for cell in planned]
+    longest = max(request.lengths.windows)
+    return EvaluationEstimate(
+        parameters=parameters,
+        cells=_cell_estimates(planned, rates, stored),
+        tries=evaluation.tries if extension is not None else 0,
+        tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
+        memory=_evaluation_memory(model, parameters, max(batch_tokens, longest), longest),
+    )
+
+
+def _is_stored(job: Job, cell: EvalCell, step: int) -> bool:
+    record = find_record(job.directory, record_key(cell, step))
+    return record is not None and still_holds(record, cell)
+
+
+def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates: Rates) -> float:
+    """Return the seconds of all candidates for the knobs of an extension, on validation documents."""
+    evaluation = job.evaluation
+    if not evaluation.tries:
+        return 0.0
+    validation = tuning_request(request)
+    cells = plan_cells(dataclasses.replace(context, split=SPLIT), validation, [evaluation.headline])
+    beyond = [cell for cell in cells if cell.window in request.lengths.beyond_training]
+    return evaluation.tries * sum(cell.seconds for cell in _cell_estimates(beyond, rates))
+
+
 def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
     """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
-    evaluation = job.evaluation
     context = eval_context(job, model, store)
-    request = request_of(job, store)
-    passes: dict[
-        tuple[int, str], float
-    ] = {}  # by inputs and targets: protocols that agree in them share a pass
-    problems = []
-    for cell in plan_cells(context, request, evaluation.protocols):
-        try:
-            inputs = inputs_given(model.effective_encoding, cell.window, cell.plan.targets_in(cell.window))
-        except NotApplicableError as error:
-            problems.append(f"{cell.protocol.name} at {cell.window}: {error}")
-            continue
-        tokens = cell.plan.tokens(cell.window) * inputs / cell.window
-        passes[inputs, cell.plan.hash] = forward_seconds(
-            model, rates, inputs, tokens, evaluation.settings.batch_tokens
+    planned = plan_cells(context, request_of(job, store), job.evaluation.protocols)
+    cells = _cell_estimates(planned, rates)
+    problems = [f"{cell.protocol} at {cell.window}: {cell.problem}" for cell in cells if cell.problem]
+    return sum(cell.seconds for cell in cells), problems
+
+
+def _cell_estimates(
+    cells: Sequence[EvalCell], rates: Rates, stored: Sequence[bool] | None = None
+) -> list[CellEstimate]:
+    """Return what each cell takes. Protocols that agree in inputs and targets share a pass.
+
+    Cells that are `stored` take nothing, and their passes are not there to be shared.
+    """
+    counted: set[tuple[object, int, str]] = set()
+    estimates = []
+    for cell, is_stored in zip(cells, stored or [False] * len(cells), strict=True):
+        context = cell.context
+        targets_in_window = cell.plan.targets_in(cell.window)
+        tokens = cell.plan.tokens(cell.window)
+        windows = tokens // max(cell.window, targets_in_window)
+        encoding = context.effective_encoding(cell.window)
+        estimate_of_cell = CellEstimate(
+            protocol=cell.protocol.name,
+            extension=None if context.extension is None else context.extension.settings["name"],
+            window=cell.window,
+            targets=windows * targets_in_window,
+            passes=0,
+            seconds=0.0,
+            is_stored=is_stored,
         )
-    return sum(passes.values()), problems
+        if is_stored:
+            estimates.append(estimate_of_cell)
+            continue
+        try:
+            inputs = inputs_given(encoding, cell.window, targets_in_window)
+        except NotApplicableError as error:
+            estimates.append(dataclasses.replace(estimate_of_cell, problem=str(error)))
+            continue
+        is_as_trained = encoding is context.model.effective_encoding
+        key = (None if is_as_trained else context.extension, inputs, cell.plan.hash)
+        seconds = 0.0
+        if key not in counted:
+            counted.add(key)
+            n_tokens = tokens * inputs / cell.window
+            seconds = forward_seconds(context.model, rates, inputs, n_tokens, context.batch_tokens)
+        draws = min(DRAWS, windows) if "positions" in encoding.hooks else 1
+        batch = max(1, context.batch_tokens // inputs)
+        passes = draws * math.ceil(windows / draws / batch)
+        estimates.append(dataclasses.replace(estimate_of_cell, passes=passes, seconds=seconds))
+    return estimates
 
 
-def forward_seconds(model: Decoder, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
-    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`."""
+def _evaluation_memory(model: Subject, parameters: int, batch_tokens: int, window: int) -> float:
+    """Return the bytes of weights and of one layer in float32; of a given model those of weights alone."""
+    weights = BYTES_A_WEIGHT * parameters
+    if isinstance(model, CallableModel):
+        return weights
+    numbers_a_token = KEPT_A_WIDTH * model.shape.d_model + KEPT_A_SCORE * model.shape.n_heads * window
+    return weights + BYTES_A_NUMBER["fp32"] * batch_tokens * numbers_a_token
+
+
+def _width(model: Subject) -> int:
+    return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
+
+
+def forward_seconds(model: Subject, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
+    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`.
+
+    Of a given model only the products with its weights are known.
+    """
+    if isinstance(model, CallableModel):
+        return 2 * sum(parameter.numel() for parameter in model.parameters()) * n_tokens * rates.flop
     shape = model.shape
     times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
     seconds_a_token = forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times
