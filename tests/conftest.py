@@ -1,5 +1,6 @@
 """What the parts share: a tiny corpus, posenc called in this process, and one trained run to read."""
 
+import gc
 import logging
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 
 import pytest
 import tiny
-from in_process import exit_code_of
+from in_process import called_in, exit_code_of
 
 # What a machine sets (HF_HUB_OFFLINE=1, a W&B key) must not change a test.
 for _name in list(os.environ):
@@ -29,6 +30,20 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if any(item.get_closest_marker(name) for name in MARKERS_SET_APART):
             item.add_marker("extended")
+
+
+def pytest_collection_finish():
+    """Take modules and tests out of the garbage collection, which would go through them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Let the disk write files when it likes: to wait took a tenth of the time. Other processes do wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +122,7 @@ def trained_once(tmp_path_factory, corpus, shared_cache):
     """The `runs` folder of one finished run (rope, seed 0), trained once a session. Read it, copy it."""
     folder = tmp_path_factory.mktemp("trained")
     arguments = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
-    result = tiny.spawn(*arguments, cwd=folder, POSENC_CACHE=str(shared_cache))
+    result = called_in(folder, shared_cache, *arguments)
     assert result.code == 0, result.err
     (folder / "out.txt").write_text(result.out)
     (folder / "err.txt").write_text(result.err)

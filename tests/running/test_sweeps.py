@@ -340,11 +340,10 @@ def test_gpus_are_those_that_this_process_may_use(monkeypatch, named, gpus):
 # --- whole sweeps
 
 
-def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, working_folder, corpus):
+def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, working_folder, train):
     """Rope with seed 0 is trained already."""
     before = stamps(run_copy / "checkpoints")
-    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
-    result = tiny.spawn(*sweep, cwd=working_folder)
+    result = train("-m", "encoding=rope", "seed=0,1,0")
     assert result.code == 0, result.err
     told = [line for line in result.err.splitlines() if "seed=" in line]  # a busy machine is told in between
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
@@ -357,12 +356,11 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(run_copy, work
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
 
 
-def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, working_folder):
+def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy, posenc):
     """The run itself stays finished, so its status cannot tell that measuring it failed."""
     (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
     record.write_text("{}")
-    words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
-    result = tiny.spawn(*words, cwd=working_folder)
+    result = posenc("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
     assert result.code == 1
     assert "damaged record" in result.err
     assert f"(log: {run_copy}/log.txt)" in result.err

@@ -2,10 +2,11 @@
 
 import importlib.util
 import json
+from dataclasses import dataclass
 
 import pytest
 from fake_runs import positions, record
-from tracked import CONFIG, TRACKERS, begin, shipped, stored
+from tracked import CONFIG, TRACKERS, Stored, begin, shipped, stored
 
 import posenc.tracking
 from posenc.core.errors import UserError
@@ -28,9 +29,22 @@ def records(*windows):
 # --- One run
 
 
+@pytest.fixture(scope="module")
+def already_made():
+    """What each tracker has of the runs here, made by the first test that asks for it."""
+    return {}
+
+
 @pytest.fixture
-def whole(tracker, tmp_path, capfd):
+def whole(tracker, tmp_path, capfd, already_made):
     """What a tracker has of a run that was trained and measured."""
+    key = ("whole", tracker)
+    if key not in already_made:
+        already_made[key] = make_whole(tracker, tmp_path, capfd)
+    return already_made[key]
+
+
+def make_whole(tracker, tmp_path, capfd):
     run = tmp_path / f"whole-{tracker}"
     tracked = begin(tracker, run)
     for step in (25, 50):
@@ -65,9 +79,24 @@ def test_the_summary_has_multiples(whole, tracker):
 # --- A run that goes on
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """What a tracker has of a run that was stopped, and its own notes about it."""
+
+    stored: Stored
+    state: dict
+
+
 @pytest.fixture
-def resumed(tracker, tmp_path):
-    """The directory of a run that was stopped, and later measured once more by another sweep."""
+def resumed(tracker, tmp_path, already_made):
+    """A run that was stopped, and later measured once more by another sweep."""
+    key = ("resumed", tracker)
+    if key not in already_made:
+        already_made[key] = make_resumed(tracker, tmp_path)
+    return already_made[key]
+
+
+def make_resumed(tracker, tmp_path):
     run = tmp_path / f"resumed-{tracker}"
     parts = [
         ("a", [25, 50, 75], [], "interrupted"),  # the checkpoint is of step 25
@@ -80,21 +109,21 @@ def resumed(tracker, tmp_path):
             tracked.log({"loss": float(step)}, step)
         tracked.log_evaluation(records(*windows))
         tracked.finish(status)
-    return run
+    state = json.loads((run / "tracking" / f"{tracker}.json").read_text())
+    return Resumed(stored(tracker, run), state)
 
 
-def test_a_resumed_run_has_no_doubled_steps(tracker, resumed):
-    assert stored(tracker, resumed).losses == [(step, float(step)) for step in (25, 50, 75, 100)]
+def test_a_resumed_run_has_no_doubled_steps(resumed):
+    assert resumed.stored.losses == [(step, float(step)) for step in (25, 50, 75, 100)]
 
 
-def test_a_resumed_run_has_no_doubled_windows(tracker, resumed):
-    assert [window for window, _ in stored(tracker, resumed).windows] == [64, 512]
+def test_a_resumed_run_has_no_doubled_windows(resumed):
+    assert [window for window, _ in resumed.stored.windows] == [64, 512]
 
 
-def test_a_resumed_run_stays_in_the_group_that_it_began_in(tracker, resumed):
-    state = json.loads((resumed / "tracking" / f"{tracker}.json").read_text())
-    assert state["group"] == "a"
-    assert state["step"] >= 100
+def test_a_resumed_run_stays_in_the_group_that_it_began_in(resumed):
+    assert resumed.state["group"] == "a"
+    assert resumed.state["step"] >= 100
 
 
 # --- Failures

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from fake_runs import positions, record
@@ -19,9 +21,34 @@ KEY = "k" * 40
 # --- Offline
 
 
+@dataclass(frozen=True)
+class Offline:
+    """The folder of an offline run, and what posenc logged about it."""
+
+    directory: Path
+    messages: list
+
+
+@pytest.fixture(scope="module")
+def already_made():
+    """The offline run, made by the first test that asks for it."""
+    return []
+
+
 @pytest.fixture
-def offline(tmp_path, caplog, capfd):
-    """The folder of a run that was tracked without a key and failed, with names that are too long."""
+def offline_run(tmp_path, caplog, capfd, already_made):
+    """A run that was tracked without a key and failed, with names that are too long."""
+    if not already_made:
+        already_made.append(make_offline(tmp_path, caplog, capfd))
+    return already_made[0]
+
+
+@pytest.fixture
+def offline(offline_run):
+    return offline_run.directory
+
+
+def make_offline(tmp_path, caplog, capfd):
     tracked = begin("wandb", tmp_path / "rope+alibi", tags=("rope", "t" * 500, " "), group="g" * 500)
     tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
     records = [
@@ -34,13 +61,15 @@ def offline(tmp_path, caplog, capfd):
     tracked.finish("failed")
     assert capfd.readouterr() == ("", "")
     (directory,) = offline_runs(tmp_path / "rope+alibi")
-    return directory
+    return Offline(
+        directory, [entry.getMessage() for entry in caplog.records if entry.name.startswith("posenc")]
+    )
 
 
-def test_one_line_says_why_it_is_offline_and_how_to_upload(offline, caplog):
-    (line,) = [r.getMessage() for r in caplog.get_records("setup") if r.name.startswith("posenc")]
+def test_one_line_says_why_it_is_offline_and_how_to_upload(offline_run):
+    (line,) = offline_run.messages
     assert "no API key for" in line
-    assert f"wandb sync {offline}" in line
+    assert f"wandb sync {offline_run.directory}" in line
 
 
 def test_a_run_has_name_group_project_and_tags_that_the_server_takes(offline):

@@ -1,5 +1,6 @@
 """The config groups as shipped, a run to track, and what each tracker has of it, read by its own reader."""
 
+import functools
 import json
 import subprocess
 import sysconfig
@@ -95,8 +96,9 @@ def offline_runs(run):
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_ctime_ns)]
 
 
+@functools.cache
 def contents(directory):
-    """Every entry of a W&B run's file, read by wandb's own reader."""
+    """Every entry of the file of a W&B run that has ended, read by wandb's own reader."""
     command = [f"{sysconfig.get_path('scripts')}/wandb", "leet", "inspect", "--json", str(directory)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in output.splitlines() if line.strip()]
