@@ -120,7 +120,12 @@ def train(
     group = current()
     optimizer, so_far = _begin(model, optimization, plan, group)
     model_loss = NextTokenLoss(model)
-    step_gradients = _step_gradients(model_loss, optimization, plan, group)
+    step_gradients = gradients_function(
+        group.data_parallel(model_loss),  # a wrapper; weight and losses stay on `model_loss`
+        precision=plan.precision,
+        grad_clip=optimization.grad_clip,
+        cuda_graph=plan.cuda_graph and group.size == 1,
+    )
     callbacks.on_resume(so_far.step)
     step = so_far.step
     tally = Tally(plan, so_far)
@@ -190,17 +195,6 @@ def _begin(
     return optimizer, so_far
 
 
-def _step_gradients(
-    model_loss: NextTokenLoss, optimization: Optimization, plan: TrainingPlan, group: ProcessGroup
-) -> Step:
-    """Return the function of a step's loss and gradients, as one CUDA graph if the plan says so."""
-    parallel_loss = group.data_parallel(model_loss)  # a wrapper; weight and losses stay on `model_loss`
-    step: Step = partial(gradients, parallel_loss, precision=plan.precision, grad_clip=optimization.grad_clip)
-    if plan.cuda_graph and group.size == 1:
-        return GraphedStep(step, model_loss)
-    return step
-
-
 class NextTokenLoss(nn.Module):
     """Compute the mean loss in nats per token, times `weight`; DDP wraps this module.
 
@@ -249,6 +243,15 @@ def gradients(
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(loss_module.parameters(), grad_clip)
     return loss.detach(), norm
+
+
+def gradients_function(loss_module: nn.Module, *, precision: str, grad_clip: float, cuda_graph: bool) -> Step:
+    """Return `gradients` for a module, as a function of inputs, targets, positions and weights.
+
+    With `cuda_graph` its kernels are started as one graph.
+    """
+    step: Step = partial(gradients, loss_module, precision=precision, grad_clip=grad_clip)
+    return GraphedStep(step, loss_module) if cuda_graph else step
 
 
 def update(optimizer: AdamW, lr: float) -> None:

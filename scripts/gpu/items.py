@@ -73,8 +73,11 @@ class Visit:
     def case(self, model: str, encoding: str, work: str, form: str, multiple: int = 1) -> Case:
         """Return a case of posenc's own."""
         shape = {"small": self.sizes.small, "base": self.sizes.large}[model]
-        compiled = str(form == COMPILED).lower()
-        choice = (f"encoding={encoding}", f"device={self.device}", f"train.compile={compiled}")
+        # compiled steps are timed as posenc trains by itself on a GPU, plain ones without either
+        is_compiled = str(form == COMPILED).lower()
+        has_graph = "auto" if form == COMPILED else "false"
+        how = (f"train.compile={is_compiled}", f"train.cuda_graph={has_graph}")
+        choice = (f"encoding={encoding}", f"device={self.device}", *how)
         return Case((*shape, *self.sizes.step, *choice), work, multiple)
 
 

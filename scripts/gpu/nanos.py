@@ -117,7 +117,13 @@ def measure(sizes: Sizes, device: str, log: Path, *, with_mps: bool, timeout: fl
 
 def _measured(workers: list[Worker], sizes: Sizes, device: str, timeout: float) -> dict[str, object]:
     deadline = time.monotonic() + timeout
-    overrides = (*sizes.nano, f"device={device}", "encoding=rope", "train.compile=false")
+    overrides = (
+        *sizes.nano,
+        f"device={device}",
+        "encoding=rope",
+        "train.compile=false",
+        "train.cuda_graph=false",
+    )
     for worker in workers:
         worker.begin(prepare, overrides)
     reasons: dict[str, str] = {}

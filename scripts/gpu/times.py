@@ -82,6 +82,8 @@ def prepare(case: Case) -> Prepared:
     command_line = replace(parse(list(case.overrides)), multirun=True)
     (bench_case,) = make_cases(compose_jobs("train", command_line).jobs, f"{case.multiple}x")
     device = bench_case.step.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     began = perf_counter()
     work = _peer_work(case, bench_case) if case.peer else _own_work(case, bench_case)
     work.run()
@@ -96,7 +98,7 @@ def prepare(case: Case) -> Prepared:
     return Prepared(
         tokens=work.tokens,
         first_seconds=first_seconds,
-        peak_gib=_peak_gib(work),
+        peak_gib=_peak_gib(device),
         flops=flops,
         peak_flops=peak_flops(device, bench_case.step.precision),
         parameters=sum(parameter.numel() for parameter in work.model.parameters()),
@@ -157,11 +159,8 @@ def _peer_work(case: Case, bench_case: BenchCase) -> Work:
     return training_work(bench_case, model, PeerLoss)
 
 
-def _peak_gib(work: Work) -> float | None:
-    """Return the most memory that a call takes, with the weights."""
-    if work.device.type != "cuda":
+def _peak_gib(device: torch.device) -> float | None:
+    """Return the most memory since the case was begun, with the weights; a graph shows it at no later time."""
+    if device.type != "cuda":
         return None
-    torch.cuda.reset_peak_memory_stats(work.device)
-    work.run()
-    wait_for(work.device)
-    return torch.cuda.max_memory_allocated(work.device) / 2**30
+    return torch.cuda.max_memory_allocated(device) / 2**30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +19,8 @@ from posenc.evaluation.passes import DRAWS, EvalContext
 from posenc.model.decoder import Decoder
 from posenc.running.bench.case import BenchCase
 from posenc.training.device import LiveTensors
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.graphs import Step
+from posenc.training.loop import NextTokenLoss, gradients_function, update
 from posenc.training.optimizer import build_optimizer
 
 
@@ -31,6 +33,7 @@ class Work:
     run: Callable[[], object]
     tokens: int  # tokens that go through the model in one call
     held_bytes: int  # bytes of tensors that exist between calls, too
+    plain_run: Callable[[], object] | None = None  # the same without a CUDA graph, whose tensors are not seen
 
     def seconds(self, calls: int) -> float:
         """Return the seconds of one call, as the mean of several calls in a row."""
@@ -47,7 +50,7 @@ class Work:
         meter = LiveTensors()
         meter.ignore([*self.model.parameters(), *self.model.buffers()])
         with meter:
-            self.run()
+            (self.plain_run or self.run)()
         return self.held_bytes + meter.peak
 
 
@@ -71,17 +74,24 @@ def training_work(case: BenchCase, model: Any, make_loss: Callable[[Any], nn.Mod
     optimizer = build_optimizer(model, optimization, plan.precision)
     loss = make_loss(model)
     inputs, targets = random_batch(case)
+    make_gradients = partial(
+        gradients_function, loss, precision=plan.precision, grad_clip=optimization.grad_clip
+    )
 
-    def step() -> None:
+    def step_with(step_gradients: Step) -> None:
         model.train()
         generator = generator_for(plan.settings.seed, "positions", 0)
         pos = model.positions(inputs.shape[1], generator)
-        gradients(loss, inputs, targets, pos, precision=plan.precision, grad_clip=optimization.grad_clip)
+        step_gradients(inputs, targets, pos, None)
         update(optimizer, optimization.lr)
 
+    plain_step = partial(step_with, make_gradients(cuda_graph=False))
+    step = plain_step
+    if plan.settings.train.cuda_graph:
+        step = partial(step_with, make_gradients(cuda_graph=True))
     step()  # the first step makes the moments
     values_and_two_moments = 3 * bytes_of(model)
-    return Work(model, plan.device, step, inputs.numel(), values_and_two_moments)
+    return Work(model, plan.device, step, inputs.numel(), values_and_two_moments, plain_step)
 
 
 def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
