@@ -160,7 +160,7 @@ def _peer_work(case: Case, bench_case: BenchCase) -> Work:
 
 
 def _peak_gib(device: torch.device) -> float | None:
-    """Return the most memory since the case was begun, with the weights; a graph shows it at no later time."""
+    """Return the most memory since the case was begun, with its weights (a graph hides it later)."""
     if device.type != "cuda":
         return None
     return torch.cuda.max_memory_allocated(device) / 2**30
