@@ -250,7 +250,9 @@ def test_table_has_a_dash_where_nothing_was_measured():
     assert row[table.heads.index("compiled, ms")] == "-"
 
 
-@pytest.mark.parametrize("name", ["numbers", "small", "base", "peers", "evaluation", "long_keys", "resume"])
+@pytest.mark.parametrize(
+    "name", ["numbers", "small", "base", "peers", "evaluation", "nanos", "long_keys", "resume"]
+)
 def test_table_of_nothing_has_no_rows(name):
     from docs.gpu_tables import TABLES
 

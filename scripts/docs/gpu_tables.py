@@ -111,6 +111,8 @@ def nanos(items: Items) -> TextTable:
     for mode, mode_text in (("plain", ""), ("mps", ", MPS")):
         for kind, kind_text in (("plain", "step by step"), ("cuda_graph", "CUDA graph")):
             result = items.get(f"nanos/{mode}", {}).get(kind, {})
+            if "all" not in result:
+                continue
             speeds = {"one": result.get("one", {}), "all": result.get("all", {})}
             rows.append(
                 (
