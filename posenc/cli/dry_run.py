@@ -91,7 +91,7 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
     seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
     count = plural(len(jobs), "job")
     if composed.launcher is not None:
-        return f"{duration(sum(seconds))} for {count}, one after the other (Slurm runs them side by side)"
+        return f"{duration(sum(seconds))} for {count}, one after the other (a cluster runs them side by side)"
     sweep = composed.jobs[0].settings.sweep
     assert sweep is not None  # only a stored run has none
     at_once = tasks_at_once_here(open_tasks, sweep) if open_tasks else 1

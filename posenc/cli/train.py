@@ -20,6 +20,7 @@ from posenc.running.invocation import Invocation
 if TYPE_CHECKING:
     from posenc.config.compose import Jobs
     from posenc.config.overrides import CommandLine
+    from posenc.running.sweep.run import Launch
 
 WIDEST_HELP = 100  # columns
 COMMENT_COLUMN = 34  # the last column where comments may begin; only longer settings push theirs further
@@ -86,7 +87,6 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     from hydra.core.utils import configure_log
 
     from posenc.running.jobs import check_jobs, run_job
-    from posenc.running.slurm import launch
     from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
@@ -98,10 +98,22 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
     invocation = replace(invocation, sweep=sweep_name(checked))
-    launcher = None
-    if composed.launcher is not None:
-        launcher = partial(launch, command, line, composed.launcher, invocation)
-    return run_sweep(command, line, checked, invocation, launcher)
+    return run_sweep(command, line, checked, invocation, _launch(command, line, composed, invocation))
+
+
+def _launch(command: str, line: CommandLine, composed: Jobs, invocation: Invocation) -> Launch | None:
+    """Return what runs the tasks of a sweep elsewhere; None: they run on this machine."""
+    if composed.launcher is None:
+        return None
+    if composed.ray is not None:
+        from posenc.running.ray_cluster import launch
+
+        sweep = composed.jobs[0].settings.sweep  # the jobs of a sweep share it
+        assert sweep is not None
+        return partial(launch.launch, composed.ray, sweep, invocation)
+    from posenc.running import slurm
+
+    return partial(slurm.launch, command, line, composed.launcher, invocation)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

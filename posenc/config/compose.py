@@ -10,6 +10,7 @@ from pathlib import Path
 from hydra import initialize_config_dir
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
 
 from posenc.config.encoding_file import expand_encoding_file
 from posenc.config.grid import grid
@@ -22,6 +23,8 @@ from posenc.config.yaml_files import default_choices
 from posenc.core.console import long_loop
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
+from posenc.settings.errors import user_error
+from posenc.settings.launchers import RayLauncherSettings
 from posenc.settings.tree import EvalCommandSettings, RunSettings, TrainSweepSettings
 
 # Hydra's settings of folders: posenc makes the run directory itself.
@@ -59,7 +62,8 @@ class Jobs:
 
     jobs: list[ComposedJob]
     is_sweep: bool  # also true for a sweep of one job
-    launcher: str | None = None  # the name of a launcher plug-in; None: posenc runs the jobs itself
+    launcher: str | None = None  # the name of what runs the jobs elsewhere; None: they run on this machine
+    ray: RayLauncherSettings | None = None  # how Ray runs them, if the launcher is Ray's
     config: DictConfig | None = None  # the composed configuration with Hydra's own part; None for a sweep
 
 
@@ -171,7 +175,9 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
     choices = base.hydra.runtime.choices
     if base.hydra.sweeper._target_ != BASIC_SWEEPER:
         raise UserError(SWEEPER, choices[SWEEPER], "posenc makes the jobs itself", hint=MAKES_JOBS)
-    is_local = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
+    plug_in = OmegaConf.select(base, "hydra.launcher._target_")
+    is_local = plug_in == BASIC_LAUNCHER
+    ray = _ray_settings(base) if plug_in is None else None
     experiment_params = base.hydra.sweeper.get("params") or {}
     experiment_overrides = [f"{key!s}={value}" for key, value in experiment_params.items()]
     combinations = grid(command, experiment_overrides + line.overrides)
@@ -180,27 +186,42 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
         for number, overrides in enumerate(combinations, 1):
             progress.update(number - 1, "")
             try:
-                jobs.append(_job_of_sweep(command, search_overrides, overrides, is_local))
+                job = _job_of_sweep(command, search_overrides, overrides)
+                if not is_local and ray is None:
+                    _refuse_for_slurm(job)
+                jobs.append(job)
             except UserError as error:
                 position = f"in job {number} of {len(combinations)} ({' '.join(overrides)})"
                 raise error.within(position) from None
     if not jobs:
         hint = "glob() chooses among the choices of a group, such as encoding"
         raise UserError("-m", None, "there is no job in this sweep", hint=hint)
-    return Jobs(jobs, is_sweep=True, launcher=None if is_local else str(choices[LAUNCHER]))
+    launcher = None if is_local else str(choices[LAUNCHER])
+    return Jobs(jobs, is_sweep=True, launcher=launcher, ray=ray)
 
 
-def _job_of_sweep(
-    command: str, search_overrides: list[str], overrides: list[str], is_local: bool
-) -> ComposedJob:
+def _ray_settings(base: DictConfig) -> RayLauncherSettings:
+    """Return the settings of the launcher that is no plug-in of Hydra's. Raises UserError."""
+    plain = OmegaConf.to_container(base.hydra.launcher, resolve=True)
+    try:
+        return RayLauncherSettings.model_validate(plain)
+    except ValidationError as error:
+        raise user_error(error, RayLauncherSettings, "hydra.launcher") from None
+
+
+def _job_of_sweep(command: str, search_overrides: list[str], overrides: list[str]) -> ComposedJob:
     """Compose one job of a sweep. Raises UserError."""
     settings = typed_settings(command, compose_config(command, [*search_overrides, *overrides]))
-    assert settings.sweep is not None  # only a stored run has none
-    # Slurm is the launcher that posenc supports
-    if settings.sweep.fail_fast and not is_local:
+    return ComposedJob(overrides, settings)
+
+
+def _refuse_for_slurm(job: ComposedJob) -> None:
+    """Raise UserError for what Slurm cannot do."""
+    sweep = job.settings.sweep
+    assert sweep is not None  # only a stored run has none
+    if sweep.fail_fast:
         problem = "is not supported with Slurm: pending array jobs cannot be cancelled from here"
         raise UserError("sweep.fail_fast", "true", problem)
-    return ComposedJob(overrides, settings)
 
 
 def compose_one(command: str, line: CommandLine, what: str) -> ComposedJob:

@@ -93,7 +93,7 @@ def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
     elif group == LAUNCHER:
         hint = (
             "without it jobs run at once here, sweep.jobs=N says how many\n"
-            "slurm needs a plug-in: pip install 'posenc[slurm]'"
+            "slurm needs a plug-in: pip install 'posenc[slurm]'; ray: pip install 'posenc[ray]'"
         )
     options = list(error.options or [])
     # one answer is enough: of a list the error would name the nearest choice, too

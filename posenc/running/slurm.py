@@ -35,13 +35,17 @@ from posenc.running.jobs import plan_job, run_job
 from posenc.running.report_error import report_error
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import end_line
-from posenc.running.sweep.task import SweepResult, SweepTask, TaskOutcome, outcome_of_process
+from posenc.running.sweep.task import (
+    SweepResult,
+    SweepTask,
+    TaskOutcome,
+    outcome_of_process,
+    wait_until,
+)
 
 JOBS_GO_ON = (
     "the submitted jobs go on (posenc runs shows them); when they have ended, the same command continues"
 )
-VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
-FILE_SECONDS = 0.5  # between two looks for such a file
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
 
 
@@ -60,7 +64,7 @@ def launch(
         launcher, config = launcher_and_config(command, overrides, partial(run_here, command, invocation))
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
             problem = "is not a launcher of posenc's sweeps"
-            raise UserError("hydra/launcher", launcher_name, problem, allowed=["basic", "slurm"])
+            raise UserError("hydra/launcher", launcher_name, problem, allowed=["basic", "slurm", "ray"])
         _check_slurm(launcher_name)
         outcomes: dict[str, TaskOutcome] = {}
         try:
@@ -135,14 +139,14 @@ def _outcome(task: SweepTask, handle: Any) -> TaskOutcome:
     """Return how a task ended that is no longer in the queue. Its files may take seconds to be visible."""
     exit_code = _exit_code(handle)
     if exit_code == 0:
-        _wait_until(lambda: task.is_finished)
+        wait_until(lambda: task.is_finished)
     return outcome_of_process(task, exit_code, last_lines=())
 
 
 def _exit_code(handle: Any) -> int:
     """Return the exit code of a job that is over; 1 for a job that was killed, which has none."""
     try:
-        if not _wait_until(handle.paths.result_pickle.exists):
+        if not wait_until(handle.paths.result_pickle.exists):
             raise RunError("it was killed or cancelled")
         exit_code: int = handle.results()[0].return_value  # raises what the job raised
         return exit_code
@@ -151,16 +155,6 @@ def _exit_code(handle: Any) -> int:
         say(f"job {handle.job_id} of submitit left no result: {reason}")
         say(f"  what it printed: {handle.paths.stderr}")
         return 1
-
-
-def _wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait at most VISIBLE_AFTER seconds for a condition; return whether it holds."""
-    end = time.monotonic() + VISIBLE_AFTER
-    while not condition():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(FILE_SECONDS)
-    return True
 
 
 def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:

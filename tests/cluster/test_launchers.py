@@ -40,7 +40,7 @@ REFUSED = {"sbatch": "echo no >&2; exit 1", "sinfo": "", "srun": ""}
     [
         pytest.param(NO_CONTROLLER, "submitit_slurm", 2, "no controller", id="no controller"),
         pytest.param(REFUSED, "slurm", 1, "Slurm refuses the jobs: ", id="refused"),
-        pytest.param({}, "submitit_local", 2, "allowed: basic, slurm", id="no Slurm"),
+        pytest.param({}, "submitit_local", 2, "allowed: basic, slurm, ray", id="no Slurm"),
     ],
 )
 def test_where_slurm_does_not_answer_nothing_is_left(
@@ -62,7 +62,7 @@ def test_where_slurm_does_not_answer_nothing_is_left(
 def job(working_folder, monkeypatch):
     """A job of submitit that left nothing."""
     local = pytest.importorskip("submitit.local.local")
-    monkeypatch.setattr(slurm, "VISIBLE_AFTER", 0.0)
+    monkeypatch.setattr("posenc.running.sweep.task.VISIBLE_AFTER", 0.0)
     return local.LocalJob(working_folder, "7")
 
 

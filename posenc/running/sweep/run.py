@@ -32,6 +32,7 @@ from posenc.running.sweep.task import (
 from posenc.settings.tree import RunSettings, SweepSettings
 
 LOCKS = {"train": "run", "eval": "evaluation"}  # the lock of the run directory that each command holds
+Launch = Callable[[Sequence[SweepTask]], SweepResult]
 Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
 
@@ -49,7 +50,7 @@ def run_sweep(
     line: CommandLine,
     checked: list[CheckedJob],
     invocation: Invocation,
-    launch: Callable[[Sequence[SweepTask]], SweepResult] | None = None,
+    launch: Launch | None = None,
 ) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,8 @@ NOT_STARTED = "not started"
 OUT_OF_MEMORY = (
     "out of memory, unless somebody killed it: try fewer jobs at once, or a smaller batch or model"
 )
+VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
+FILE_SECONDS = 0.5  # between two looks for such a file
 ERROR = "error: "  # begins the line in which a job says why it fails
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
@@ -42,6 +45,7 @@ class SweepTask:
     overrides: Sequence[str] = ()
     device: str = "cpu"
     evaluation: EvalSettings | None = None  # what a training is evaluated by; None for `posenc eval`
+    precision: str | None = None  # of a training, resolved; None for `posenc eval`
     retry: bool = False  # train a run that diverged again
     threads: int = 1
     memory: float = 0.0  # estimated bytes
@@ -104,6 +108,16 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
     return TaskOutcome(FAILED, errors[-1] if errors else f"exit code {exit_code} before it was finished")
 
 
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait at most VISIBLE_AFTER seconds for a condition on files; return whether it holds."""
+    end = time.monotonic() + VISIBLE_AFTER
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(FILE_SECONDS)
+    return True
+
+
 def make_tasks(
     command: str, line: CommandLine, checked: Sequence[CheckedJob], *, retry: bool = False
 ) -> list[SweepTask]:
@@ -130,6 +144,7 @@ def make_tasks(
                 overrides=composed.overrides,
                 device=str(job.device),
                 evaluation=job.settings.eval if command == "train" else None,
+                precision=None if job.training is None else job.training.precision,
                 retry=retry,
                 threads=threads_for(weights, cores),
                 memory=PROCESS_BYTES + BYTES_A_WEIGHT * weights,

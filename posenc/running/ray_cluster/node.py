@@ -1,0 +1,176 @@
+"""Run one job of a sweep on a node: what a worker of Ray imports and calls.
+
+The job is a process of its own, as in a sweep on one machine. However it ends, that is a result, which Ray
+hands back; only the loss of the worker or of its node makes Ray start the job again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posenc.config.overrides import quote
+from posenc.core.paths import cache_dir
+from posenc.running.invocation import PARENT
+from posenc.running.ray_cluster.returned_folder import files_to_return
+from posenc.running.sweep.pool import KEPT_LINES, READ_SECONDS
+from posenc.running.sweep.task import ERROR
+from posenc.settings.launchers import OWN, SHARED
+
+BEGINS = "begins"
+PRINTS = "prints"
+# Ray cancels by an exception, which cannot strike while the thread waits for a process
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Order:
+    """Tell a node what to run, and where. Nothing of a run goes with it, only its command line."""
+
+    task_name: str
+    arguments: Sequence[str]  # of Python: -P -m posenc train ...
+    variables: Mapping[str, str]  # of the environment
+    folder: str  # where the command that waits was started
+    run: (
+        str | None
+    )  # EXPERIMENT/NAME of the run directory; None: an evaluation, which needs a run that is there
+    folders: str  # auto, shared or own
+    marker: str  # a file in the folder of the command that waits
+    marker_text: str
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """Tell how the process of a job ended on a node."""
+
+    exit_code: int
+    last_lines: Sequence[str]
+    node: str  # its id in Ray
+    files: Mapping[str, bytes] | None = None  # of a run directory that only the node has
+
+
+class Board:
+    """Take what jobs say, in an actor on the machine of the command that waits, until it is read."""
+
+    def __init__(self) -> None:
+        self._messages: list[tuple[str, str, str]] = []
+
+    def add(self, kind: str, task_name: str, text: str) -> None:
+        """Take a message: BEGINS with the node's address, or PRINTS with a line of output."""
+        self._messages.append((kind, task_name, text))
+
+    def take(self) -> list[tuple[str, str, str]]:
+        """Return the messages since the last call."""
+        messages = self._messages
+        self._messages = []
+        return messages
+
+
+@dataclass(frozen=True)
+class _Workplace:
+    """Hold where a job runs on this node."""
+
+    folder: Path
+    arguments: Sequence[str]
+    own_directory: Path | None  # of the run, if the command that waits does not see it
+
+
+def run_order(order: Order, board: Any) -> JobEnd:
+    """Run a job in a process of its own, and return how that ended. `board` is the handle of a Board."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    workplace = _workplace(order)
+    if workplace is None:
+        problem = f"{ERROR}this node does not see {order.folder}, where the command was started"
+        return JobEnd(1, [problem], node)
+    node_text: str = ray.util.get_node_ip_address()
+    if workplace.own_directory is not None:
+        node_text += f", its own folder {workplace.folder}"
+    board.add.remote(BEGINS, order.task_name, node_text)
+    process = subprocess.Popen(
+        [sys.executable, *workplace.arguments],
+        cwd=workplace.folder,
+        # PARENT: the job stops once this worker is gone. Otherwise it would hold the lock of the run
+        env={**os.environ, **order.variables, PARENT: str(os.getpid())},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    )
+    last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+    try:
+        # a daemon thread: a process that the job has started may hold its output open for ever
+        reader = threading.Thread(target=_read, args=(order, process, board, last_lines), daemon=True)
+        reader.start()
+        exit_code = _wait(process)
+    finally:
+        process.kill()  # it still runs only after an error of our own
+    reader.join(READ_SECONDS)
+    ray.get(board.add.remote(PRINTS, order.task_name, ""))  # now all earlier lines have arrived
+    files = None
+    if workplace.own_directory is not None:
+        files = files_to_return(workplace.own_directory, is_finished=exit_code == 0)
+    return JobEnd(exit_code, list(last_lines), node, files)
+
+
+def _workplace(order: Order) -> _Workplace | None:
+    """Return where the job runs; None if it has to see the folder of the command that waits, and does not."""
+    is_shared = order.folders != OWN and _has_marker(order)
+    if is_shared:
+        return _Workplace(Path(order.folder), order.arguments, None)
+    if order.run is None or order.folders == SHARED:
+        return None
+    runs_dir = own_runs_dir()
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    arguments = [text for text in order.arguments if not text.startswith("runs_dir=")]
+    arguments.append(f"runs_dir={quote(str(runs_dir))}")
+    return _Workplace(runs_dir, arguments, runs_dir / order.run)
+
+
+def own_runs_dir() -> Path:
+    """Return the folder of a node for runs whose directories it does not share."""
+    return cache_dir() / "ray"
+
+
+def remove_own(run: str) -> None:
+    """Remove the directory of a run, EXPERIMENT/NAME, from this node once it has come back."""
+    shutil.rmtree(own_runs_dir() / run, ignore_errors=True)
+
+
+def _has_marker(order: Order) -> bool:
+    """Tell whether the folder of this path is the one of the command that waits, and not a namesake."""
+    try:
+        return Path(order.marker).read_text() == order.marker_text
+    except OSError:
+        return False
+
+
+def _read(order: Order, process: subprocess.Popen[str], board: Any, last_lines: deque[str]) -> None:
+    """Pass the output of a job on, line by line, and keep the last lines."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        text = line.rstrip()
+        if text:
+            last_lines.append(text)
+            board.add.remote(PRINTS, order.task_name, text)
+
+
+def _wait(process: subprocess.Popen[str]) -> int:
+    """Wait for the end of a job and return its exit code. If Ray cancels it, it saves and stops."""
+    while True:
+        try:
+            return process.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt:
+            process.terminate()
