@@ -177,6 +177,7 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
         raise UserError(SWEEPER, choices[SWEEPER], "posenc makes the jobs itself", hint=MAKES_JOBS)
     plug_in = OmegaConf.select(base, "hydra.launcher._target_")
     is_local = plug_in == BASIC_LAUNCHER
+    # only Ray's is no plug-in of Hydra's, which would name its class
     ray = _ray_settings(base) if plug_in is None else None
     experiment_params = base.hydra.sweeper.get("params") or {}
     experiment_overrides = [f"{key!s}={value}" for key, value in experiment_params.items()]
