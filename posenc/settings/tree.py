@@ -161,7 +161,8 @@ class TrainSettings(Settings):
     precision: Precision = defines_run()
     # compiled sums differ in the last bits; a run may be continued with or without, so it stays the same run
     compile: AutoOrBool = free()
-    cuda_graph: AutoOrBool = free()  # the same numbers, started at once
+    # the same numbers, started at once; runs that were stored before there was a choice do not name it
+    cuda_graph: AutoOrBool = free("auto")
     checkpoint_seconds: NonNegative = free()
     log_every: CountingNumber = free()  # updates
     began: InitialWeights | None = filled_in()
