@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from posenc import __version__
+from posenc.cli.help import RootGroup
 from posenc.cli.options import (
     Directories,
     Json,
@@ -30,17 +31,12 @@ from posenc.running.invocation import Invocation
 
 app = typer.Typer(
     name="posenc",
-    help="Train short, test long: compare positional encodings by how they extrapolate in length.",
+    cls=RootGroup,
+    help="Train short, test long: how positional encodings extrapolate in length.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},  # for all commands
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    epilog=(
-        "[b]Examples[/b]\n\n"
-        "posenc train encoding=rope\n\n"
-        "posenc train -m encoding=nope,learned,sinusoidal,rope,alibi,t5 seed=0,1,2\n\n"
-        "posenc compare --format markdown"
-    ),
 )
 data_app = typer.Typer(
     help="List corpora, fetch and tokenise one ahead of time, show its sizes.", no_args_is_help=True
@@ -93,7 +89,7 @@ def eval_command(
     overrides: Overrides = None,
     dry_run: Annotated[bool, option("Show what it would measure; write nothing.", "--dry-run")] = False,
 ) -> None:
-    """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
+    """Measure a run again: other lengths, protocols, texts, extensions. See `posenc eval --help`."""
     from posenc.cli.train import run_train_or_eval
 
     exit_code = run_train_or_eval(
@@ -178,7 +174,7 @@ def encodings_command(
     json: Json = False,
     plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
-    """List the encodings: formula, where each acts, paper, behaviour past the training length."""
+    """List the encodings: formula, paper, behaviour past T. T is the training length."""
     from posenc.cli.encodings import print_encodings
 
     print_encodings(name, as_json=json, plugins=plugin or [])
@@ -192,7 +188,7 @@ def check_command(
     module: Annotated[Text, option("Check any bias or rotary function instead.", metavar="PATH:NAME")] = None,
     json: Json = False,
 ) -> None:
-    """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken."""
+    """Hold an encoding to the laws. `posenc check encoding=rope` exits with 1 if one is broken."""
     from posenc.cli.check import run_check
 
     debug = _invocation(context).debug
@@ -207,7 +203,7 @@ def show_command(
     overrides: Overrides = None,
     out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
 ) -> None:
-    """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
+    """Draw what an encoding does. `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
     from posenc.cli.show import run_show
 
     run_show(_settings_line(context, overrides), out)
@@ -215,7 +211,7 @@ def show_command(
 
 @app.command(name="sample", **SETTINGS)
 def sample_command(context: typer.Context, overrides: SampleSettings = None) -> None:
-    """Continue a prompt from its last T tokens, and from all: `posenc sample run=DIR prompt="def f("`."""
+    """Continue a prompt from its last T tokens, and from all. `posenc sample run=DIR prompt="def f("`."""
     from posenc.cli.sample import run_sample
 
     run_sample(_arguments(context, overrides))
@@ -231,7 +227,7 @@ def bench_command(
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
-    """Measure speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    """Measure speed and memory. `posenc bench encoding=rope,alibi context_length=64,512` reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _settings_line(context, overrides)
@@ -276,7 +272,7 @@ def runs_command(
     ] = None,
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
-    """List the runs on disk: status, progress, speed, losses, and why one failed; --delete removes one."""
+    """List the runs on disk: status, progress, losses, why one failed. --delete removes one."""
     from posenc.cli.compare import split_list
     from posenc.cli.runs import delete_runs, print_runs
 
@@ -296,7 +292,7 @@ def export_command(
         Text, option("Write the weights of one run instead, for transformers.", metavar="DIR")
     ] = None,
 ) -> None:
-    """Write the results of finished runs into one small file, without weights, for `posenc compare FILE`.
+    """Write the results of finished runs into one small file. `posenc compare FILE` reads it; no weights.
 
     `posenc export run=RUN --hf DIR` writes its weights and tokenizer as a folder that transformers loads.
     """

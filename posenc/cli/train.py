@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from posenc.config.yaml_files import Setting, chosen_settings, command_tree, config_dir_of, default_choices
+from posenc.cli.help import asks_for_help, help_text
 from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
-from posenc.core.paths import choice_files
 from posenc.running.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from posenc.running.sweep.run import Launch
 
 WIDEST_HELP = 100  # columns
-COMMENT_COLUMN = 34  # the last column where comments may begin; only longer settings push theirs further
 
 
 def run_train_or_eval(
@@ -38,7 +35,7 @@ def run_train_or_eval(
 
     Under torchrun each process calls this with the same arguments.
     """
-    if {"--help", "-h"} & set(arguments):
+    if asks_for_help(arguments):
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
     load_meter()  # starts the meter: the load of the machine is measured from here to the first step
@@ -114,48 +111,3 @@ def _launch(command: str, line: CommandLine, composed: Jobs, invocation: Invocat
     from posenc.running import slurm
 
     return partial(slurm.launch, command, line, composed.launcher, invocation)
-
-
-def help_text(command: str, arguments: list[str], width: int) -> str:
-    """Return the help: examples, choices, and the settings of the chosen groups with their comments."""
-    overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
-    config_dir = config_dir_of(arguments)
-    texts = command_tree(command)["hydra"]["help"]
-    lines = texts["header"].splitlines()
-    lines += ["", "Choices (GROUP=CHOICE; --help behind it shows its keys)"]
-    lines += _choices(command, config_dir, width)
-    lines += ["", "Settings (KEY=VALUE) and their defaults"]
-    lines += _settings(chosen_settings(command, overrides, config_dir), width)
-    lines += ["", *texts["footer"].splitlines()]
-    return "\n".join(lines) + "\n"
-
-
-def _choices(command: str, config_dir: str | None, width: int) -> list[str]:
-    """Return the groups of a command with the choices of each."""
-    lines: list[str] = []
-    for group, default in default_choices(command).items():
-        line = f"  {group}: {', '.join(choice_files(group, config_dir))}"
-        if default:
-            line += f"; default {default}"
-        lines += textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
-    return lines
-
-
-def _settings(settings: list[Setting], width: int) -> list[str]:
-    """Return settings with their comments in a column of their own."""
-    assignments = [f"  {setting.key}={_without_spaces(setting.value)}" for setting in settings]
-    longest = max(len(assignment) for assignment in assignments)
-    column = min(longest + 2, COMMENT_COLUMN)
-    lines: list[str] = []
-    for assignment, setting in zip(assignments, settings, strict=True):
-        begin = f"{assignment}  ".ljust(column)
-        commented = textwrap.wrap(
-            setting.comment, width, initial_indent=begin, subsequent_indent=" " * column
-        )
-        lines += commented or [assignment]
-    return lines
-
-
-def _without_spaces(value: str) -> str:
-    """Return a value of a YAML file without the spaces that an override may not have."""
-    return value.replace(", ", ",").replace(": ", ":")

@@ -110,7 +110,7 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
     """Return the error for a setting that does not exist, with the nearest one or with its owner."""
     group, _, name = key.partition(".")
     if command == "eval" and group in keys_of_users(RunSettings) and group not in known:
-        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        hint = "a run is measured as it was trained; what eval takes: posenc eval --help all"
         return UserError(key, value, "is the run's own", hint=hint)
     is_of_hydra = key.startswith("hydra")
     candidates = [other for other in known if other.startswith("hydra") == is_of_hydra]
@@ -120,7 +120,8 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
     else:
         written = value if isinstance(value, str) else None
         close = _meant_setting(command, key, written, candidates)
-        hint = f"did you mean: {close}" if close else f"posenc {command} --help says what each setting means"
+        all_settings = f"posenc {command} --help all says what each setting means"
+        hint = f"did you mean: {close}" if close else all_settings
     siblings = ", ".join(sorted(_siblings(key, known)))
     return UserError(key, value, "there is no such setting", allowed=siblings, hint=hint)
 

@@ -110,6 +110,19 @@ def _comment(node: Node) -> str:
     return " ".join(line.strip().lstrip("# ") for line in block.splitlines()).strip()
 
 
+def first_sentence(path: Path) -> str:
+    """Return the first sentence of the comment that a YAML file begins with; empty without one."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("# ").strip()
+        if not text.startswith("@"):  # `@package _global_` is for Hydra
+            lines.append(text)
+    sentence, _, _ = " ".join(lines).partition(". ")
+    return sentence.removesuffix(".")
+
+
 def config_dir_of(arguments: Iterable[str]) -> str | None:
     """Return the folder after `--config-dir`, if the arguments name one."""
     remaining = iter(arguments)

@@ -15,12 +15,13 @@ from in_process import called_in
 
 from posenc import __version__
 from posenc.cli import app
+from posenc.cli.commands import COMMANDS
 from posenc.cli.encodings import print_encodings
 from posenc.config.completion import candidates
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.config.yaml_files import default_choices
-from posenc.core.paths import choice_files
+from posenc.config.yaml_files import default_choices, first_sentence
+from posenc.core.paths import choice_file, choice_files
 from posenc.encodings import list_encodings
 from posenc.encodings.catalogue import ACTS_ON
 from posenc.encodings.registry import encoding_class
@@ -78,13 +79,109 @@ def test_completion_imports_nothing_heavy(working_folder, line, completed):
     assert result.out == completed
 
 
-@pytest.fixture(scope="module", params=["train", "eval"])
-def command_help(request, tmp_path_factory, shared_cache):
-    """A command, and its help in a terminal of 80 columns."""
+def help_in(folder, cache, *arguments):
+    """Return what is printed in a terminal of 80 columns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
-        result = called_in(tmp_path_factory.mktemp("help"), shared_cache, request.param, "--help")
-    return request.param, result.out
+        result = called_in(folder, cache, *arguments)
+    assert result.code == 0, result
+    return result.out
+
+
+# --- The first screen
+@pytest.fixture(scope="module", params=["posenc", "train", "eval"])
+def first_screen(request, tmp_path_factory, shared_cache):
+    """The lines of a help in a terminal of 80 columns."""
+    command = [] if request.param == "posenc" else [request.param]
+    return help_in(tmp_path_factory.mktemp("help"), shared_cache, *command, "--help").splitlines()
+
+
+def test_the_first_screen_of_help_is_one_screen(first_screen):
+    assert len(first_screen) <= 25
+    assert max(len(line) for line in first_screen) <= 80
+
+
+def test_the_first_screen_begins_with_what_the_command_does_and_examples(first_screen):
+    assert first_screen[0].endswith(".")
+    assert first_screen[2] == "Examples"
+    assert first_screen[3].startswith("  posenc ")
+
+
+def test_the_first_screen_says_how_to_see_the_rest(first_screen):
+    assert "--help all" in "\n".join(first_screen[-2:])
+
+
+def test_the_help_of_posenc_has_a_whole_line_for_each_command(posenc):
+    text = posenc("--help").out
+    for name in COMMANDS:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  {name} ")]
+        assert not line.endswith(("…", "...", ":"))
+
+
+def test_all_of_the_help_of_posenc_has_its_options(posenc):
+    assert "--install-completion" in posenc("--help", "all").out
+    assert "--install-completion" not in posenc("--help").out
+
+
+def test_posenc_alone_prints_the_first_screen_and_is_wrong_input(posenc):
+    result = posenc()
+    assert result.code == 2
+    assert "Examples" in result.out + result.err
+
+
+def test_the_first_screen_of_a_choice_has_its_settings(posenc):
+    text = posenc("train", "encoding=alibi", "--help").out
+    assert "Settings of encoding=alibi" in text
+    assert "encoding.learned_slopes=false" in text
+
+
+# --- A topic
+def test_experiments_are_listed_with_a_line_each(tmp_path_factory, shared_cache):
+    text = help_in(tmp_path_factory.mktemp("help"), shared_cache, "train", "--help", "experiment")
+    lines = text.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(choice_files("experiment"))
+    assert all(len(line.split()) > 3 for line in lines)
+    assert max(len(line) for line in lines) <= 80
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("encoding", ["alibi", "encoding.base=10000.0"]),
+        ("train", ["train.tokens=4e6", "train.lr=2e-3"]),
+        ("train.lr", ["peak learning rate"]),
+    ],
+)
+def test_a_topic_has_its_choices_and_settings(posenc, topic, words):
+    text = posenc("train", "--help", topic).out
+    assert all(word in text for word in words)
+    assert "context_length" not in text
+
+
+@pytest.mark.parametrize(
+    ("topic", "hint"),
+    [
+        ("encodin", "did you mean: posenc train --help encoding"),
+        ("alibi", "did you mean: posenc train encoding=alibi --help"),
+    ],
+)
+def test_a_topic_that_there_is_not_is_refused_with_what_was_meant(posenc, topic, hint):
+    result = posenc("train", "--help", topic)
+    assert result.code == 2
+    assert hint in result.err
+
+
+@pytest.mark.parametrize("group", ["encoding", "extend", "data", "model", "optim", "experiment", "tracking"])
+def test_every_choice_says_what_it_is(group):
+    assert [name for name in choice_files(group) if not first_sentence(choice_file(group, name))] == []
+
+
+# --- Everything
+@pytest.fixture(scope="module", params=["train", "eval"])
+def command_help(request, tmp_path_factory, shared_cache):
+    """A command, and all of its help in a terminal of 80 columns."""
+    folder = tmp_path_factory.mktemp("help")
+    return request.param, help_in(folder, shared_cache, request.param, "--help", "all")
 
 
 def test_help_has_examples_then_choices_then_settings(command_help):
@@ -110,10 +207,6 @@ def test_help_names_every_choice(command_help):
     for group in default_choices(command):
         for name in choice_files(group):
             assert name in one_line
-
-
-def test_help_beside_a_choice_has_its_settings(posenc):
-    assert "learned_slopes=false" in posenc("train", "encoding=alibi", "--help").out
 
 
 @pytest.mark.parametrize(
