@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
+from posenc.report.figure import (
+    POINTS_OF_INCH,
+    Figure,
+    check_font,
+    check_kind,
+    check_picture,
+    renamed,
+    size_in_points,
+)
 from posenc.report.lines import cells_table, seeds_table
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
@@ -19,6 +29,8 @@ from posenc.results.where import matching_runs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from posenc.report.charts import Drawing
 
 LINES_PER = {"cell": cells_table, "seed": seeds_table}  # what a line of the pandas table stands for
 TEXT_WIDTH = 100  # columns of a comparison that is printed
@@ -79,17 +91,31 @@ class Runs(list[Run]):
         """
         return Table(compare_runs(self, _request(request)))
 
-    def plot(self, kind: str = "context", **request: Any) -> Plot:
+    def plot(
+        self,
+        kind: str = "context",
+        *,
+        size: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        caption: str | None = None,
+        legend: bool = True,
+        font: str | None = None,
+        **request: Any,
+    ) -> Plot:
         """Return a picture of the kind context, change, heatmap, recall or use. Raises UserError.
 
-        `request` takes the options of `compare`. A notebook shows the picture by itself; `save` writes it.
+        `size` is in inches: "3.25x2.4". `labels` are other names of rows. `caption` is a text below the
+        picture; "auto" is what posenc says about it. `font` is a family that is installed. `request` takes
+        the options of `compare`. A notebook shows the picture by itself; `save` writes it.
         """
-        from posenc.report.charts import check_kind
+        from posenc.report.charts import draw_figure
 
         check_kind(kind)
-        plot = Plot(self, compare_runs(self, _request(request)), kind)
-        plot.data("svg")  # raises here, not where the picture is shown, if there is no number to draw
-        return plot
+        width, height = (None, None) if size is None else size_in_points(size)
+        figure = Figure(width, height, caption, legend, None if font is None else check_font(font))
+        names = [f"{name}={text}" for name, text in (labels or {}).items()]
+        comparisons = renamed(compare_runs(self, _request(request)), names)
+        return Plot(self, kind, draw_figure(kind, comparisons, figure))
 
 
 def _request(given: dict[str, Any]) -> CompareRequest:
@@ -133,31 +159,32 @@ class Table:
 
 @dataclass(repr=False)
 class Plot:
-    """Hold a chart of a comparison."""
+    """Hold the picture of a comparison."""
 
     runs: Runs
-    tables: list[Comparison]
     kind: str
+    drawing: Drawing
+
+    @property
+    def caption(self) -> str:
+        """Return what posenc says about the picture, for the text around it."""
+        return self.drawing.caption
 
     def data(self, format: str) -> bytes:
         """Return the picture as png, svg or pdf."""
-        from posenc.report.charts import plot_bytes
-
-        return plot_bytes(format, self.kind, self.tables)
+        return self.drawing.data(format)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture as the ending of the path says: .png, .svg or .pdf. Raises UserError."""
-        from posenc.report.charts import save_plot
-
-        save_plot(Path(path), self.kind, self.tables)
+        target = check_picture("path", Path(path))
+        write_bytes_atomic(target, self.data(target.suffix[1:].lower()))
         return Path(path)
 
     def __repr__(self) -> str:
         return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        from posenc.report.charts import WIDTH
         from posenc.report.vega import DPI
 
         # not as SVG: two pictures in a notebook would have clip paths of the same names
-        return self.data("png"), {"width": round(WIDTH / 72 * DPI / 2)}
+        return self.data("png"), {"width": round(self.drawing.width / POINTS_OF_INCH * DPI / 2)}

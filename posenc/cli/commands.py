@@ -10,6 +10,7 @@ import typer
 from posenc import __version__
 from posenc.cli.help import RootGroup
 from posenc.cli.options import (
+    CommandWithCaption,
     Directories,
     Json,
     Overrides,
@@ -102,7 +103,7 @@ def eval_command(
     raise typer.Exit(exit_code)
 
 
-@app.command(name="compare")
+@app.command(name="compare", cls=CommandWithCaption)
 def compare_command(
     runs: Directories = None,
     where: Annotated[
@@ -133,6 +134,16 @@ def compare_command(
             complete=complete_table,
         ),
     ] = None,
+    labels: Annotated[
+        Texts, option("Other names of rows: rope=RoPE,sqrt_bias=Ours.", metavar="NAME=TEXT")
+    ] = None,
+    out: Annotated[
+        Texts,
+        option(
+            "Write a file as its ending says (repeatable): .png .svg .pdf .tex .md .csv .json .txt .html",
+            metavar="FILE",
+        ),
+    ] = None,
     plot: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
     plot_kind: Annotated[
         Text,
@@ -141,6 +152,17 @@ def compare_command(
             complete=complete_names(*PLOTS),
         ),
     ] = None,
+    size: Annotated[
+        Text, option("Of a picture, in inches: 3.25x2.4, or its width alone: 5.5.", metavar="WxH")
+    ] = None,
+    caption: Annotated[
+        Text,
+        option("Put a text below a picture; without TEXT what posenc says about it.", metavar="[TEXT]"),
+    ] = None,
+    legend: Annotated[Text, choice("on", "off", help="Of a picture: on or off.")] = None,
+    font: Annotated[
+        Text, option('Of a picture: a family that is installed, such as "Times New Roman".')
+    ] = None,
     html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing.
@@ -148,6 +170,8 @@ def compare_command(
     Names of encodings choose among the runs: `posenc compare study rope alibi`.
     """
     from posenc.cli.compare import Output, run_compare, split_list
+    from posenc.cli.compare_files import FileOptions
+    from posenc.report.figure import split_labels
     from posenc.results.comparison import CompareRequest
     from posenc.results.measurements import parse_multiple
 
@@ -162,7 +186,8 @@ def compare_command(
         allow_mixed=allow_mixed,
         **more,
     )
-    output = Output(format, full, explain, against, plot, plot_kind, html)
+    files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
+    output = Output(format, full, explain, against, split_labels(labels or []), files)
     run_compare(runs or [], where or [], request, output)
 
 

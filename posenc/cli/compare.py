@@ -7,13 +7,12 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
+from posenc.cli.compare_files import FileOptions, check_files, write_files
 from posenc.core.console import say
 from posenc.core.errors import UserError
-from posenc.core.paths import output_file
-from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.explain import explain
+from posenc.report.figure import renamed
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
@@ -24,7 +23,6 @@ from posenc.results.runs import Run
 from posenc.results.where import matching_runs
 
 COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets: the name of a row of mixed runs has some inside
-NOT_WITH_AGAINST = ("full", "plot", "plot_kind", "html")  # outputs that a paper's table does not have
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,8 @@ class Output:
     full: bool
     explain: bool  # the rules instead of a table
     against: str | None  # the name of a paper's table
-    plot: str | None
-    plot_kind: str | None
-    html: str | None
+    labels: Sequence[str]  # NAME=TEXT: what rows are called
+    files: FileOptions
 
 
 def run_compare(
@@ -48,6 +45,7 @@ def run_compare(
         write(explain(), sys.stdout)
         return
     _check(request, output)
+    outputs = check_files(output.files, request.protocol)
     directories, encodings = paths_and_encodings(paths)
     runs = _read(directories)
     if encodings:
@@ -64,9 +62,14 @@ def run_compare(
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
         comparisons = compare_runs(runs, request)
-        _print(comparisons, request, output)
-        _save_plot(comparisons, request, output)
-        _save_page(comparisons, runs, request, output)
+        named_comparisons = renamed(comparisons, output.labels)
+        _print(named_comparisons, request, output)
+        write_files(
+            outputs,
+            named_comparisons,
+            output.full,
+            make_page=lambda: _page(comparisons, runs, request, output),
+        )
     for line in unfinished_lines(runs):
         say(line)
 
@@ -95,21 +98,11 @@ def _read(paths: Sequence[str]) -> list[Run]:
 
 
 def _check(request: CompareRequest, output: Output) -> None:
-    """Raise UserError for options that contradict each other, and for files that cannot be written."""
+    """Raise UserError for options that contradict each other."""
     if output.against is not None:
         _check_against(output.against, request, output)
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
-    if output.plot is not None:
-        from posenc.report.charts import check_plot
-
-        check_plot(Path(output.plot), _plot_kind(request, output))
-    elif output.plot_kind is not None:
-        raise UserError("--plot-kind", output.plot_kind, "there is no picture to make", hint="--plot FILE")
-    if output.html is not None:
-        if not output.html.lower().endswith((".html", ".htm")):
-            raise UserError("--html", output.html, "is not the name of a page", allowed=".html")
-        output_file("--html", output.html)
 
 
 def _check_against(table: str, request: CompareRequest, output: Output) -> None:
@@ -117,16 +110,12 @@ def _check_against(table: str, request: CompareRequest, output: Output) -> None:
     default = CompareRequest()
     names = [field.name for field in fields(request)]
     unread = [name for name in names if getattr(request, name) != getattr(default, name)]
-    unread += [name for name in NOT_WITH_AGAINST if getattr(output, name)]
+    unread += [name for name in ("full", "labels") if getattr(output, name)]
+    # It is printed, and has no files.
+    unread += [field.name for field in fields(FileOptions) if getattr(output.files, field.name)]
     if unread:
         problem = f"does not read --{unread[0].replace('_', '-')}"
         raise UserError("--against", table, problem, hint="leave it out; --where and --format are read")
-
-
-def _plot_kind(request: CompareRequest, output: Output) -> str:
-    from posenc.report.charts import KINDS
-
-    return output.plot_kind or KINDS.get(request.protocol, DEFAULT_PLOT)
 
 
 # --- output
@@ -144,25 +133,14 @@ def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: O
     write(text, sys.stdout)
 
 
-def _save_plot(comparisons: Sequence[Comparison], request: CompareRequest, output: Output) -> None:
-    if output.plot is not None:
-        from posenc.report.charts import save_plot  # with Vega: only where a picture is asked for
-
-        save_plot(Path(output.plot), _plot_kind(request, output), comparisons)
-        say(f"wrote {output.plot}")
-
-
-def _save_page(
+def _page(
     comparisons: Sequence[Comparison], runs: Sequence[Run], request: CompareRequest, output: Output
-) -> None:
-    """Write the page: the requested comparison, then those by the other protocols."""
-    if output.html is None:
-        return
-    from posenc.report.page import write_page
+) -> str:
+    """Return the page: the requested comparison, then those by the other protocols."""
+    from posenc.report.page import page
 
-    path = output_file("--html", output.html)
-    write_page(path, [*comparisons, *_other_protocols(runs, request)], ["posenc", *sys.argv[1:]])
-    say(f"wrote {output.html}")
+    everything = [*comparisons, *_other_protocols(runs, request)]
+    return page(renamed(everything, output.labels), ["posenc", *sys.argv[1:]])
 
 
 def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from posenc.config.completion import complete_names, complete_override, complete_run, complete_where
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
+from posenc.report.chart_kinds import OWN_CAPTION
 
 Text: TypeAlias = str | None
 Texts: TypeAlias = list[str] | None
@@ -40,6 +42,18 @@ def choice(*names: str, help: str = "") -> Any:
 def where_option(help: str) -> Any:
     """Return the option `--where KEY=VALUE`, which may be repeated."""
     return option(help, metavar="KEY=VALUE", complete=complete_where)
+
+
+class CommandWithCaption(TyperCommand):
+    """A command whose option `--caption` may come without a text, which Typer's options cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put posenc's own caption after a `--caption` that another option or nothing follows."""
+        for index, argument in reversed(list(enumerate(args))):
+            following = args[index + 1 : index + 2]
+            if argument == "--caption" and (not following or following[0].startswith("--")):
+                args = [*args[: index + 1], OWN_CAPTION, *args[index + 1 :]]
+        return super().parse_args(ctx, args)
 
 
 Overrides = Annotated[

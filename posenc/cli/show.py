@@ -8,10 +8,9 @@ from posenc.config.overrides import CommandLine
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, output_file
-from posenc.pictures.draw import picture_bytes
 from posenc.pictures.text import picture_text
+from posenc.report.figure import FORMATS
 from posenc.report.terminal import write
-from posenc.report.vega import FORMATS
 from posenc.running.drawing import measure_picture
 
 FOOTER = "all of it as a picture: the same command with --out FILE.png"
@@ -28,5 +27,7 @@ def run_show(line: CommandLine, out: str | None) -> None:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--out", out, "its ending names the format", allowed=allowed)
     path = output_file("--out", target)
+    from posenc.pictures.draw import picture_bytes  # with altair: only where a picture is wanted
+
     write_bytes_atomic(path, picture_bytes(measure_picture(line), format))
     print(target)

@@ -2,165 +2,208 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import altair as alt
 import numpy as np
 
 from posenc.pictures.panels import Curves, Map, Panel, Picture
+from posenc.report.looks import PAPER, AnyChart, configured, data_of, specification
 from posenc.report.styles import ON_WHITE
-from posenc.report.vega import (
-    PAGE_CONFIG,
-    SCHEMA,
-    Spec,
-    draw_svg,
-    image_bytes,
-    nominal,
-    on_paper,
-    quantitative,
-)
+from posenc.report.vega import draw_svg, image_bytes
 
 COLUMNS = 2  # panels in a row
+LEGEND_COLUMNS = 3
 PANEL_WIDTH = 190  # points, without its axis
 PANEL_HEIGHT = 115  # points
 PANEL_GAP = 66  # points from panel to panel, with the axis
 SMALLEST_SHARE = 1e-7  # of the largest weight: a logarithmic axis does not show smaller ones
 DASHES = ([1, 0], [6, 2], [6, 2, 1, 2], [1, 1.5], [6, 1, 1, 1, 1, 1], [2, 3], [1, 3])
 GREY = "#737373"
-VIRIDIS = {"scheme": {"name": "viridis", "extent": [0, 0.85]}}  # its end is too pale for a line on white
+VIRIDIS = alt.SchemeParams(name="viridis", extent=[0, 0.85])  # its end is too pale for a line on white
 HIDDEN_COLOR = "#00224E"  # of a key that a query does not see
 SEEN_COLOR = "#FEE838"
+# A line as the symbol of a legend is longer than a marker.
+LOOK = replace(
+    PAPER,
+    legend=alt.LegendConfig(orient="bottom", offset=4, labelOffset=8, symbolSize=60, rowPadding=1),
+)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A point of a line."""
+
+    line: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class SeenKey:
+    """A square of a map: whether the query at y sees the key at x."""
+
+    x: float
+    y: float
+    seen: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A named place on an axis."""
+
+    name: str
+    place: float
 
 
 def picture_bytes(picture: Picture, format: str) -> bytes:
-    """Return the content of a file in one of vega.FORMATS, the same bytes for the same picture."""
-    return image_bytes(draw_svg(picture_spec(picture)), format)
+    """Return the content of a file in one of figure.FORMATS, the same bytes for the same picture."""
+    chart = configured(_picture_chart(picture), LOOK, alt.LegendConfig(columns=LEGEND_COLUMNS))
+    return image_bytes(draw_svg(specification(chart)), format)
 
 
-def picture_spec(picture: Picture) -> Spec:
+def _picture_chart(picture: Picture) -> alt.VConcatChart:
     """Return the chart of a picture; if the number of panels is odd, the first one has a row to itself."""
     panels = picture.panels
     rows = []
     if len(panels) % COLUMNS:
-        rows.append([_panel_spec(panels[0], COLUMNS * PANEL_WIDTH + PANEL_GAP)])
+        rows.append(alt.hconcat(_panel_chart(panels[0], COLUMNS * PANEL_WIDTH + PANEL_GAP)))
         panels = panels[1:]
     for start in range(0, len(panels), COLUMNS):
-        rows.append([_panel_spec(panel, PANEL_WIDTH) for panel in panels[start : start + COLUMNS]])
-    channels = ("color", "strokeDash", "strokeWidth", "fill", "stroke")
-    own_scales = {"scale": dict.fromkeys(channels, "independent")}
-    title = {
-        "text": picture.title,
-        "subtitle": picture.notes,
-        "anchor": "start",
-        "fontSize": 9,
-        "subtitleFontSize": 7.5,
-        "subtitlePadding": 4,
-        "offset": 10,
-    }
-    spec = {
-        "$schema": SCHEMA,
-        "config": PAGE_CONFIG,
-        "title": title,
-        "vconcat": [{"hconcat": row, "spacing": 24, "resolve": own_scales} for row in rows],
-        "resolve": own_scales,
-    }
-    return on_paper(spec, {})
+        charts = [_panel_chart(panel, PANEL_WIDTH) for panel in panels[start : start + COLUMNS]]
+        rows.append(alt.hconcat(*charts, spacing=24))
+    title = alt.TitleParams(
+        text=picture.title,
+        subtitle=picture.notes,
+        anchor="start",
+        fontSize=9,
+        subtitleFontSize=7.5,
+        subtitlePadding=4,
+        offset=10,
+    )
+    chart = alt.vconcat(*(_with_own_scales(row) for row in rows)).properties(title=title)
+    return _with_own_scales(chart)
 
 
-def _panel_spec(panel: Panel, width: float) -> Spec:
+def _with_own_scales(chart: AnyChart) -> AnyChart:
+    """Give each panel of a chart its own colours and dashes, and so its own legend."""
+    return chart.resolve_scale(
+        color="independent",
+        strokeDash="independent",
+        strokeWidth="independent",
+        fill="independent",
+        stroke="independent",
+    )
+
+
+def _panel_chart(panel: Panel, width: float) -> alt.LayerChart:
     """Return the chart of one panel."""
-    if isinstance(panel, Map):
-        layers = [_squares(panel)]
-    else:
-        layers = [*_mark_layers(panel, width), _line_layer(panel)]
-    title = {"text": panel.title, "anchor": "start", "frame": "group", "fontSize": 8, "offset": 14}
-    return {"title": title, "width": width, "height": PANEL_HEIGHT, "layer": layers}
+    layers = [_squares(panel)] if isinstance(panel, Map) else [*_marks(panel, width), _lines(panel)]
+    title = alt.TitleParams(text=panel.title, anchor="start", frame="group", fontSize=8, offset=14)
+    return alt.LayerChart(layer=layers).properties(title=title, width=width, height=PANEL_HEIGHT)
 
 
-def _squares(panel: Map) -> Spec:
+def _squares(panel: Map) -> alt.Chart:
     """Return a square for each query and key, bright where the query sees the key."""
-    values = []
+    squares = []
     for query, key in zip(*np.nonzero(np.isfinite(panel.seen)), strict=True):
-        values.append(
-            {"x": panel.positions[key], "y": panel.positions[query], "seen": panel.seen[query, key]}
+        square = SeenKey(
+            x=float(panel.positions[key]),
+            y=float(panel.positions[query]),
+            seen=float(panel.seen[query, key]),
         )
-    axis = {"labelOverlap": True, "labelAngle": 0, "ticks": False}
-    color = nominal("seen", legend=None, scale={"domain": [0, 1], "range": [HIDDEN_COLOR, SEEN_COLOR]})
-    return {
-        "data": {"values": values},
-        "mark": {"type": "rect", "strokeWidth": 0.6},
-        "encoding": {
-            "x": {"field": "x", "type": "ordinal", "title": "key position in tokens", "axis": axis},
-            "y": {"field": "y", "type": "ordinal", "title": "query position (yellow: seen)", "axis": axis},
-            "fill": color,
-            "stroke": color,  # fills the hairlines between squares
-        },
-    }
+        squares.append(square)
+    axis = alt.Axis(labelOverlap=True, labelAngle=0, ticks=False)
+    colors = alt.Scale(domain=[0, 1], range=[HIDDEN_COLOR, SEEN_COLOR])
+    return (
+        alt.Chart(data_of(squares))
+        .mark_rect(strokeWidth=0.6)
+        .encode(
+            x=alt.X("x:O", title="key position in tokens", axis=axis),
+            y=alt.Y("y:O", title="query position (yellow: seen)", axis=axis),
+            fill=alt.Fill("seen:N", legend=None, scale=colors),
+            stroke=alt.Stroke("seen:N", legend=None, scale=colors),  # fills the hairlines between squares
+        )
+    )
 
 
-def _line_layer(panel: Curves) -> Spec:
+def _lines(panel: Curves) -> alt.Chart:
     """Return the lines of a panel; a line that the others are compared with is grey."""
-    values = []
     smallest = -np.inf
     if panel.y_scale == "log":
         smallest = SMALLEST_SHARE * max(line.y.max() for line in panel.lines)
+    points = []
     for line in panel.lines:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
             if y > smallest:
-                values.append({"line": line.label, "x": x, "y": y})
-    y_axis = {"title": panel.y_label, "tickCount": 5}
-    mark: Spec = {"type": "point", "filled": True, "size": 14} if panel.has_points else {"type": "line"}
-    return {
-        "data": {"values": values},
-        "mark": mark,
-        "encoding": {
-            "x": quantitative("x", axis=_x_axis(panel), scale=_scale(panel.x_scale)),
-            "y": quantitative("y", axis=y_axis, scale=_scale(panel.y_scale)),
-            **_line_looks(panel),
-        },
-    }
-
-
-def _scale(kind: str) -> Spec:
-    return {"type": kind, "zero": False, "nice": False}
-
-
-def _x_axis(panel: Curves) -> Spec:
-    axis: Spec = {"title": panel.x_label}
-    if panel.x_scale == "symlog":
-        end = max(line.x.max() for line in panel.lines)
-        axis["values"] = [0, *(4**power for power in range(20) if 4**power <= end)]  # 1, 4, 16, ...
-    return axis
-
-
-def _line_looks(panel: Curves) -> Spec:
-    """Return colour, dashes and width of each line, with one legend."""
-    references = [line.label for line in panel.lines if line.is_reference]
+                points.append(CurvePoint(line.label, x, y))
+    chart = alt.Chart(data_of(points))
+    marks = chart.mark_point(filled=True, size=14) if panel.has_points else chart.mark_line()
     compared = [line.label for line in panel.lines if not line.is_reference]
+    references = [line.label for line in panel.lines if line.is_reference]
     labels = [*compared, *references]
+    legend = None if len(labels) == 1 else alt.Legend()
+    return marks.encode(
+        x=alt.X("x:Q", title=panel.x_label, axis=_x_axis(panel), scale=_scale(panel.x_scale)),
+        y=alt.Y("y:Q", title=_y_title(panel), axis=alt.Axis(tickCount=5), scale=_scale(panel.y_scale)),
+        color=alt.Color("line:O", legend=legend, scale=_colors(panel, compared, references)),
+        strokeDash=alt.StrokeDash("line:O", legend=legend, scale=_dashes(labels)),
+        strokeWidth=alt.StrokeWidth("line:O", legend=legend, scale=_widths(labels)),
+    )
+
+
+def _scale(kind: Literal["linear", "symlog", "log"]) -> alt.Scale:
+    return alt.Scale(type=kind, zero=False, nice=False)
+
+
+def _x_axis(panel: Curves) -> alt.Axis:
+    if panel.x_scale == "linear":
+        return alt.Axis()
+    end = max(line.x.max() for line in panel.lines)
+    return alt.Axis(values=[0, *(4**power for power in range(20) if 4**power <= end)])  # 1, 4, 16, ...
+
+
+def _y_title(panel: Curves) -> str | list[str]:
+    """Return the title of the y axis; above it the name of the only line, which has no legend."""
+    if len(panel.lines) > 1 or not panel.lines[0].label:
+        return panel.y_label
+    return [panel.lines[0].label, panel.y_label]
+
+
+def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -> alt.Scale:
+    """Return the colours of lines: of a scale if they have an order; grey for references."""
+    labels = [*compared, *references]
+    if panel.is_ordered:
+        return alt.Scale(domain=labels, scheme=VIRIDIS)
     colors = [ON_WHITE[number % len(ON_WHITE)] for number in range(len(compared))]
-    colors += [GREY] * len(references)
-    color_scale = VIRIDIS if panel.is_ordered else {"range": colors}
-    dashes = [DASHES[number % len(DASHES)] for number in range(len(labels))]
-    # Each line is thinner than the one below it, so that both are seen where they coincide.
-    widths = [1.2 + 0.2 * number for number in reversed(range(len(labels)))]
-    legend = None if labels == [""] else {"orient": "bottom", "columns": 3}
-    scales = {"color": color_scale, "strokeDash": {"range": dashes}, "strokeWidth": {"range": widths}}
-    return {
-        channel: {"field": "line", "type": "ordinal", "legend": legend, "scale": {"domain": labels, **scale}}
-        for channel, scale in scales.items()
-    }
+    return alt.Scale(domain=labels, range=[*colors, *[GREY] * len(references)])
 
 
-def _mark_layers(panel: Curves, width: float) -> list[Spec]:
+def _dashes(labels: Sequence[str]) -> alt.Scale:
+    return alt.Scale(domain=labels, range=[DASHES[number % len(DASHES)] for number in range(len(labels))])
+
+
+def _widths(labels: Sequence[str]) -> alt.Scale:
+    """Return widths: each line is thinner than the one below, so that both are seen where they coincide."""
+    return alt.Scale(domain=labels, range=[1.2 + 0.2 * number for number in reversed(range(len(labels)))])
+
+
+def _marks(panel: Curves, width: float) -> list[alt.Chart]:
     """Return dashed lines with their names: above the panel for places on x, at its right for those on y."""
     layers = []
-    rule = {"type": "rule", "color": GREY, "strokeDash": [4, 2], "strokeWidth": 0.8}
     if panel.marks:
-        data = {"values": [{"x": place, "name": name} for name, place in panel.marks.items()]}
-        text = {"x": quantitative("x"), "y": {"value": -6}, "text": {"field": "name"}}
-        layers.append({"data": data, "mark": rule, "encoding": {"x": quantitative("x")}})
-        layers.append({"data": data, "mark": {"type": "text", "align": "center"}, "encoding": text})
+        marks = alt.Chart(data_of([Mark(name, place) for name, place in panel.marks.items()]))
+        layers.append(_dashed(marks).encode(x="place:Q"))
+        layers.append(marks.mark_text(align="center").encode(x="place:Q", y=alt.value(-6), text="name:N"))
     if panel.y_marks:
-        data = {"values": [{"y": place, "name": name} for name, place in panel.y_marks.items()]}
-        text = {"x": {"value": width + 3}, "y": quantitative("y"), "text": {"field": "name"}}
-        layers.append({"data": data, "mark": rule, "encoding": {"y": quantitative("y")}})
-        layers.append({"data": data, "mark": {"type": "text", "align": "left"}, "encoding": text})
+        marks = alt.Chart(data_of([Mark(name, place) for name, place in panel.y_marks.items()]))
+        layers.append(_dashed(marks).encode(y="place:Q"))
+        right = alt.value(width + 3)
+        layers.append(marks.mark_text(align="left").encode(x=right, y="place:Q", text="name:N"))
     return layers
+
+
+def _dashed(marks: alt.Chart) -> alt.Chart:
+    return marks.mark_rule(color=GREY, strokeDash=[4, 2], strokeWidth=0.8)

@@ -1,4 +1,4 @@
-"""Parts of every chart of comparisons: rows with names and styles, panels, and the note below a figure.
+"""Parts of every chart of comparisons: rows with names and styles, panels, channels, and the caption.
 
 Row names are data of a chart and never part of an expression, so that a name can do nothing there.
 """
@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import altair as alt
+
 from posenc.core.errors import plural
+from posenc.report.looks import Look
 from posenc.report.reports import cell_lines
 from posenc.report.sentences import facts_of
 from posenc.report.styles import MARKERS, Style, styles_of
 from posenc.report.texts import cut, length_text, row_label
-from posenc.report.vega import Spec, nominal
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 
@@ -25,23 +27,31 @@ DIGITS = 6  # significant digits of a coordinate: more would only make the page 
 # seen.
 FINE = 0.02
 CHANGE_TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-SIGNED_LABELS = {"format": "~g", "labelExpr": "(datum.value > 0 ? '+' : '') + datum.label"}
-
-Point = dict[str, Any]  # a datum of Vega's: panel, row, x, y (null: a gap), low and high (its band), text
+SIGNED_LABEL = "(datum.value > 0 ? '+' : '') + datum.label"
+LINE_SYMBOL = 150  # square points: a symbol is 12 wide
+FAINT_OPACITY = 0.12  # of a row while another one is chosen in the legend
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one or several panels; `spec` draws all of its data as if it were one."""
+    """A chart of one or several panels; `layers` draws all of its data as if it were one."""
 
     title: str
-    spec: Spec
+    layers: alt.LayerChart
     panels: Sequence[str]
     rows: Sequence[str]  # of the legend: those with a number
-    note: str  # below a figure
+    caption: str
+    height: float | alt.Step  # of a panel in a file
     has_own_scales: bool = False  # the panels do not share y
-    # In a file of one panel each point has its name beside it, and there is no legend.
-    names_points: bool = False
+    has_markers: bool = True  # else the legend shows lines
+    # Draws the names of the points on a panel of this width and height: a file has no tooltips.
+    name_points: Callable[[float, float], alt.LayerChart] | None = None
+
+    def legend(self, columns: int) -> alt.LegendConfig:
+        """Return the legend in so many columns."""
+        if self.has_markers:
+            return alt.LegendConfig(columns=columns)
+        return alt.LegendConfig(columns=columns, symbolType="stroke", symbolSize=LINE_SYMBOL)
 
 
 @dataclass(frozen=True)
@@ -56,22 +66,21 @@ class RowNames:
     """A short name, a number and a style for each row of the comparisons of a page or a figure."""
 
     def __init__(self, comparisons: Iterable[Comparison]) -> None:
-        encodings = {}
-        for comparison in comparisons:
-            for row in comparison.rows:
-                encodings[row_label(row)] = row.encoding
-        count_of = Counter(cut(label) for label in encodings)
+        rows = {row.full_label: row for comparison in comparisons for row in comparison.rows}
+        count_of = Counter(cut(row_label(row)) for row in rows.values())
         self._names: dict[str, str] = {}
-        for label in encodings:
-            is_unique = count_of[cut(label)] == 1
-            self._names[label] = cut(label) if is_unique else label
+        for label, row in rows.items():
+            short_name = cut(row_label(row))
+            self._names[label] = short_name if count_of[short_name] == 1 else row_label(row)
+        # A row that the user has renamed keeps its style.
+        encodings = {label: row.encoding for label, row in rows.items()}
         self.styles: dict[str, Style] = {}
         for label, style in styles_of(encodings).items():
             self.styles[self._names[label]] = style
 
     def name(self, row: Row) -> str:
-        """Return the name of a row: its label, without its middle if it is long."""
-        return self._names[row_label(row)]
+        """Return the name of a row, without its middle if it is long."""
+        return self._names[row.full_label]
 
     def number(self, name: str) -> int:
         """Return the number n of a row among all of them: its colour is `var(--sn)`."""
@@ -89,7 +98,7 @@ def panels_of(comparisons: Sequence[Comparison]) -> list[Panel]:
     return panels
 
 
-def source_note(panels: Sequence[Panel]) -> str:
+def source_sentence(panels: Sequence[Panel]) -> str:
     """Return the facts that all panels share, as a sentence."""
     shared = _shared_facts([facts_of(panel.comparison) for panel in panels])
     return ", ".join(cut(fact) for fact in shared) + "."
@@ -108,8 +117,8 @@ def short_number(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def band_ends(cell: Cell, value: float, spread: float | None) -> tuple[float, float] | None:
-    """Return the ends of the band around a value of a cell; None without one.
+def band_ends(cell: Cell, value: float, spread: float | None) -> tuple[float, float] | tuple[None, None]:
+    """Return the ends of the band around a value of a cell; None twice without one.
 
     It is the standard deviation over seeds; for one seed the 95% interval over documents of the change
     against T, drawn around the value.
@@ -117,7 +126,7 @@ def band_ends(cell: Cell, value: float, spread: float | None) -> tuple[float, fl
     if spread is not None and math.isfinite(spread):
         return short_number(value - spread), short_number(value + spread)
     if cell.change_ci95 is None or cell.change is None:
-        return None
+        return None, None
     low, high = cell.change_ci95
     return short_number(value + low - cell.change), short_number(value + high - cell.change)
 
@@ -136,56 +145,58 @@ def tooltip(name: str, cell: Cell, metric: str) -> str:
 # --- channels
 
 
-@dataclass(frozen=True)
 class RowChannels:
-    """The encoding channels that tell rows apart."""
+    """The channels that tell rows apart, and what a reader of the page can do with them."""
 
-    color: Spec
-    dash: Spec
-    shape: Spec
+    def __init__(self, rows: Sequence[str], names: RowNames, look: Look, has_markers: bool = True) -> None:
+        self._look = look
+        styles = [names.styles[row] for row in rows]
+        colors = [look.row_color(names.number(row), names.styles[row]) for row in rows]
+        # A line is two points wide, and [1, 0] is solid.
+        dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
+        markers = [MARKERS[style.marker] for style in styles]
+        # The legend shows markers or, of a chart without any, lines with their dashes. Vega-Lite puts
+        # channels of the same domain into one legend, also one that has none: an empty row keeps it out.
+        in_legend = list(rows)
+        beside_legend = [*rows, ""]
+        self.color = alt.Color("row:N", scale=alt.Scale(domain=in_legend, range=colors))
+        if has_markers:
+            self.shape = alt.Shape("row:N", scale=alt.Scale(domain=in_legend, range=markers))
+            self.dash = alt.StrokeDash(
+                "row:N", scale=alt.Scale(domain=beside_legend, range=dashes), legend=None
+            )
+        else:
+            self.shape = alt.Shape("row:N", scale=alt.Scale(domain=beside_legend, range=markers), legend=None)
+            self.dash = alt.StrokeDash("row:N", scale=alt.Scale(domain=in_legend, range=dashes))
+        self._chosen = alt.selection_point(name="chosen", fields=["row"], bind="legend")
+        self._pointed = alt.selection_point(
+            name="pointed", nearest=True, on="pointerover", clear="pointerout"
+        )
+
+    def opacity(self, opacity: float, otherwise: float = FAINT_OPACITY) -> Any:
+        """Return the opacity of a row: faint while another row is chosen in the legend."""
+        if not self._look.is_interactive:
+            return alt.value(opacity)
+        return alt.when(self._chosen).then(alt.value(opacity)).otherwise(alt.value(otherwise))
+
+    def area(self, area: float) -> Any:
+        """Return the area of a point, larger while it is pointed at."""
+        if not self._look.is_interactive:
+            return alt.value(area)
+        return alt.when(self._pointed, empty=False).then(alt.value(170)).otherwise(alt.value(area))
+
+    def selectable(self, points: alt.Chart) -> alt.Chart:
+        """Let a reader of the page choose rows in the legend, and point at the nearest point."""
+        return points.add_params(self._chosen, self._pointed) if self._look.is_interactive else points
 
 
-def row_channels(rows: Sequence[str], names: RowNames) -> RowChannels:
-    """Return colour, dashes and shape of each row."""
-    styles = [names.styles[row] for row in rows]
-
-    def channel(values: Sequence[object]) -> Spec:
-        return nominal("row", scale={"domain": list(rows), "range": list(values)})
-
-    # A line is two points wide, and [1, 0] is solid.
-    dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
-    return RowChannels(
-        color=channel([f"var(--s{names.number(row)})" for row in rows]),
-        dash=channel(dashes),
-        shape=channel([MARKERS[style.marker] for style in styles]),
-    )
-
-
-def visible_if_chosen(opacity: float, otherwise: float = 0.12) -> Spec:
-    """Return the opacity of a row: faint while another row is chosen in the legend."""
-    return {"condition": {"param": "chosen", "value": opacity}, "value": otherwise}
-
-
-def selections() -> list[Spec]:
-    """Return the selections of a reader of the page: rows in the legend, and the nearest point."""
-    nearest = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
-    return [
-        {"name": "chosen", "select": {"type": "point", "fields": ["row"]}, "bind": "legend"},
-        {"name": "pointed", "select": nearest},
-    ]
-
-
-def point_size(size: float, pointed: float = 170) -> Spec:
-    """Return the size of a point, larger while it is pointed at."""
-    return {"condition": {"param": "pointed", "empty": False, "value": pointed}, "value": size}
-
-
-def change_scale(low: float, high: float, fine: float) -> Spec:
+def change_scale(low: float, high: float, fine: float) -> alt.Scale:
     """Return a scale that is about linear up to `fine` on both sides of 0, and logarithmic beyond."""
-    return {"nice": False, "type": "symlog", "constant": fine, "domain": [low, high]}
+    return alt.Scale(type="symlog", constant=fine, domain=[low, high], nice=False, zero=False)
 
 
-def change_axis(low: float, high: float) -> Spec:
+def change_axis(title: str, low: float, high: float, **options: Any) -> alt.Axis:
     """Return an axis of changes with their signs."""
     ticks = sorted({sign * tick for tick in CHANGE_TICKS for sign in (-1, 1)})
-    return {**SIGNED_LABELS, "values": [tick for tick in ticks if low <= tick <= high]}
+    values = [tick for tick in ticks if low <= tick <= high]
+    return alt.Axis(title=title, values=values, format="~g", labelExpr=SIGNED_LABEL, **options)

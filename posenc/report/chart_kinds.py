@@ -1,4 +1,4 @@
-"""The kinds of charts by name. A file of its own: `posenc compare --help` lists them and draws nothing."""
+"""Names that the options of pictures take. A file of its own: the command line reads it and draws nothing."""
 
 from __future__ import annotations
 
@@ -10,3 +10,4 @@ PLOTS = {
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
 DEFAULT_PLOT = "context"
+OWN_CAPTION = "auto"  # stands for what posenc says about a picture

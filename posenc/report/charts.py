@@ -1,153 +1,195 @@
-"""The charts of comparisons by kind, and their files: PNG, SVG or PDF, as wide as the text of a paper."""
+"""The charts of comparisons by kind, and their files: PNG, SVG or PDF."""
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from posenc.core.atomic_files import write_bytes_atomic
+import altair as alt
+
 from posenc.core.errors import UserError, visible
-from posenc.core.paths import output_file
 from posenc.report.chart import Chart, Panel, RowNames, panels_of
-from posenc.report.chart_kinds import PLOTS
+from posenc.report.chart_kinds import OWN_CAPTION, PLOTS
+from posenc.report.figure import (
+    DEFAULT,
+    PAGE_WIDTH,
+    POINTS_OF_INCH,
+    Figure,
+)
 from posenc.report.grid_charts import change_grid, recall_grid
 from posenc.report.line_charts import change_chart, loss_chart
-from posenc.report.use_chart import CHARACTER, names_layer, use_chart
-from posenc.report.use_chart import HEIGHT as HEIGHT_WITH_NAMES
-from posenc.report.vega import FORMATS, Spec, draw_svg, image_bytes, on_paper
+from posenc.report.looks import PAPER, Look, configured, specification
+from posenc.report.use_chart import use_chart
+from posenc.report.vega import draw_svg, image_bytes
 from posenc.results.comparison import Comparison
-from posenc.results.records import RECALL
 
-WIDTH = 396  # points of a figure, 5.5 inches
-HEIGHT = 150  # points, of a panel of lines
 NARROWEST_PANEL = 150  # points, with its axis
+SMALLEST_SIDE = 40.0  # points, of a panel without its axes
+CHARACTER = 3.4  # points, the mean width of a character of small text
 LEGEND_SYMBOL = 24  # points, of an entry without its name
-SMALL_POINT = 26
-NOTE = {  # below a figure, as the title of its chart
-    "orient": "bottom",
-    "anchor": "start",
-    "frame": "bounds",
-    "fontSize": 7,
-    "fontWeight": "normal",
-    "color": "#555555",
-    "lineHeight": 9.5,
-    "offset": 6,
-}
+PANEL_GAP = 14  # points between panels
+TOLERANCE = 1.0  # points, of the size of a figure: Vega rounds the width of its panels
+DRAFTS = 5  # a figure is drawn at most so many times to find the size of its panels
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of chart."""
 
-    make: Callable[[Sequence[Panel], RowNames], Chart | None]
+    make: Callable[[Sequence[Panel], RowNames, Look], Chart | None]
     problem: str = "no run has a number yet"  # if there is nothing to draw
+    needs_full_width: bool = False  # panels stand below each other
 
 
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 KINDS_OF_CHARTS = {
     "context": Kind(loss_chart),
     "change": Kind(change_chart),
-    "heatmap": Kind(change_grid),
+    "heatmap": Kind(change_grid, needs_full_width=True),
     "recall": Kind(recall_grid, NO_RECALL),
     "use": Kind(use_chart, NO_RECALL),
 }
 assert KINDS_OF_CHARTS.keys() == PLOTS.keys()
-KINDS = {RECALL: "recall"}  # instead of the default, by protocol
 
 
-def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames) -> Chart | None:
+def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames, look: Look) -> Chart | None:
     """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
-    return KINDS_OF_CHARTS[kind].make(panels_of(comparisons), names)
+    return KINDS_OF_CHARTS[kind].make(panels_of(comparisons), names, look)
 
 
 # --- files
 
 
-def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison]) -> None:
-    """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
-    target = check_plot(path, kind)
-    write_bytes_atomic(target, plot_bytes(path.suffix[1:].lower(), kind, comparisons))
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is drawn once, for any number of files."""
+
+    svg: str
+    width: float  # points
+    caption: str  # what posenc says about it, for the text around the figure
+
+    def data(self, format: str) -> bytes:
+        """Return the content of a file in one of posenc.report.figure.FORMATS."""
+        return image_bytes(self.svg, format)
 
 
-def check_plot(path: Path, kind: str) -> Path:
-    """Return the path of the figure. Raises UserError for a wrong suffix, folder or kind."""
-    if path.suffix[1:].lower() not in FORMATS:
-        allowed = ", ".join(f".{name}" for name in FORMATS)
-        raise UserError("--plot", path, "its ending names the format", allowed=allowed)
-    target = output_file("--plot", path)
-    check_kind(kind)
-    return target
-
-
-def check_kind(kind: str) -> None:
-    """Raise UserError for a kind that is not in PLOTS."""
-    if kind not in PLOTS:
-        raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
-
-
-def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison]) -> bytes:
-    """Return a file's content, the same bytes for the same runs; `format` is one of vega.FORMATS."""
-    names = RowNames(comparisons)
-    chart = make_chart(kind, comparisons, names)
+def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = DEFAULT) -> Drawing:
+    """Draw the figure of a kind. Raises UserError without a number, or where it does not fit its size."""
+    look = PAPER if figure.font is None else PAPER.with_font(figure.font)
+    chart = make_chart(kind, comparisons, RowNames(comparisons), look)
     if chart is None:
         raise UserError("--plot-kind", kind, KINDS_OF_CHARTS[kind].problem)
-    columns = _columns_of_panels(chart)
-    if kind == "heatmap":
-        columns = 1  # its numbers need the width
-    panel_width = WIDTH / columns
-    svg = draw_svg(_figure_spec(chart, names, panel_width, columns))
-    # The width of axes and names is known only once they are drawn, so the figure is drawn twice.
-    drawn_width = float(re.findall(r' width="([\d.]+)"', svg)[0])
-    panel_width = max(40.0, panel_width + (WIDTH - drawn_width) / columns)
-    return image_bytes(draw_svg(_figure_spec(chart, names, panel_width, columns)), format)
+    width = figure.width or PAGE_WIDTH
+    columns = max(1, min(len(chart.panels), int(width // NARROWEST_PANEL)))
+    if KINDS_OF_CHARTS[kind].needs_full_width:
+        columns = 1
+    grid = Grid(columns, rows=math.ceil(len(chart.panels) / columns))
+    panel = Size(width / grid.columns, (figure.height or 0) / grid.rows)
+    # How wide and high axes, legend and caption are is known only once they are drawn.
+    for _ in range(DRAFTS):
+        layout = _layout(chart, figure, look, panel, grid)
+        svg = draw_svg(specification(layout))
+        drawn = _size_of(svg)
+        lacking = Size(width - drawn.width, 0 if figure.height is None else figure.height - drawn.height)
+        if max(abs(lacking.width), abs(lacking.height)) <= TOLERANCE:
+            break
+        panel = Size(
+            max(SMALLEST_SIDE, panel.width + lacking.width / grid.columns),
+            max(SMALLEST_SIDE, panel.height + lacking.height / grid.rows),
+        )
+    if figure.width is not None:
+        _check_fit(drawn, lacking)
+    return Drawing(svg, width, chart.caption)
 
 
-def _columns_of_panels(chart: Chart) -> int:
-    return max(1, min(len(chart.panels), WIDTH // NARROWEST_PANEL))
+# --- layout
 
 
-def _figure_spec(chart: Chart, names: RowNames, panel_width: float, columns: int) -> Spec:
-    """Lay a chart out for a file: panels, the legend above, the note below, small text, its own colours.
+@dataclass(frozen=True)
+class Grid:
+    """How many panels stand beside and below each other."""
 
-    `panel_width` is that of a panel without its axis, in points.
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """Width and height in points."""
+
+    width: float
+    height: float
+
+
+def _size_of(svg: str) -> Size:
+    width, height = re.findall(r' (?:width|height)="([\d.]+)"', svg)[:2]
+    return Size(float(width), float(height))
+
+
+def _check_fit(drawn: Size, lacking: Size) -> None:
+    """Raise UserError for a figure that is larger than its size with the smallest panels."""
+    if max(-lacking.width, -lacking.height) <= 2 * TOLERANCE:
+        return
+    wanted = f"{_inches(drawn.width + lacking.width)}x{_inches(drawn.height + lacking.height)}"
+    problem = "is too small for this figure"
+    hint = f"--size {_inches(drawn.width)}x{_inches(drawn.height)}; fewer --rows and --legend off save room"
+    raise UserError("--size", wanted, problem, hint=hint)
+
+
+def _inches(points: float) -> str:
+    return f"{math.ceil(points / POINTS_OF_INCH * 100) / 100:g}"
+
+
+def _layout(
+    chart: Chart, figure: Figure, look: Look, panel: Size, grid: Grid
+) -> alt.LayerChart | alt.FacetChart:
+    """Lay a chart out for a file: the legend above the panels, and the caption below if it is wanted.
+
+    `panel` is the size of a panel without its axes.
     """
-    colors = {f"s{number}": style.on_white for number, style in enumerate(names.styles.values())}
-    spec = on_paper(chart.spec, colors)
-    config = spec.pop("config")
+    width = figure.width or PAGE_WIDTH
+    height = chart.height if figure.height is None else panel.height
+    layers = chart.layers
+    has_legend = figure.has_legend
+    if chart.name_points is not None and len(chart.panels) == 1:
+        natural_height = height if isinstance(height, float | int) else panel.height
+        layers = layers + chart.name_points(panel.width, natural_height)
+        has_legend = False
+    layers = layers.properties(width=panel.width, height=height)
     longest_name = max((len(row) for row in chart.rows), default=1)
-    config["legend"]["columns"] = max(1, int(WIDTH / (LEGEND_SYMBOL + CHARACTER * longest_name)))
-    size = spec["layer"][-1]["encoding"].get("size")
-    if size is not None:
-        size["value"] = min(size["value"], SMALL_POINT)
-    note = textwrap.wrap(visible(chart.note), int(WIDTH / CHARACTER))
-    figure = {
-        "$schema": spec.pop("$schema"),
-        "data": spec.pop("data"),
-        "config": config,
-        "title": {**NOTE, "text": note},
-    }
-    panel = {"width": panel_width, "height": HEIGHT, **spec}
+    legend_columns = max(1, int(width / (LEGEND_SYMBOL + CHARACTER * longest_name)))
+    whole: alt.LayerChart | alt.FacetChart = layers
     if len(chart.panels) > 1:
-        return {**figure, **_facets(chart, panel, columns)}
-    if chart.names_points:
-        config["legend"]["disable"] = True
-        layers = [*spec["layer"], names_layer({**panel, **figure}, panel_width)]
-        panel |= {"height": HEIGHT_WITH_NAMES, "layer": layers}
-    return {**figure, **panel}
+        whole = _facets(chart, layers, grid.columns)
+    caption = chart.caption if figure.caption == OWN_CAPTION else figure.caption
+    if caption is not None:
+        whole = whole.properties(title=_caption_below(caption, width, look))
+    return configured(whole, look, chart.legend(legend_columns) if has_legend else None)
 
 
-def _facets(chart: Chart, panel: Spec, columns: int) -> Spec:
+def _facets(chart: Chart, layers: alt.LayerChart, columns: int) -> alt.FacetChart:
     """Return the panels beside and below each other; each has its own axes."""
-    resolve: Spec = {"axis": {"x": "independent", "y": "independent"}}
-    if chart.has_own_scales:
-        resolve["scale"] = {"x": "shared", "y": "independent"}
-    return {
-        "facet": {"field": "panel", "type": "nominal", "sort": list(chart.panels)},
-        "columns": columns,
-        "spec": panel,
-        "spacing": 14,
-        "resolve": resolve,
-    }
+    facets = (
+        layers.facet(facet=alt.Facet("panel:N", sort=list(chart.panels)), columns=columns)
+        .resolve_axis(x="independent", y="independent")
+        .properties(spacing=PANEL_GAP)
+    )
+    return facets.resolve_scale(x="shared", y="independent") if chart.has_own_scales else facets
+
+
+def _caption_below(caption: str, width: float, look: Look) -> alt.TitleParams:
+    """Return a caption as the title below a chart."""
+    return alt.TitleParams(
+        text=textwrap.wrap(visible(caption), int(width / CHARACTER)),
+        orient="bottom",
+        anchor="start",
+        frame="bounds",
+        color=look.faint,
+        fontSize=look.text_size,
+        fontWeight="normal",
+        lineHeight=9.5,
+        offset=6,
+    )

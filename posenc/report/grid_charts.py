@@ -5,110 +5,147 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from posenc.report.chart import FINE, Chart, Panel, Point, RowNames, short_number, source_note
+import altair as alt
+
+from posenc.report.chart import FINE, Chart, Panel, RowNames, short_number, source_sentence
 from posenc.report.line_charts import length_heads
+from posenc.report.looks import Look, data_of
 from posenc.report.texts import percent_text, unit_text
-from posenc.report.vega import FAINT, INK, PAGE_CONFIG, SCHEMA, Spec, nominal, quantitative
 from posenc.results.cells import Cell, short_note
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
+from posenc.results.records import Metric
 
 DARKEST = 1.16  # shades go from 0 to 1/DARKEST: the ends of the colours are too dark for numbers
+DARK = 0.55  # numbers on darker shades are white
 CELL_HEIGHT = 13.7  # points
 HEAD_LINE = 9  # points
 LARGEST_CHANGE = 1e30  # a perplexity may be infinite
 NO_NUMBER = "#D9D9D9"
+BLACK = "#1A1A1A"
+Meaning = Literal["nothing", "loss", "change", "recall"]
 
 
-def change_grid(panels: Sequence[Panel], names: RowNames) -> Chart | None:
+@dataclass(frozen=True)
+class Square:
+    """A cell of a grid with its text."""
+
+    panel: str
+    row: str
+    column: str
+    of: Meaning  # what the text says
+    text: str
+    shade: float | None  # place on the scale of colours
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a cell says, and its place on the scale of colours."""
+
+    of: Meaning
+    text: str
+    shade: float | None = None
+
+
+def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
     darkest = _darkest_change(panels)
-    points: list[Point] = []
+    squares = [square for panel in panels for square in _change_squares(panel, names, darkest)]
+    if not squares:
+        return None
     heads: dict[str, list[str]] = {}  # of the columns, by multiple
     for panel in panels:
-        columns = panel.comparison.columns
-        for column in columns:
+        for column in panel.comparison.columns:
             window = column.window if len(panels) == 1 else None
             heads[f"{column.multiple:g}"] = length_heads(column.multiple, window)
-        for row in panel.comparison.rows:
-            for column, cell in zip(columns, row.cells, strict=True):
-                point = {"panel": panel.title, "row": names.name(row), "column": f"{column.multiple:g}"}
-                points.append(point | _change_look(panel.comparison, row, cell, darkest))
-    if not points:
-        return None
     most_lines = max(len(lines) for lines in heads.values())
-    x_axis = {
-        "title": None,
-        "labelExpr": f"{json.dumps(heads)}[datum.value]",
-        "labelPadding": 4 + HEAD_LINE * (most_lines - 1),  # a head of two lines hangs down
-    }
-    spec = _grid_spec(
-        points,
-        x={"sort": sorted(heads, key=float), "axis": x_axis},
-        y={"sort": None, "axis": {"title": None}},
-        color_scale={"scheme": "redblue", "reverse": True, "domain": [-1, 1]},
+    x_axis = alt.Axis(
+        title=None,
+        orient="top",
+        labelAngle=0,
+        labelExpr=f"{json.dumps(heads)}[datum.value]",
+        labelPadding=4 + HEAD_LINE * (most_lines - 1),  # a head of two lines hangs down
+        ticks=False,
+        domain=False,
     )
+    y_axis = alt.Axis(title=None, labelColor=look.ink, labelLimit=220, ticks=False, domain=False)
     unit = unit_text(panels[0].comparison.header)
     meaning = f"Change against the loss at T in {unit}: red is worse, blue is better; at T the loss itself."
     return Chart(
         title="Change against T",
-        spec=spec,
+        layers=_grid(
+            squares,
+            x=alt.X("column:O", sort=sorted(heads, key=float), axis=x_axis),
+            y=alt.Y("row:O", sort=None, axis=y_axis),
+            colors=alt.Scale(scheme="redblue", reverse=True, domain=[-1, 1]),
+        ),
         panels=[panel.title for panel in panels],
         rows=[],
-        note=f"{source_note(panels)} {meaning}",
+        caption=f"{source_sentence(panels)} {meaning}",
+        height=alt.Step(CELL_HEIGHT),
         has_own_scales=True,
     )
 
 
-def recall_grid(panels: Sequence[Panel], names: RowNames) -> Chart | None:
+def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return a panel for each row: windows below each other, distances beside each other, the share found."""
-    points = [point for panel in panels for point in _recall_points(panel, names)]
-    if not points:
+    squares = [square for panel in panels for square in _recall_squares(panel, names)]
+    if not squares:
         return None
-    distances = {point["column"] for point in points}
-    windows = {point["row"] for point in points}
-    spec = _grid_spec(
-        points,
-        x={"sort": sorted(distances, key=int), "axis": {"title": "distance (tokens)", "labelColor": FAINT}},
-        y={"sort": sorted(windows, key=int), "axis": {"title": "window (tokens)", "labelColor": FAINT}},
-        color_scale={"scheme": "blues", "domain": [0, DARKEST]},
-    )
+    distances = {square.column for square in squares}
+    windows = {square.row for square in squares}
+    x_axis = alt.Axis(title="distance (tokens)", orient="top", labelAngle=0, ticks=False, domain=False)
+    y_axis = alt.Axis(title="window (tokens)", labelColor=look.faint, ticks=False, domain=False)
     return Chart(
         title="Recall",
-        spec=spec,
-        panels=list(dict.fromkeys(point["panel"] for point in points)),
+        layers=_grid(
+            squares,
+            x=alt.X("column:O", sort=sorted(distances, key=int), axis=x_axis),
+            y=alt.Y("row:O", sort=sorted(windows, key=int), axis=y_axis),
+            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
+        ),
+        panels=list(dict.fromkeys(square.panel for square in squares)),
         rows=[],
-        note=f"Per cent of planted values found at a distance, in a window; {source_note(panels)}",
+        caption=f"Per cent of planted values found at a distance, in a window; {source_sentence(panels)}",
+        height=alt.Step(CELL_HEIGHT),
     )
 
 
-def _grid_spec(points: Sequence[Point], x: Spec, y: Spec, color_scale: Spec) -> Spec:
-    x_axis = {"orient": "top", "labelAngle": 0, "ticks": False, "domain": False}
-    y_axis = {"ticks": False, "domain": False, "labelLimit": 220, "labelColor": INK}
-    special_cells = [
-        {"test": "datum.of === 'nothing'", "value": NO_NUMBER},
-        {"test": "datum.of === 'loss'", "value": "white"},
-    ]
-    color = quantitative("shade", condition=special_cells, legend=None, scale=color_scale)
-    text_color = {"condition": {"test": "abs(datum.shade) > 0.55", "value": "white"}, "value": "#1A1A1A"}
-    return {
-        "$schema": SCHEMA,
-        "config": PAGE_CONFIG,
-        "data": {"values": list(points)},
-        "height": {"step": CELL_HEIGHT},
-        "encoding": {
-            "x": {"field": "column", "type": "ordinal", **x, "axis": {**x_axis, **x["axis"]}},
-            "y": {"field": "row", "type": "ordinal", **y, "axis": {**y_axis, **y["axis"]}},
-        },
-        "layer": [
-            {"mark": {"type": "rect", "stroke": "white", "strokeWidth": 1}, "encoding": {"color": color}},
-            {
-                "mark": {"type": "text", "baseline": "middle"},
-                "encoding": {"text": nominal("text"), "color": text_color},
-            },
-        ],
-    }
+def _grid(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale) -> alt.LayerChart:
+    """Return coloured cells with their texts."""
+    without_shade = alt.expr.if_(alt.datum.of == "nothing", NO_NUMBER, "white")
+    color = (
+        alt.when(alt.expr.isValid(alt.datum.shade))
+        .then(alt.Color("shade:Q", scale=colors, legend=None))
+        .otherwise(alt.value(without_shade))
+    )
+    is_dark = alt.expr.abs(alt.datum.shade) > DARK
+    text_color = alt.when(is_dark).then(alt.value("white")).otherwise(alt.value(BLACK))
+    cells = alt.Chart().mark_rect(stroke="white", strokeWidth=1).encode(x=x, y=y, color=color)
+    texts = alt.Chart().mark_text(baseline="middle").encode(x=x, y=y, text="text:N", color=text_color)
+    return alt.LayerChart(layer=[cells, texts], data=data_of(squares))
+
+
+# --- the cells
+
+
+def _change_squares(panel: Panel, names: RowNames, darkest: float) -> Iterator[Square]:
+    """Yield the cells of a panel; `darkest` is the place of the largest change on the scale of colours."""
+    comparison = panel.comparison
+    for row in comparison.rows:
+        for column, cell in zip(comparison.columns, row.cells, strict=True):
+            content = _change_content(row, cell, comparison.header.metric, darkest)
+            yield Square(
+                panel=panel.title,
+                row=names.name(row),
+                column=f"{column.multiple:g}",
+                of=content.of,
+                text=content.text,
+                shade=content.shade,
+            )
 
 
 def _darkest_change(panels: Sequence[Panel]) -> float:
@@ -122,22 +159,21 @@ def _darkest_change(panels: Sequence[Panel]) -> float:
     return math.log1p((largest or 1.0) / FINE)
 
 
-def _change_look(comparison: Comparison, row: Row, cell: Cell, darkest: float) -> Point:
-    """Return the text of a cell, its shade, and what it is of: `nothing`, the `loss` or the `change`."""
-    metric = comparison.header.metric
+def _change_content(row: Row, cell: Cell, metric: Metric, darkest: float) -> Content:
+    """Return the change with its shade; at T the loss; without a number the reason."""
     if cell.mean is None:
-        return {"shade": None, "of": "nothing", "text": short_note(cell.note or "")[:8]}
+        return Content("nothing", short_note(cell.note or "")[:8])
     if cell.change is None:
-        return {"shade": None, "of": "loss", "text": f"({printed(cell.mean, metric)})"}
+        return Content("loss", f"({printed(cell.mean, metric)})")
     if row.extend is None and cell.multiple == 1:
-        return {"shade": None, "of": "loss", "text": printed(cell.mean, metric)}
+        return Content("loss", printed(cell.mean, metric))
     # As many decades to worse as to better, so that 0 is white.
     shade = math.log1p(min(abs(cell.change), LARGEST_CHANGE) / FINE) / darkest / DARKEST
     text = printed_change(cell.change, metric).replace("-", "−")
-    return {"shade": math.copysign(shade, cell.change), "of": "change", "text": text}
+    return Content("change", text, math.copysign(shade, cell.change))
 
 
-def _recall_points(panel: Panel, names: RowNames) -> Iterator[Point]:
+def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
     """Yield each row's recall by window and distance, with as many pairs as in training."""
     for row in panel.comparison.rows:
         if row.recall is None:
@@ -146,11 +182,11 @@ def _recall_points(panel: Panel, names: RowNames) -> Iterator[Point]:
         title = f"{names.name(row)}, {panel.title}" if panel.title else names.name(row)
         for cell in row.recall.grid:
             if cell.pairs in training_pairs:
-                yield {
-                    "panel": title,
-                    "row": str(cell.window),
-                    "column": str(cell.distance),
-                    "of": "recall",
-                    "shade": short_number(cell.accuracy),
-                    "text": percent_text(cell).removesuffix("%"),
-                }
+                yield Square(
+                    panel=title,
+                    row=str(cell.window),
+                    column=str(cell.distance),
+                    of="recall",
+                    text=percent_text(cell).removesuffix("%"),
+                    shade=short_number(cell.accuracy),
+                )

@@ -6,41 +6,84 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import altair as alt
 
 from posenc.core.errors import plural
 from posenc.report.chart import (
     FINE,
     Chart,
     Panel,
-    Point,
     RowChannels,
     RowNames,
     band_ends,
     change_axis,
     change_scale,
-    point_size,
-    row_channels,
-    selections,
     short_number,
-    source_note,
+    source_sentence,
     tooltip,
-    visible_if_chosen,
 )
+from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
-from posenc.report.vega import FAINT, GRID, INK, PAGE_CONFIG, SCHEMA, Spec, nominal, quantitative
-from posenc.results.cells import Column
-from posenc.results.comparison import Comparison
+from posenc.results.cells import Cell, Column
+from posenc.results.comparison import Comparison, Row
 
+HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
 MOST_BANDS = 12  # lines with bands: those of more would hide each other
 MOST_TICKS = 8
+LABEL_EXTENT = 28  # at least so wide are the labels of y, so that the panels of a page stand in line
 DOMAIN_FACTOR = 1.2  # the width of the axis of changes over that of the changes
 
 
-def loss_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
+@dataclass(frozen=True)
+class LinePoint:
+    """A row's value in a window."""
+
+    panel: str
+    row: str
+    x: float  # the window as a multiple of T
+    y: float | None  # None is a gap in the line
+    low: float | None = None  # ends of the band
+    high: float | None = None
+    text: str | None = None  # shown while the point is pointed at
+
+
+@dataclass(frozen=True)
+class Level:
+    """A dotted line across a panel with its name, such as that of the trigram reference."""
+
+    panel: str
+    level: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The grey band of a panel in which a change is called `same`."""
+
+    panel: str
+    bottom: float
+    top: float
+
+
+@dataclass(frozen=True)
+class YAxis:
+    """The axis of the values."""
+
+    scale: alt.Scale
+    axis: alt.Axis
+
+    def channel(self, field: str) -> alt.Y:
+        """Return the channel that draws a field along this axis."""
+        return alt.Y(f"{field}:Q", scale=self.scale, axis=self.axis)
+
+
+def loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return the loss over the context, with the trigram reference; None without a number."""
-    points = _points(panels, names, is_change=False)
-    if not _has_values(points):
+    points = [point for panel in panels for point in _losses(panel, names)]
+    if all(point.y is None for point in points):
         return None
     header = panels[0].comparison.header
     is_perplexity = header.metric == "ppl"
@@ -49,152 +92,137 @@ def loss_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
     for panel in panels:
         reference = panel.comparison.header.reference
         if reference is not None and reference.mean is not None:
-            references.append({"panel": panel.title, "level": reference.mean, "name": "trigram"})
-    y = quantitative(
-        "y",
-        scale={"zero": False, "nice": False, "padding": 6, "type": "log" if is_perplexity else "linear"},
-        axis={"tickCount": 6, "minExtent": 28, "title": unit if is_perplexity else f"loss ({unit})"},
+            references.append(Level(panel.title, reference.mean, "trigram"))
+    y = YAxis(
+        scale=alt.Scale(type="log" if is_perplexity else "linear", zero=False, nice=False, padding=6),
+        axis=alt.Axis(title=unit if is_perplexity else f"loss ({unit})", tickCount=6, minExtent=LABEL_EXTENT),
     )
-    title = "Loss by position" if _has_curves(panels) else "Loss against context"
-    return _line_chart(panels, names, title, points, references, y, notes=[])
-
-
-def change_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
-    """Return the change against the loss at T, with the margins of the verdicts; None without a number."""
-    points = _points(panels, names, is_change=True)
-    if not any(point["x"] != 1 and point["y"] is not None for point in points):
-        return None
-    margins = panels[0].comparison.header.margins
-    units = [_per_bit(panel.comparison) for panel in panels]
-    known_units = [unit for unit in units if unit is not None]
-    fine = max((unit * margins.same for unit in known_units), default=FINE)
-    low, high = _domain(points, fine)
-    levels: list[Point] = []
-    for panel, unit in zip(panels, units, strict=True):
-        if unit is None:
-            continue
-        same = margins.same * unit
-        collapsed = margins.collapsed * unit
-        levels.append({"panel": panel.title, "bottom": -same, "top": same})
-        if collapsed < high:
-            levels.append({"panel": panel.title, "level": collapsed, "name": "collapsed"})
-    unit_name = unit_text(panels[0].comparison.header)
-    change = "rise over" if _has_curves(panels) else "change against"
-    y = quantitative(
-        "y",
-        scale={"zero": False, **change_scale(low, high, fine)},
-        axis={
-            "tickCount": 6,
-            "minExtent": 28,
-            "title": f"{change} T ({unit_name})",
-            **change_axis(low, high),
-        },
-    )
-    notes = ["Above 0: worse than at T."]
-    if known_units:
-        notes.append(f"Grey: same, within {margins.same:g} {margins.unit}.")
-    notes.append(f"Logarithmic beyond {fine:.2g}.")
-    title = "Rise over the mean from T/2 to T" if _has_curves(panels) else "Change against T"
-    return _line_chart(panels, names, title, points, levels, y, notes)
-
-
-def _line_chart(
-    panels: Sequence[Panel],
-    names: RowNames,
-    title: str,
-    points: Sequence[Point],
-    levels: Sequence[Point],
-    y: Spec,
-    notes: Sequence[str],
-) -> Chart:
     rows = _rows_as_they_end(points)
-    has_bands = len(rows) <= MOST_BANDS
-    has_markers = len(points) <= MANY_POINTS * len(rows) * len(panels)
-    columns = [column for panel in panels for column in panel.comparison.columns]
-    x_name = "position" if _has_curves(panels) else "context"
-    x = quantitative(
-        "x",
-        scale={"nice": False, "type": "log", "base": 2, "padding": 12},
-        axis={"grid": False, **context_axis(columns, x_name)},
+    return Chart(
+        title="Loss by position" if _has_curves(panels) else "Loss against context",
+        layers=_line_chart(panels, rows, points, references, y, names, look),
+        panels=[panel.title for panel in panels],
+        rows=rows,
+        caption=f"{source_sentence(panels)} {_bands_sentence(panels, rows)}".rstrip(),
+        height=HEIGHT,
+        has_markers=_has_markers(points, rows, panels),
     )
-    channels = row_channels(rows, names)
-    layers = _level_layers()
-    is_on_both_sides = (
-        min(column.multiple for column in columns) < 1 < max(column.multiple for column in columns)
+
+
+def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    """Return the change against the loss at T, with the margins of the verdicts; None without a number."""
+    points = [point for panel in panels for point in _changes(panel, names)]
+    if all(point.x == 1 or point.y is None for point in points):
+        return None
+    header = panels[0].comparison.header
+    margins = header.margins
+    bits = {panel.title: _one_bit(panel.comparison) for panel in panels}
+    known_bits = [bit for bit in bits.values() if bit is not None]
+    fine = max((bit * margins.same for bit in known_bits), default=FINE)
+    low, high = _domain(points, fine)
+    levels: list[Level | Margin] = []
+    for panel, bit in bits.items():
+        if bit is None:
+            continue
+        levels.append(Margin(panel, -margins.same * bit, margins.same * bit))
+        if margins.collapsed * bit < high:
+            levels.append(Level(panel, margins.collapsed * bit, "collapsed"))
+    has_curves = _has_curves(panels)
+    title = f"{'rise over' if has_curves else 'change against'} T ({unit_text(header)})"
+    y = YAxis(
+        scale=change_scale(low, high, fine),
+        axis=change_axis(title, low, high, tickCount=6, minExtent=LABEL_EXTENT),
     )
-    if is_on_both_sides:
-        layers += _layers_at_t()
-    if has_bands:
-        layers.append(_band_layer(channels))
-    layers += [_line_layer(channels), _marker_layer(channels, has_markers)]
-    bands = _bands_note(panels) if has_bands else "Without bands: too many lines."
-    note = " ".join(part for part in (source_note(panels), *notes, bands) if part)
-    spec = {
-        "$schema": SCHEMA,
-        "config": PAGE_CONFIG,
-        "data": {"values": [*points, *levels]},
-        "encoding": {"x": x, "y": y},
-        "layer": layers,
-    }
-    return Chart(title, spec, [panel.title for panel in panels], rows, note)
+    rows = _rows_as_they_end(points)
+    sentences = [source_sentence(panels), "Above 0: worse than at T."]
+    if known_bits:
+        sentences.append(f"Grey: same, within {margins.same:g} {margins.unit}.")
+    sentences += [f"Logarithmic beyond {fine:.2g}.", _bands_sentence(panels, rows)]
+    return Chart(
+        title="Rise over the mean from T/2 to T" if has_curves else "Change against T",
+        layers=_line_chart(panels, rows, points, levels, y, names, look),
+        panels=[panel.title for panel in panels],
+        rows=rows,
+        caption=" ".join(sentences).rstrip(),
+        height=HEIGHT,
+        has_markers=_has_markers(points, rows, panels),
+    )
 
 
 # --- the data
 
 
-def _points(panels: Sequence[Panel], names: RowNames, is_change: bool) -> list[Point]:
-    return [point for panel in panels for point in _points_of(panel, names, is_change)]
-
-
-def _points_of(panel: Panel, names: RowNames, is_change: bool) -> Iterator[Point]:
-    """Yield the rows' means by multiple of T, or their changes against T."""
+def _losses(panel: Panel, names: RowNames) -> Iterator[LinePoint]:
+    """Yield the means of the rows by multiple of T."""
     comparison = panel.comparison
     for row in comparison.rows:
-        name = names.name(row)
-        for column, cell in zip(comparison.columns, row.cells, strict=True):
-            value = cell.change if is_change else cell.mean
-            spread = cell.change_spread if is_change else cell.spread
-            point: Point = {"panel": panel.title, "row": name, "x": short_number(column.multiple), "y": None}
-            if value is not None and math.isfinite(value):
-                point["y"] = short_number(value)
-                point["text"] = tooltip(name, cell, comparison.header.metric)
-                ends = band_ends(cell, value, spread)
-                if ends is not None:
-                    point["low"], point["high"] = ends
-            yield point
+        for cell in row.cells:
+            spread = _spread(row, cell, cell.spread)
+            yield _line_point(panel, names.name(row), cell, cell.mean, spread)
 
 
-def _has_values(points: Sequence[Point]) -> bool:
-    return any(point["y"] is not None for point in points)
+def _changes(panel: Panel, names: RowNames) -> Iterator[LinePoint]:
+    """Yield the changes of the rows against T by multiple of T."""
+    comparison = panel.comparison
+    for row in comparison.rows:
+        for cell in row.cells:
+            spread = _spread(row, cell, cell.change_spread)
+            yield _line_point(panel, names.name(row), cell, cell.change, spread)
+
+
+def _spread(row: Row, cell: Cell, spread: float | None) -> float | None:
+    """Return the standard deviation over seeds; at T none is 0.
+
+    The band of one seed is the interval of the change against T, and there is no change at T itself.
+    """
+    if spread is None and cell.multiple == 1 and row.extend is None:
+        return 0.0
+    return spread
+
+
+def _line_point(panel: Panel, name: str, cell: Cell, value: float | None, spread: float | None) -> LinePoint:
+    x = short_number(cell.multiple)
+    if value is None or not math.isfinite(value):
+        return LinePoint(panel.title, name, x, y=None)
+    low, high = band_ends(cell, value, spread)
+    text = tooltip(name, cell, panel.comparison.header.metric)
+    return LinePoint(panel.title, name, x, short_number(value), low, high, text)
 
 
 def _has_curves(panels: Sequence[Panel]) -> bool:
     return any(row.curve for panel in panels for row in panel.comparison.rows)
 
 
-def _rows_as_they_end(points: Sequence[Point]) -> list[str]:
+def _rows_as_they_end(points: Sequence[LinePoint]) -> list[str]:
     """Return the rows that have a value, the one that ends highest first."""
     # points go by rising context, so that of each row the last value stays
-    last_value = {point["row"]: point["y"] for point in points if point["y"] is not None}
+    last_value = {point.row: point.y for point in points if point.y is not None}
     return sorted(last_value, key=lambda row: -last_value[row])
 
 
-def _domain(points: Sequence[Point], fine: float) -> tuple[float, float]:
+def _has_markers(points: Sequence[LinePoint], rows: Sequence[str], panels: Sequence[Panel]) -> bool:
+    """Tell whether the lines have so few points that each is marked."""
+    return len(points) <= MANY_POINTS * len(rows) * len(panels)
+
+
+def _domain(points: Sequence[LinePoint], fine: float) -> tuple[float, float]:
     values = [-fine, fine]
     for point in points:
-        values += [point[key] for key in ("y", "low", "high") if point.get(key) is not None]
+        values += [value for value in (point.y, point.low, point.high) if value is not None]
     return DOMAIN_FACTOR * min(values), DOMAIN_FACTOR * max(values)
 
 
-def _per_bit(comparison: Comparison) -> float | None:
+def _one_bit(comparison: Comparison) -> float | None:
     """Return one bit per byte in the comparison's metric; None for perplexities or without bytes."""
     if comparison.header.metric == "bpb":
         return 1.0
     return comparison.header.nats_per_bpb if comparison.header.metric == "nats" else None
 
 
-def _bands_note(panels: Sequence[Panel]) -> str:
-    """Return what the bands are; empty without any."""
+def _bands_sentence(panels: Sequence[Panel], rows: Sequence[str]) -> str:
+    """Return what the bands are; empty where the data have none."""
+    if len(rows) > MOST_BANDS:
+        return "Without bands: too many lines."
     cells = [cell for panel in panels for row in panel.comparison.rows for cell in row.cells]
     counts = sorted({cell.seeds for cell in cells if cell.spread is not None})
     if len(counts) == 1:
@@ -207,7 +235,7 @@ def _bands_note(panels: Sequence[Panel]) -> str:
 # --- the axis
 
 
-def context_axis(columns: Sequence[Column], name: str) -> Spec:
+def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
     """Return a tick for each window, with its tokens where all panels agree; of many, powers of two."""
     windows: dict[float, set[int | None]] = defaultdict(set)
     for column in columns:
@@ -221,14 +249,15 @@ def context_axis(columns: Sequence[Column], name: str) -> Spec:
         (window, *_) = windows[tick]
         labels[f"{tick:g}"] = length_heads(tick, window if in_tokens else None)
     unit = "tokens, multiples of T" if in_tokens else "multiples of T"
-    return {
-        "title": f"{name} ({unit})",
-        "values": ticks,
-        "labelExpr": f"{json.dumps(labels)}[toString(datum.value)]",
-        "labelFlush": False,
-        "labelOverlap": True,
-        "labelSeparation": 4,
-    }
+    return alt.Axis(
+        title=f"{name} ({unit})",
+        grid=False,
+        values=ticks,
+        labelExpr=f"{json.dumps(labels)}[toString(datum.value)]",
+        labelFlush=False,
+        labelOverlap=True,
+        labelSeparation=4,
+    )
 
 
 def _is_power_of_two(multiple: float) -> bool:
@@ -245,89 +274,126 @@ def length_heads(multiple: float, window: int | None) -> list[str]:
     return [f"{window // 1024}k" if is_long else str(window), head]
 
 
-# --- the layers, from the back to the front
+# --- the layers
 
 
-def _level_layers() -> list[Spec]:
-    """Return the grey band of `same`, and the levels with their names."""
-    at_level = {"y": quantitative("level")}
-    with_level = [{"filter": "isValid(datum.level)"}]
-    return [
-        {
-            "mark": {"type": "rect", "color": GRID, "opacity": 0.6},
-            "transform": [{"filter": "isValid(datum.top)"}],
-            "encoding": {"x": None, "y": quantitative("bottom"), "y2": {"field": "top"}},
-        },
-        {
-            "mark": {"type": "rule", "color": FAINT, "strokeDash": [1, 3]},
-            "transform": with_level,
-            "encoding": {"x": None, **at_level},
-        },
-        {
-            "mark": {
-                "type": "text",
-                "color": FAINT,
-                "align": "left",
-                "baseline": "bottom",
-                "dx": 2,
-                "dy": -1,
-            },
-            "transform": with_level,
-            "encoding": {"x": {"value": 0}, **at_level, "text": nominal("name")},
-        },
-    ]
+def _line_chart(
+    panels: Sequence[Panel],
+    rows: Sequence[str],
+    points: Sequence[LinePoint],
+    levels: Sequence[Level | Margin],
+    y: YAxis,
+    names: RowNames,
+    look: Look,
+) -> alt.LayerChart:
+    """Return the layers from the back to the front: margins, levels, T, bands, lines, markers."""
+    columns = [column for panel in panels for column in panel.comparison.columns]
+    multiples = [column.multiple for column in columns]
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=12),
+        axis=context_axis(columns, "position" if _has_curves(panels) else "context"),
+    )
+    has_markers = _has_markers(points, rows, panels)
+    channels = RowChannels(rows, names, look, has_markers)
+    layers = [_margins(y, look), _level_rules(y, look), _level_names(y, look)]
+    if min(multiples) < 1 < max(multiples):
+        layers += [_rule_at_t(x, look), _name_of_t(x, look)]
+    if len(rows) <= MOST_BANDS:
+        layers.append(_bands(x, y, channels))
+    layers += [_lines(x, y, channels), _markers(x, y, channels, look.marker_area if has_markers else 0)]
+    return alt.LayerChart(layer=layers, data=data_of([*points, *levels]))
 
 
-def _layers_at_t() -> list[Spec]:
-    """Return a dashed line at T with its name."""
-    at_t = {"values": [{"x": 1.0}]}
-    text = {"type": "text", "text": "T", "color": INK, "align": "left", "baseline": "top", "dx": 4}
-    return [
-        {
-            "mark": {"type": "rule", "color": FAINT, "strokeDash": [2, 3]},
-            "data": at_t,
-            "encoding": {"y": None},
-        },
-        {"mark": text, "data": at_t, "encoding": {"y": {"value": 2}, "x": quantitative("x")}},
-    ]
+def _margins(y: YAxis, look: Look) -> alt.Chart:
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.top))
+        .mark_rect(color=look.grid, opacity=0.6)
+        .encode(y=y.channel("bottom"), y2="top")
+    )
 
 
-def _band_layer(channels: RowChannels) -> Spec:
-    return {
-        "mark": {"type": "area", "clip": True},
-        "transform": [{"filter": "isValid(datum.low)"}],
-        "encoding": {
-            "y": quantitative("low"),
-            "y2": {"field": "high"},
-            "color": channels.color,
-            "opacity": visible_if_chosen(0.16, otherwise=0),
-        },
-    }
+def _level_rules(y: YAxis, look: Look) -> alt.Chart:
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.level))
+        .mark_rule(color=look.faint, strokeDash=[1, 3])
+        .encode(y=y.channel("level"))
+    )
 
 
-def _line_layer(channels: RowChannels) -> Spec:
-    return {
+def _level_names(y: YAxis, look: Look) -> alt.Chart:
+    """Draw the names of the levels right of the panel, where no line goes through them."""
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.level))
+        .mark_text(color=look.faint, align="left", baseline="middle", dx=3)
+        .encode(x=alt.value("width"), y=y.channel("level"), text="name:N")
+    )
+
+
+def _at_t() -> alt.Chart:
+    return alt.Chart(alt.Data(values=[{"x": 1.0}]))
+
+
+def _rule_at_t(x: alt.X, look: Look) -> alt.Chart:
+    return _at_t().mark_rule(color=look.faint, strokeDash=[2, 3]).encode(x=x)
+
+
+def _name_of_t(x: alt.X, look: Look) -> alt.Chart:
+    """Draw the name of the dashed line above the panel, where no line goes through it."""
+    return (
+        _at_t()
+        .mark_text(text="T", color=look.ink, align="center", baseline="bottom")
+        .encode(x=x, y=alt.value(-4))
+    )
+
+
+def _bands(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.low))
+        .mark_area(clip=True)
+        .encode(
+            x=x,
+            y=y.channel("low"),
+            y2="high",
+            color=channels.color,
+            opacity=channels.opacity(0.16, otherwise=0),
+        )
+    )
+
+
+def _lines(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.row))
         # A missing value is a gap: a line across it would show what nobody measured.
-        "mark": {"type": "line", "clip": True, "invalid": "break-paths-show-domains"},
-        "transform": [{"filter": "isValid(datum.row)"}],
-        "encoding": {
-            "color": channels.color,
-            "strokeDash": channels.dash,
-            "opacity": visible_if_chosen(1),
-        },
-    }
+        .mark_line(clip=True, invalid="break-paths-show-domains")
+        .encode(
+            x=x,
+            y=y.channel("y"),
+            color=channels.color,
+            strokeDash=channels.dash,
+            opacity=channels.opacity(1),
+        )
+    )
 
 
-def _marker_layer(channels: RowChannels, has_markers: bool) -> Spec:
-    return {
-        "params": selections(),
-        "mark": {"type": "point", "clip": True, "filled": True},
-        "transform": [{"filter": "isValid(datum.y)"}],
-        "encoding": {
-            "color": channels.color,
-            "shape": channels.shape,
-            "opacity": visible_if_chosen(1),
-            "size": point_size(55 if has_markers else 0),
-            "tooltip": nominal("text"),
-        },
-    }
+def _markers(x: alt.X, y: YAxis, channels: RowChannels, area: float) -> alt.Chart:
+    markers = (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.y))
+        .mark_point(clip=True, filled=True)
+        .encode(
+            x=x,
+            y=y.channel("y"),
+            color=channels.color,
+            shape=channels.shape,
+            opacity=channels.opacity(1),
+            size=channels.area(area),
+            tooltip="text:N",
+        )
+    )
+    return channels.selectable(markers)

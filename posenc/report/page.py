@@ -11,22 +11,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+import altair as alt
 import vl_convert
 
 from posenc import __version__
-from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import visible
 from posenc.report.chart import Panel, RowNames, panels_of
 from posenc.report.charts import make_chart
 from posenc.report.explain import explain
+from posenc.report.looks import PAGE, configured, specification
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.styles import MARKERS
 from posenc.report.tables import BEST, TIED, Table, TableCell
 from posenc.report.texts import row_label
-from posenc.report.vega import Spec
 from posenc.results.comparison import Comparison
 from posenc.results.records import RECALL
 
@@ -47,12 +46,18 @@ WORD_CLASSES = {  # style classes of the words in cells
     "above": "worse",
     "undertrained": "unclear",
 }
+<<<<<<< HEAD
 MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 SIZE_ON_PAGE: Spec = {
     "width": "container",
     "height": 280,
     "autosize": {"type": "fit-x", "contains": "padding"},
 }
+=======
+MARK_MEANINGS = {BEST: "best", TIED: "not distinguishable from the best"}
+CHART_HEIGHT = 280  # pixels
+LEGEND_COLUMNS = 2  # fit a phone
+>>>>>>> 55df4946 (Charts are made with altair; pictures for papers: --size, --labels, --caption, --legend, --font, --out for every format)
 CHARTS_OF_LOSSES = ("context", "change", "use")
 
 
@@ -81,7 +86,7 @@ class PageChart:
     """A chart as the template reads it."""
 
     title: str
-    spec: Spec
+    specification: dict[str, Any]  # of Vega-Lite
 
 
 @dataclass(frozen=True)
@@ -97,17 +102,11 @@ class Section:
     notes: Sequence[str]
 
 
-def write_page(path: Path, comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> None:
-    """Write the page, whole or not at all; the same runs give the same bytes.
+def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
+    """Return the document, a function of its arguments: the same runs give the same bytes.
 
-    Each comparison is a section; `command` is the command line that makes the page again. Raises RunError
-    where the file cannot be written.
+    Each comparison is a section; `command` is the command line that makes the page again.
     """
-    write_text_atomic(path, page(comparisons, command))
-
-
-def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
-    """Return the document, a function of its arguments."""
     names = RowNames(comparisons)
     sections = [_section(panel, names) for panel in panels_of(comparisons)]
     style = _style_sheet(names)
@@ -121,7 +120,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         policy=POLICY.format(scripts=" ".join(_hash(script) for script in scripts), styles=_hash(style)),
         style=style,
         scripts=scripts,
-        specs=[page_chart.spec for section in sections for page_chart in section.charts],
+        specs=[page_chart.specification for section in sections for page_chart in section.charts],
         sections=sections,
         swatches=[(row_style, MARKERS[row_style.marker]) for row_style in names.styles.values()],
         unfinished=[run for run in runs.values() if run.state != "finished"],
@@ -203,9 +202,17 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
         return []
     charts = []
     for kind in CHARTS_OF_LOSSES:
-        chart = make_chart(kind, [comparison], names)
-        if chart is not None:
-            charts.append(PageChart(chart.title, {**chart.spec, **SIZE_ON_PAGE}))
+        chart = make_chart(kind, [comparison], names, PAGE)
+        if chart is None:
+            continue
+        layers = chart.layers.properties(
+            width="container",
+            height=CHART_HEIGHT,
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        )
+        charts.append(
+            PageChart(chart.title, specification(configured(layers, PAGE, chart.legend(LEGEND_COLUMNS))))
+        )
     return charts
 
 

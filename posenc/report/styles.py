@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
-import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -47,7 +48,6 @@ DASHES: tuple[tuple[float, ...], ...] = (  # on and off in line widths, of exten
     (6, 1.5, 1.2, 1.5, 1.2, 1.5),
     (2.5, 1, 2.5, 3),
 )
-FEW_ROWS = len(COLORS)  # so many rows can all have colours of their own
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def style_of(label: str, encoding: str) -> Style:
 def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
     """Return the styles of rows that are shown together, given as encodings by label.
 
-    No two are alike, and up to eight rows have eight colours. Where two rows would look alike, the row that
-    comes first in `styles.csv` keeps its style, whatever the order of the rows.
+    Up to eight rows have eight colours. Of more, each colour has the same number of rows, and these differ in
+    marker and dashes, as long as there are enough. Where two rows would look alike, the row that comes first
+    in `styles.csv` keeps its style, whatever the order of the rows.
     """
     ranks = {name: rank for rank, name in enumerate(_listed_styles())}
 
@@ -95,32 +96,36 @@ def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
         encoding = encodings[label]
         return label != encoding, ranks.get(encoding, len(ranks)), label
 
+    most_of_a_color = math.ceil(len(encodings) / len(COLORS))
     styles: dict[str, Style] = {}
     for label in sorted(encodings, key=priority):
-        preferred = style_of(label, encodings[label])
-        if len(encodings) <= FEW_ROWS:
-            colors = {style.color for style in styles.values()}
-            styles[label] = next(style for style in _other_colors(preferred) if style.color not in colors)
-        else:
-            unused = (style for style in _other_looks(preferred) if style not in styles.values())
-            styles[label] = next(unused, preferred)
+        styles[label] = _free_style(style_of(label, encodings[label]), list(styles.values()), most_of_a_color)
     return {label: styles[label] for label in encodings}
 
 
-def _other_colors(style: Style) -> Iterator[Style]:
-    """Yield the style, then the same in each other colour."""
-    yield style
-    for color in COLORS:
-        yield replace(style, color=color)
+def _free_style(preferred: Style, taken: Sequence[Style], most_of_a_color: int) -> Style:
+    """Return the preferred style, or the one nearest to it that no row has."""
+    count_of_color = Counter(style.color for style in taken)
+    color = preferred.color
+    if count_of_color[color] >= most_of_a_color:
+        color = min(COLORS, key=lambda name: count_of_color[name])  # of several the first
+    neighbours = [style for style in taken if style.color == color]
+    count_of_marker = Counter(style.marker for style in neighbours)
+    count_of_dash = Counter(style.dash for style in neighbours)
 
+    def cost(style: Style) -> tuple[bool, int, int, bool, bool]:
+        return (
+            style in neighbours,
+            count_of_dash[style.dash],
+            count_of_marker[style.marker],
+            style.dash != preferred.dash,
+            style.marker != preferred.marker,
+        )
 
-def _other_looks(style: Style) -> Iterator[Style]:
-    """Yield the style, then others of its colour, then others of any colour."""
-    yield style
-    dashes = DASHES if style.dash else (SOLID, *DASHES)
-    for color in (style.color, *COLORS):
-        for dash, marker in itertools.product(dashes, MARKERS):
-            yield Style(color, marker, dash)
+    return min(
+        (Style(color, marker, dash) for dash in (SOLID, *DASHES) for marker in MARKERS),
+        key=cost,
+    )
 
 
 @functools.cache

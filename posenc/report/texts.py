@@ -17,8 +17,8 @@ UNITS_OF_COUNTS = ((999_500_000, 10**9, "B"), (999_500, 10**6, "M"), (10**4, 10*
 
 
 def row_label(row: Row) -> str:
-    """Return the row's name, with what sets it apart in a mixed table."""
-    return visible(row.full_label)
+    """Return the name that the user gives a row, else its label with what sets it apart in a mixed table."""
+    return visible(row.full_label if row.name is None else row.name)
 
 
 def cut(text: str, longest: int = LONGEST_NAME) -> str:

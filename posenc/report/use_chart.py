@@ -1,4 +1,4 @@
-"""Harm and use: a point for each row, harm to the right and use upward, with its name beside it."""
+"""Harm and use: a point for each row, harm to the right and use upward, with its name beside it in a file."""
 
 from __future__ import annotations
 
@@ -6,38 +6,62 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import altair as alt
+
 from posenc.report.chart import (
     FINE,
     Chart,
     Panel,
-    Point,
+    RowChannels,
     RowNames,
     band_ends,
     change_axis,
     change_scale,
-    point_size,
-    row_channels,
-    selections,
     short_number,
-    source_note,
+    source_sentence,
     tooltip,
-    visible_if_chosen,
+)
+from posenc.report.looks import Look, data_of
+from posenc.report.point_names import (
+    FONT_SIZE,
+    Box,
+    NamedPoint,
+    horizontal_rule,
+    place_names,
+    vertical_rule,
 )
 from posenc.report.texts import percent_text, unit_text
-from posenc.report.vega import FAINT, PAGE_CONFIG, SCHEMA, Spec, nominal, quantitative
 from posenc.results.comparison import Comparison
 from posenc.results.records import RECALL
 
-HEIGHT = 230  # points, of a panel with names beside its points
-CHARACTER = 3.4  # points, the width of a character of small text
-HALF_LINE = 3.5  # points
+HEIGHT = 230  # points, of a panel in a file
+MARKER_AREA = 80  # on the page
+TICKS = (0, 25, 50, 75, 100)  # per cent
+LABEL_EXTENT = 28  # points, as of the other charts of a page
 DOMAIN_FACTOR = 1.3  # the width of the axis of changes over that of the changes
+HALO = 2.0  # points of background around a name
 RULE = "Top left: far text is used and does no harm; bottom left: it is not used; bottom right: it harms."
 
 
-def use_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
+@dataclass(frozen=True)
+class UsePoint:
+    """A row's change of the loss (x) and recall (y, per cent) in the longest window, with their intervals."""
+
+    panel: str
+    row: str
+    x: float
+    y: float
+    low: float
+    high: float
+    left: float | None
+    right: float | None
+    text: str  # shown while the point is pointed at
+    learned: bool
+
+
+def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return a point for each row at the longest window with both; the change is logarithmic beyond FINE."""
-    points: list[Point] = []
+    points: list[UsePoint] = []
     multiples = set()
     for panel in panels:
         multiple = _longest_shared_window(panel.comparison)
@@ -49,21 +73,42 @@ def use_chart(panels: Sequence[Panel], names: RowNames) -> Chart | None:
             multiples.add(multiple)
     if not points:
         return None
-    rows = list(dict.fromkeys(point["row"] for point in points))
+    rows = list(dict.fromkeys(point.row for point in points))
+    channels = RowChannels(rows, names, look)
+    low, high = _domain(points)
     window = "the longest window" if len(multiples) > 1 else f"{multiples.pop():g}x"
-    unit = unit_text(panels[0].comparison.header)
-    notes = [source_note(panels), RULE, "Recall with its 95% CI."]
-    weak = dict.fromkeys(point["row"] for point in points if not point["learned"])
+    harm = f"harm: change at {window} against T ({unit_text(panels[0].comparison.header)})"
+    x_axis = change_axis(harm, low, high, grid=False, labelOverlap=True)
+    y_axis = alt.Axis(title=f"use: recall at {window} (%)", values=list(TICKS), minExtent=LABEL_EXTENT)
+    axes = Axes(change_scale(low, high, FINE), x_axis, y_axis)
+    sentences = [source_sentence(panels), RULE, "Recall with its 95% CI."]
+    weak = list(dict.fromkeys(point.row for point in points if not point.learned))
     if weak:
-        notes.append(f"Did not learn to recall: {', '.join(weak)}.")
+        sentences.append(f"Did not learn to recall: {', '.join(weak)}.")
+
+    def name_points(width: float, height: float) -> alt.LayerChart:
+        return _names(points, (low, high), Box(0, 0, width, height), channels, look)
+
     return Chart(
         title="Harm and use",
-        spec=_use_spec(points, rows, names, window, unit),
-        panels=list(dict.fromkeys(point["panel"] for point in points)),
+        layers=alt.LayerChart(
+            layer=[
+                _rule_at_zero(axes, look),
+                _intervals_of_recall(axes, channels),
+                _intervals_of_change(axes, channels),
+                _markers(axes, channels, MARKER_AREA if look.is_interactive else look.marker_area),
+            ],
+            data=data_of(points),
+        ),
+        panels=list(dict.fromkeys(point.panel for point in points)),
         rows=rows,
-        note=" ".join(notes),
-        names_points=True,
+        caption=" ".join(sentences),
+        height=HEIGHT,
+        name_points=name_points,
     )
+
+
+# --- the data
 
 
 def _longest_shared_window(comparison: Comparison) -> float | None:
@@ -75,8 +120,8 @@ def _longest_shared_window(comparison: Comparison) -> float | None:
     return max((multiple for multiple in comparison.recall.multiples if multiple in measured), default=None)
 
 
-def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[Point]:
-    """Return each row's change of the loss and recall in a window, with their bands."""
+def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]:
+    """Return each row's change of the loss and recall in a window, with their intervals."""
     comparison = panel.comparison
     assert comparison.recall is not None
     index = [column.multiple for column in comparison.columns].index(multiple)
@@ -91,145 +136,139 @@ def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[Point]:
         learned = row.recall.learned is not False
         text = f"{tooltip(name, cell, comparison.header.metric)}\nrecall {percent_text(farthest)}"
         low, high = farthest.ci95
-        point: Point = {
-            "panel": panel.title,
-            "row": name,
-            "x": short_number(cell.change),
-            "y": short_number(100 * farthest.accuracy),
-            "low": short_number(100 * low),
-            "high": short_number(100 * high),
-            "learned": learned,
-            "text": text if learned else f"{text}, did not learn",
-        }
-        ends = band_ends(cell, cell.change, cell.change_spread)
-        if ends is not None:
-            point["left"], point["right"] = ends
-        points.append(point)
+        left, right = band_ends(cell, cell.change, cell.change_spread)
+        points.append(
+            UsePoint(
+                panel=panel.title,
+                row=name,
+                x=short_number(cell.change),
+                y=short_number(100 * farthest.accuracy),
+                low=short_number(100 * low),
+                high=short_number(100 * high),
+                left=left,
+                right=right,
+                text=text if learned else f"{text}, did not learn",
+                learned=learned,
+            )
+        )
     return points
 
 
-def _use_spec(points: Sequence[Point], rows: Sequence[str], names: RowNames, window: str, unit: str) -> Spec:
-    changes = [point[key] for point in points for key in ("x", "left", "right") if key in point]
-    low = DOMAIN_FACTOR * min(*changes, -FINE)
-    high = DOMAIN_FACTOR * max(*changes, FINE)
-    x_title = f"harm: change of the loss at {window} against T ({unit})"
-    x_axis = {"grid": False, "labelOverlap": True, "title": x_title, **change_axis(low, high)}
-    y_axis = {"values": [0, 25, 50, 75, 100], "minExtent": 28, "title": f"use: recall at {window} (%)"}
-    channels = row_channels(rows, names)
-    faint_rule = {"type": "rule", "clip": True, "opacity": 0.5}
-    return {
-        "$schema": SCHEMA,
-        "config": PAGE_CONFIG,
-        "data": {"values": list(points)},
-        "encoding": {
-            "x": quantitative("x", scale=change_scale(low, high, FINE), axis=x_axis),
-            "y": quantitative("y", scale={"domain": [0, 100], "nice": False}, axis=y_axis),
-        },
-        "layer": [
-            {
-                "mark": {"type": "rule", "color": FAINT, "strokeDash": [2, 3]},
-                "data": {"values": [{"x": 0}]},
-                "encoding": {"y": None},
-            },
-            {
-                "mark": faint_rule,
-                "encoding": {"y": quantitative("low"), "y2": {"field": "high"}, "color": channels.color},
-            },
-            {
-                "mark": faint_rule,
-                "transform": [{"filter": "isValid(datum.left)"}],
-                "encoding": {"x": quantitative("left"), "x2": {"field": "right"}, "color": channels.color},
-            },
-            {
-                "params": selections(),
-                "mark": {"type": "point", "filled": True},
-                "encoding": {
-                    "color": channels.color,
-                    "shape": channels.shape,
-                    "opacity": visible_if_chosen(1),
-                    "size": point_size(80),
-                    "tooltip": nominal("text"),
-                },
-            },
-        ],
-    }
+def _domain(points: Sequence[UsePoint]) -> tuple[float, float]:
+    changes = [-FINE, FINE]
+    for point in points:
+        changes += [value for value in (point.x, point.left, point.right) if value is not None]
+    return DOMAIN_FACTOR * min(changes), DOMAIN_FACTOR * max(changes)
+
+
+# --- the layers, from the back to the front
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of harm and use."""
+
+    x_scale: alt.Scale
+    x_axis: alt.Axis
+    y_axis: alt.Axis
+
+    def x(self, field: str) -> alt.X:
+        """Return the channel that draws a field along the axis of harm."""
+        return alt.X(f"{field}:Q", scale=self.x_scale, axis=self.x_axis)
+
+    def y(self, field: str) -> alt.Y:
+        """Return the channel that draws a field along the axis of use."""
+        return alt.Y(f"{field}:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=self.y_axis)
+
+
+def _rule_at_zero(axes: Axes, look: Look) -> alt.Chart:
+    zero = alt.Data(values=[{"x": 0}])
+    return alt.Chart(zero).mark_rule(color=look.faint, strokeDash=[2, 3]).encode(x=axes.x("x"))
+
+
+def _intervals_of_recall(axes: Axes, channels: RowChannels) -> alt.Chart:
+    return (
+        alt.Chart()
+        .mark_rule(clip=True, opacity=0.5)
+        .encode(x=axes.x("x"), y=axes.y("low"), y2="high", color=channels.color)
+    )
+
+
+def _intervals_of_change(axes: Axes, channels: RowChannels) -> alt.Chart:
+    return (
+        alt.Chart()
+        .transform_filter(alt.expr.isValid(alt.datum.left))
+        .mark_rule(clip=True, opacity=0.5)
+        .encode(x=axes.x("left"), x2="right", y=axes.y("y"), color=channels.color)
+    )
+
+
+def _markers(axes: Axes, channels: RowChannels, area: float) -> alt.Chart:
+    markers = (
+        alt.Chart()
+        .mark_point(filled=True)
+        .encode(
+            x=axes.x("x"),
+            y=axes.y("y"),
+            color=channels.color,
+            shape=channels.shape,
+            opacity=channels.opacity(1),
+            size=channels.area(area),
+            tooltip="text:N",
+        )
+    )
+    return channels.selectable(markers)
 
 
 # --- names beside the points, for a file, which has no tooltip
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rectangle on the panel, in points from its top left corner."""
+class Name:
+    """A name where it is drawn, in points from the panel's top left corner."""
 
+    row: str
     left: float
-    top: float
-    right: float
-    bottom: float
-
-    def overlap(self, other: Box) -> float:
-        """Return the area that both cover."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.bottom, other.bottom) - max(self.top, other.top)
-        return max(0.0, width) * max(0.0, height)
+    middle: float
 
 
-def names_layer(spec: Spec, width: float) -> Spec:
-    """Return a layer with the names of the points of a panel, each where it covers the least."""
-    low, high = spec["encoding"]["x"]["scale"]["domain"]
-    left = _symlog(low)
-    scale = width / (_symlog(high) - left)  # points on paper for each unit of the bent axis
-    points = spec["data"]["values"]
-    boxes = _place_names(points, width, left, scale)
-    values = []
-    for point, box in zip(points, boxes, strict=True):
-        middle = box.top + HALF_LINE
-        values.append(
-            {"row": point["row"], "x": _change_at(left + box.left / scale), "y": 100 * (1 - middle / HEIGHT)}
-        )
-    return {
-        "data": {"values": values},
-        "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 6},
-        "encoding": {"text": nominal("row"), "color": spec["layer"][-1]["encoding"]["color"]},
-    }
+def _names(
+    points: Sequence[UsePoint], domain: tuple[float, float], panel: Box, channels: RowChannels, look: Look
+) -> alt.LayerChart:
+    """Return the names of the points, each where it covers the least, on a halo of the background."""
+    start = _symlog(domain[0])
+    scale = panel.right / (_symlog(domain[1]) - start)  # points on paper for each unit of the bent axis
 
+    def x_of(change: float) -> float:
+        return (_symlog(change) - start) * scale
 
-def _place_names(points: Sequence[Point], width: float, left: float, scale: float) -> list[Box]:
-    """Return a box for each name, left or right of its point and up to six lines above or below it.
+    def y_of(percent: float) -> float:
+        return panel.bottom * (1 - percent / 100)
 
-    One name after the other takes the box that costs the least: what it covers of points, of intervals and of
-    earlier names, ten times what leaves the panel, and its distance from the point.
-    """
-    panel = Box(0, 0, width, HEIGHT)
-    centres = [((_symlog(point["x"]) - left) * scale, _height_of(point["y"])) for point in points]
-    taken = [Box(x - 3, y - 3, x + 3, y + 3) for x, y in centres]
-    for (x, _), point in zip(centres, points, strict=True):
-        taken.append(Box(x - 1, _height_of(point["high"]), x + 1, _height_of(point["low"])))
-    boxes = []
-    for (x, y), point in zip(centres, points, strict=True):
-        length = CHARACTER * len(point["row"])
-        costs: dict[Box, float] = {}
-        for down in range(-36, 37, 6):
-            for start in (x + 5, x - 5 - length):
-                box = Box(start, y + down - HALF_LINE, start + length, y + down + HALF_LINE)
-                covered = sum(box.overlap(other) for other in taken)
-                outside = 2 * HALF_LINE * length - box.overlap(panel)
-                costs[box] = covered + 10 * outside + 2 * abs(down)
-        best = min(costs, key=lambda box: costs[box])
-        boxes.append(best)
-        taken.append(best)
-    return boxes
-
-
-def _height_of(percent: float) -> float:
-    return HEIGHT * (1 - percent / 100)
+    lines = [vertical_rule(x_of(0), panel.top, panel.bottom)]
+    lines += [horizontal_rule(y_of(tick), panel.left, panel.right) for tick in TICKS]
+    for point in points:
+        lines.append(vertical_rule(x_of(point.x), y_of(point.high), y_of(point.low)))
+        if point.left is not None and point.right is not None:
+            lines.append(horizontal_rule(y_of(point.y), x_of(point.left), x_of(point.right)))
+    named_points = [NamedPoint(point.row, x_of(point.x), y_of(point.y)) for point in points]
+    boxes = place_names(named_points, lines, panel)
+    names = [
+        Name(point.row, box.left, (box.top + box.bottom) / 2)
+        for point, box in zip(points, boxes, strict=True)
+    ]
+    texts = alt.Chart(data_of(names)).encode(
+        x=alt.X("left:Q", scale=None), y=alt.Y("middle:Q", scale=None), text="row:N"
+    )
+    halo = texts.mark_text(
+        align="left", baseline="middle", fontSize=FONT_SIZE, stroke=look.background, strokeWidth=HALO
+    )
+    letters = texts.mark_text(align="left", baseline="middle", fontSize=FONT_SIZE).encode(
+        color=channels.color
+    )
+    return alt.LayerChart(layer=[halo, letters])
 
 
 def _symlog(change: float) -> float:
     """Return the place of a change on the bent axis of Vega's symlog scale."""
     return math.copysign(math.log1p(abs(change) / FINE), change)
-
-
-def _change_at(bent: float) -> float:
-    """Invert `_symlog`."""
-    return math.copysign(FINE * math.expm1(abs(bent)), bent)

@@ -53,6 +53,9 @@ class Row:
     tuned: str | None = field(metadata=NOT_IN_JSON)
     breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
+    name: str | None = field(
+        default=None, metadata=NOT_IN_JSON
+    )  # that the user gives it in text and pictures
 
     @property
     def full_label(self) -> str:

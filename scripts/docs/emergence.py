@@ -14,15 +14,31 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 from figures import png_of
 from posenc_output import RECORDS, compare
 
+from posenc.report.looks import data_of
+
 STORED = RECORDS / "study" / "emergence.json"
 CHANCE = math.log(16)  # nats: a guess among the 16 values of the alphabet
 RECALLS_BELOW = CHANCE / 2
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The loss of a row over a stretch of its training."""
+
+    row: str
+    since: float  # millions of tokens
+    tokens: float
+    nats: float
+
+
 Curve = list[tuple[float, float]]  # (tokens trained, nats)
 CurvesBySeed = dict[str, Curve]
 Curves = dict[str, CurvesBySeed]  # by encoding
@@ -88,34 +104,27 @@ def emergence_png(curves: Curves) -> bytes:
     rows = sorted(means, key=lambda row: (tokens_until_recall(means[row]), last_loss(row), row))
     logged = sorted({tokens for curve in means.values() for tokens, _ in curve})
     begin_of = dict(zip(logged, [0.0, *logged], strict=False))  # a rectangle begins where the one before ends
-    values = [
-        {"row": row, "since": begin_of[tokens] / 1e6, "tokens": tokens / 1e6, "nats": nats}
+    stretches = [
+        Stretch(row, begin_of[tokens] / 1e6, tokens / 1e6, nats)
         for row in rows
         for tokens, nats in means[row]
     ]
-    color = {
-        "field": "nats",
-        "type": "quantitative",
-        "scale": {"domain": [0, CHANCE], "clamp": True, "scheme": "viridis", "reverse": True},
-        "title": f"nats on known values (chance {CHANCE:.2f})",
-        "legend": {"orient": "top", "gradientLength": 240, "titleLimit": 300},
-    }
-    encoding = {
-        "x": {"field": "since", "type": "quantitative", "title": "tokens trained, millions"},
-        "x2": {"field": "tokens"},
-        "y": {"field": "row", "type": "nominal", "sort": rows, "title": None},
-        "color": color,
-    }
-    return png_of(
-        {
-            "config": {},
-            "data": {"values": values},
-            "width": 340,
-            "height": {"step": 11},
-            "mark": "rect",
-            "encoding": encoding,
-        }
+    legend = alt.Legend(
+        title=f"nats on known values (chance {CHANCE:.2f})", orient="top", gradientLength=240, titleLimit=300
     )
+    colors = alt.Scale(domain=[0, CHANCE], clamp=True, scheme="viridis", reverse=True)
+    chart = (
+        alt.Chart(data_of(stretches))
+        .mark_rect()
+        .encode(
+            x=alt.X("since:Q", title="tokens trained, millions"),
+            x2="tokens",
+            y=alt.Y("row:N", sort=rows, title=None),
+            color=alt.Color("nats:Q", scale=colors, legend=legend),
+        )
+        .properties(width=340, height=alt.Step(11))
+    )
+    return png_of(chart)
 
 
 def print_list(curves: Curves) -> None:

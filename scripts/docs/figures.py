@@ -1,11 +1,13 @@
-"""A chart of Vega-Lite as a PNG, with the looks of `posenc compare --plot`."""
+"""A chart as a PNG, with the looks of `posenc compare --plot`."""
 
 from __future__ import annotations
 
-from posenc.report.vega import PAGE_CONFIG, SCHEMA, Spec, draw_svg, image_bytes, on_paper
+import altair as alt
+
+from posenc.report.looks import PAPER, AnyChart, configured, specification
+from posenc.report.vega import draw_svg, image_bytes
 
 
-def png_of(spec: Spec) -> bytes:
+def png_of(chart: AnyChart) -> bytes:
     """Return the picture of a chart; fonts and colours are those of posenc's own charts."""
-    complete = {"$schema": SCHEMA, "config": PAGE_CONFIG, **spec}
-    return image_bytes(draw_svg(on_paper(complete, {})), "png")
+    return image_bytes(draw_svg(specification(configured(chart, PAPER, alt.LegendConfig(columns=1)))), "png")

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from figures import Spec, png_of
+import altair as alt
+from figures import png_of
 from posenc_output import Json, cell_at, compare, last_cell, verdict_word
 
-from posenc.report.chart import SIGNED_LABELS
+from posenc.report.chart import SIGNED_LABEL
+from posenc.report.looks import PAPER, data_of
 
 ROW_HEIGHT = 10.5  # points
 COLOR = "#2a78d6"
@@ -42,9 +44,18 @@ class Panel:
     name: str
     title: str
     width: int  # points
-    scale: Spec
-    axis: Spec
+    scale: alt.Scale
+    ticks: Sequence[float] | None  # None: as Vega chooses them
     has_zero_line: bool
+
+    def channel(self, field: str) -> alt.X:
+        """Return the channel that draws a field along the axis of this panel."""
+        axis = alt.Axis(tickCount=4, grid=False, titlePadding=3)
+        if self.ticks is not None:
+            axis = alt.Axis(
+                values=list(self.ticks), grid=False, titlePadding=3, format="~g", labelExpr=SIGNED_LABEL
+            )
+        return alt.X(f"{field}:Q", title=self.title, scale=self.scale, axis=axis)
 
 
 PANELS = (
@@ -52,32 +63,32 @@ PANELS = (
         name="loss",
         title="loss at T, nats",
         width=62,
-        scale={"zero": False},
-        axis={},
+        scale=alt.Scale(zero=False),
+        ticks=None,
         has_zero_line=False,
     ),
     Panel(
         name="harm",
         title="harm: change at 8T, nats",
         width=88,
-        scale={"type": "symlog", "constant": 0.02, "domain": [-0.02, 2]},
-        axis={"values": [0, 0.05, 0.5], **SIGNED_LABELS},
+        scale=alt.Scale(type="symlog", constant=0.02, domain=[-0.02, 2]),
+        ticks=(0, 0.05, 0.5),
         has_zero_line=True,
     ),
     Panel(
         name="use",
         title="use: found at 8T, %",
         width=68,
-        scale={"domain": [0, 100]},
-        axis={},
+        scale=alt.Scale(domain=[0, 100]),
+        ticks=None,
         has_zero_line=False,
     ),
     Panel(
         name="room",
         title="room at 8T, nats",
         width=68,
-        scale={"domain": [-0.31, 0.25]},
-        axis={"values": [-0.2, 0, 0.2], **SIGNED_LABELS},
+        scale=alt.Scale(domain=[-0.31, 0.25]),
+        ticks=(-0.2, 0, 0.2),
         has_zero_line=True,
     ),
 )
@@ -130,35 +141,32 @@ def room_marks() -> list[Mark]:
     return marks
 
 
-def panel_spec(panel: Panel, rows: Sequence[str], with_names: bool) -> Spec:
+def panel_chart(panel: Panel, rows: Sequence[str], with_names: bool) -> alt.LayerChart:
     """Return the chart of a panel: intervals as lines under dots."""
-    x = {
-        "type": "quantitative",
-        "title": panel.title,
-        "scale": panel.scale,
-        "axis": {"tickCount": 4, "grid": False, "titlePadding": 3, **panel.axis},
-    }
-    y = {
-        "field": "row",
-        "type": "nominal",
-        "sort": rows,
-        "scale": {"domain": rows},
-        "title": None,
-        "axis": {"grid": True, "ticks": False, "labels": with_names},
-    }
-    line = {"type": "rule", "strokeWidth": 1, "stroke": "var(--ink)"}
-    dot = {"type": "point", "size": 18, "strokeWidth": 0.8, "opacity": 1, "filled": True, "stroke": COLOR}
-    fill = {"condition": {"test": "datum.counts", "value": COLOR}, "value": "white"}
-    intervals = {"mark": line, "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}}}
-    dots = {"mark": dot, "encoding": {"x": {**x, "field": "x"}, "y": y, "fill": fill}}
-    zero_mark = {**line, "strokeWidth": 0.6, "strokeDash": [2, 2], "opacity": 0.6}
-    zero = {"mark": zero_mark, "encoding": {"x": {**x, "datum": 0}}}
-    return {
-        "width": panel.width,
-        "height": {"step": ROW_HEIGHT},
-        "transform": [{"filter": {"field": "panel", "equal": panel.name}}],
-        "layer": [zero, intervals, dots] if panel.has_zero_line else [intervals, dots],
-    }
+    y_axis = alt.Axis(grid=True, ticks=False, labels=with_names)
+    y = alt.Y("row:N", sort=rows, scale=alt.Scale(domain=rows), title=None, axis=y_axis)
+    fill = alt.when(alt.datum.counts).then(alt.value(COLOR)).otherwise(alt.value("white"))
+    intervals = (
+        alt.Chart().mark_rule(strokeWidth=1, stroke=PAPER.ink).encode(x=panel.channel("low"), x2="high", y=y)
+    )
+    dots = (
+        alt.Chart()
+        .mark_point(size=18, strokeWidth=0.8, opacity=1, filled=True, stroke=COLOR)
+        .encode(x=panel.channel("x"), y=y, fill=fill)
+    )
+    layers = [intervals, dots]
+    if panel.has_zero_line:
+        zero = (
+            alt.Chart(alt.Data(values=[{"x": 0}]))
+            .mark_rule(stroke=PAPER.ink, strokeWidth=0.6, strokeDash=[2, 2], opacity=0.6)
+            .encode(x=panel.channel("x"))
+        )
+        layers = [zero, *layers]
+    return (
+        alt.LayerChart(layer=layers)
+        .transform_filter(alt.datum.panel == panel.name)
+        .properties(width=panel.width, height=alt.Step(ROW_HEIGHT))
+    )
 
 
 def overview_png() -> bytes:
@@ -166,10 +174,9 @@ def overview_png() -> bytes:
     marks = [*study_marks(), *room_marks()]
     rows = list(dict.fromkeys(mark.row for mark in marks))
     first, *more = PANELS
-    panels = [panel_spec(first, rows, with_names=True)]
-    panels += [panel_spec(panel, rows, with_names=False) for panel in more]
-    values = [asdict(mark) for mark in marks]
-    return png_of({"data": {"values": values}, "hconcat": panels, "spacing": 8})
+    panels = [panel_chart(first, rows, with_names=True)]
+    panels += [panel_chart(panel, rows, with_names=False) for panel in more]
+    return png_of(alt.hconcat(*panels, data=data_of(marks), spacing=8))
 
 
 if __name__ == "__main__":

@@ -272,6 +272,18 @@ def test_a_plot_shows_itself_in_a_notebook(plot):
     assert size == {"width": 550}
 
 
+def test_a_plot_has_the_options_of_the_command(run):
+    plot = run.runs().plot("change", size="3.25x2.4", labels={"rope": "Ours"}, caption="All of it.")
+    svg = plot.data("svg").decode()
+    assert "Ours" in svg
+    assert "All of it." in svg
+    assert plot._repr_png_()[1] == {"width": 325}
+
+
+def test_a_plot_knows_its_caption(plot):
+    assert "T = " in plot.caption
+
+
 def test_a_plot_is_saved_as_it_is_shown(plot, tmp_path):
     data, _ = plot._repr_png_()
     assert plot.save(tmp_path / "a.png").read_bytes() == data

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 from fake_runs import T, recall_records, record, write_run
 
 
@@ -150,13 +151,88 @@ def test_csv_has_a_line_for_each_distance_of_recall(compare_recall):
     assert far["windows"] == "100"
 
 
-# --- Pictures and pages
+# --- Pictures, pages and other files
+WITHOUT_ALTAIR = """
+import sys
+from posenc import cli
+try:
+    cli.main()
+finally:
+    assert 'altair' not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "show encoding=rope context_length=16"])
+def test_text_needs_no_altair(working_folder, stored_runs, command):
+    """Its import takes 0.35 s."""
+    shutil.copytree(stored_runs, working_folder / "runs")
+    result = tiny.python("-c", WITHOUT_ALTAIR, *command.split(), cwd=working_folder)
+    assert result.code == 0, result.err
+
+
 def test_a_picture_is_written_beside_the_table(compare):
     result = compare("--plot", "loss.svg")
     assert result.code == 0
     assert "alibi" in result.out
     assert "wrote loss.svg" in result.err
     assert "<svg" in Path("loss.svg").read_text()
+
+
+def test_the_caption_of_a_picture_is_printed(compare):
+    assert "caption: 4 encodings, 2 seeds, " in compare("--plot", "loss.svg").err
+
+
+@pytest.mark.parametrize(
+    ("options", "caption"),
+    [(["--caption", "Ours is best."], "Ours is best."), (["--caption"], "4 encodings")],
+    ids=["text", "own"],
+)
+def test_a_caption_that_is_wanted_is_in_the_picture(compare, options, caption):
+    result = compare(*options, "--plot", "loss.svg")
+    assert caption in Path("loss.svg").read_text()
+    assert "caption" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.png", b"\x89PNG"),
+        ("a.svg", b"<svg"),
+        ("a.pdf", b"%PDF"),
+        ("a.tex", b"\\begin{table}"),
+        ("a.md", b"| encoding |"),
+        ("a.csv", b"protocol,"),
+        ("a.json", b'"schema_version"'),
+        ("a.txt", b"alibi"),
+        ("a.html", b"<!DOCTYPE html>"),
+    ],
+)
+def test_a_file_has_the_format_of_its_ending(compare, name, content):
+    result = compare("--out", name)
+    assert f"wrote {name}" in result.err
+    assert content in Path(name).read_bytes()
+
+
+def test_several_files_are_written_at_once(compare):
+    result = compare("--out", "a.pdf", "--plot", "b.png", "--out", "c.tex", "--html", "d.html")
+    assert result.code == 0
+    assert all(Path(name).is_file() for name in ("a.pdf", "b.png", "c.tex", "d.html"))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.tex", "a.svg", "a.html"])
+def test_a_label_is_in_what_people_read(compare, name):
+    compare("--labels", "rope=Ours & more", "--out", name)
+    assert "Ours " in Path(name).read_text()
+
+
+def test_a_label_is_not_in_data(compare):
+    rows = json_of(compare("--labels", "rope=Ours", "--format", "json"))["rows"]
+    assert {row["label"] for row in rows} == {"alibi", "nope", "rope", "shaw"}
+
+
+def test_a_label_names_the_baseline(compare):
+    out = compare("--labels", "rope=Ours", "--baseline", "rope").out
+    assert "Against Ours at 8x" in out
 
 
 def test_a_page_is_written_beside_the_table(compare):
@@ -196,10 +272,21 @@ def test_what_is_no_regular_file_is_not_replaced(compare):
         ("--recall-level 200", ["--recall-level=200.0", "allowed: 0 to 100"]),
         ("--html notes.md", ["--html=notes.md", "allowed: .html"]),
         ("--plot-kind heatmap", ["--plot-kind=heatmap", "--plot FILE"]),
+        ("--size 3x2", ["--size=3x2", "--plot FILE"]),
+        ("--legend off --out a.tex", ["--legend=off", "--plot FILE"]),
+        ("--legend no --plot a.png", ["--legend=no", "allowed: on, off"]),
+        ("--size 3by2 --plot a.png", ["--size=3by2", "3.25x2.4"]),
+        ("--font Nope --plot a.png", ["--font=Nope", "fc-list"]),
+        ("--labels rope --plot a.png", ["is not NAME=TEXT"]),
+        ("--labels roep=Ours", ["--labels=roep", "did you mean: rope"]),
+        ("--out a.gif", ["--out=a.gif", "allowed: .png, "]),
+        ("--plot a.tex", ["--plot=a.tex", "allowed: .png, .svg, .pdf"]),
         ("--against alibi-table2 --baseline rope", ["does not read --baseline\n"]),
         ("--against alibi-table2 --full", ["does not read --full\n"]),
         ("--against alibi-table2 --allow-mixed", ["does not read --allow-mixed\n"]),
         ("--against alibi-table2 --plot a.png", ["does not read --plot\n"]),
+        ("--against alibi-table2 --out a.tex", ["does not read --out\n"]),
+        ("--against alibi-table2 --labels rope=Ours", ["does not read --labels\n"]),
         ("--against alibi-table2 --html a.html", ["does not read --html\n"]),
     ],
 )

@@ -172,10 +172,17 @@ def test_an_estimate_is_right_within_a_factor_of_two(working_folder, corpus):
     assert estimated_step / 2 < measured_step < 2 * estimated_step
 
 
-def test_nothing_is_imported_that_looks_for_cuda(working_folder, corpus):
-    """With a torch for GPUs and no GPU, that module begins each command with a warning."""
+@pytest.mark.parametrize(
+    "module",
+    [
+        # With a torch for GPUs and no GPU, it begins each command with a warning.
+        "torch.utils.cpp_extension",
+        "altair",  # 0.35 s, for pictures alone
+    ],
+)
+def test_a_dry_run_does_not_import(working_folder, corpus, module):
     call = "import sys; from posenc import cli\ntry: cli.main()\nfinally: "
-    call += "assert 'torch.utils.cpp_extension' not in sys.modules"
+    call += f"assert '{module}' not in sys.modules"
     result = tiny.python(
         "-c", call, "train", *tiny.TINY, f"data.paths={corpus}", "--dry-run", cwd=working_folder
     )

@@ -9,7 +9,17 @@ from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
 from posenc.report.chart_kinds import PLOTS
-from posenc.report.charts import check_plot, make_chart, plot_bytes, save_plot
+from posenc.report.charts import draw_figure, make_chart
+from posenc.report.figure import (
+    Figure,
+    check_font,
+    check_kind,
+    check_picture,
+    renamed,
+    size_in_points,
+    split_labels,
+)
+from posenc.report.looks import PAPER, specification
 from posenc.report.styles import style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
@@ -24,13 +34,28 @@ def comparisons_of(root, **request):
 
 
 def chart_of(kind, comparisons):
-    made = make_chart(kind, comparisons, RowNames(comparisons))
+    made = make_chart(kind, comparisons, RowNames(comparisons), PAPER)
     assert made is not None
     return made
 
 
+def plot_bytes(format, kind, comparisons, **figure):
+    return draw_figure(kind, comparisons, Figure(**figure)).data(format)
+
+
 def points_of(made):
-    return made.spec["data"]["values"]
+    return specification(made.layers)["data"]["values"]
+
+
+def channel_of(made, channel):
+    """The channel of the first layer that has it."""
+    layers = specification(made.layers)["layer"]
+    return next(layer["encoding"][channel] for layer in layers if channel in layer["encoding"])
+
+
+def sides_of(root):
+    """The width and the height of a drawn chart in points."""
+    return [float(root.attrib[side].removesuffix("pt")) for side in ("width", "height")]
 
 
 def values_by_x(made, row, panel=""):
@@ -39,9 +64,9 @@ def values_by_x(made, row, panel=""):
     return {point["x"]: point["y"] for point in points}
 
 
-def svg_of(kind, comparisons):
+def svg_of(kind, comparisons, **figure):
     """The root of a drawn chart, and all its texts."""
-    root = ElementTree.fromstring(plot_bytes("svg", kind, comparisons))
+    root = ElementTree.fromstring(plot_bytes("svg", kind, comparisons, **figure))
     return root, ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
@@ -67,7 +92,7 @@ def swept(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_every_kind_is_as_wide_as_a_page_and_names_its_rows(swept, kind):
-    root, texts = svg_of(kind, comparisons_of(swept))
+    root, texts = svg_of(kind, comparisons_of(swept), caption="auto")
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(PAGE_WIDTH, abs=2)
     assert {"alibi", "rope"} <= set(texts)
     assert "T = 64" in " ".join(texts)
@@ -98,7 +123,7 @@ def test_the_band_is_the_standard_deviation_over_seeds(swept):
     point = next(point for point in points_of(made) if point.get("row") == "alibi" and point["x"] == 8)
     assert point["low"] == pytest.approx(cell.mean - cell.spread, rel=1e-5)
     assert point["high"] == pytest.approx(cell.mean + cell.spread, rel=1e-5)
-    assert "standard deviation over 3 seeds" in made.note
+    assert "standard deviation over 3 seeds" in made.caption
 
 
 def test_the_band_of_one_seed_is_the_interval_of_its_change_around_the_loss(recalling):
@@ -131,7 +156,7 @@ def test_perplexities_have_no_margins(swept):
 )
 def test_changes_and_perplexities_are_logarithmic(swept, kind, metric, scale):
     made = chart_of(kind, comparisons_of(swept, metric=metric))
-    assert made.spec["encoding"]["y"]["scale"]["type"] == scale
+    assert channel_of(made, "y")["scale"]["type"] == scale
 
 
 def test_the_legend_is_in_the_order_in_which_the_lines_end(swept):
@@ -226,8 +251,8 @@ def test_a_row_is_a_point_of_its_change_and_its_recall(swept, row, recall, chang
 
 def test_harm_and_use_say_their_window_and_who_did_not_learn(swept):
     made = chart_of("use", comparisons_of(swept))
-    assert "at 8x" in made.spec["encoding"]["x"]["axis"]["title"]
-    assert made.note.endswith("Did not learn to recall: alibi.")
+    assert "at 8x" in channel_of(made, "x")["axis"]["title"]
+    assert made.caption.endswith("Did not learn to recall: alibi.")
 
 
 # --- files
@@ -243,22 +268,118 @@ def test_the_same_runs_give_the_same_bytes(swept, format, start):
     assert b"CreationDate" not in content
 
 
-WRONG = [
-    ("x.gif", "context", "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
-    ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
-]
-WITHOUT_RECALL = ("x.png", "recall", "no run was asked to recall: posenc train experiment=recall")
+def test_a_wrong_kind_is_named():
+    with pytest.raises(UserError, match=r"--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"):
+        check_kind("heat")
 
 
-@pytest.mark.parametrize(("name", "kind", "message"), [*WRONG, WITHOUT_RECALL])
-def test_wrong_input_is_named_and_nothing_is_written(tmp_path, name, kind, message):
+def test_a_wrong_ending_is_named(tmp_path):
+    message = "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"
+    with pytest.raises(UserError, match=message):
+        check_picture("--plot", tmp_path / "x.gif")
+
+
+def test_a_chart_without_a_number_says_how_to_get_one(tmp_path):
     write_run(tmp_path / "runs", "n" * 44)
-    with pytest.raises(UserError, match=message):
-        save_plot(tmp_path / name, kind, comparisons_of(tmp_path / "runs"))
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    with pytest.raises(UserError, match="no run was asked to recall: posenc train experiment=recall"):
+        draw_figure("recall", comparisons_of(tmp_path / "runs"))
 
 
-@pytest.mark.parametrize(("name", "kind", "message"), WRONG)
-def test_wrong_input_is_named_before_the_work(tmp_path, name, kind, message):
+# --- what a paper needs
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_a_chart_is_valid(swept, kind):
+    """Against the schema of Vega-Lite, which posenc itself does not check."""
+    assert chart_of(kind, comparisons_of(swept)).layers.to_dict(validate=True)
+
+
+@pytest.mark.parametrize("kind", ["change", "heatmap", "use"])
+def test_a_figure_has_the_size_that_is_asked_for(swept, kind):
+    root, _ = svg_of(kind, comparisons_of(swept), width=234.0, height=172.8)  # a column
+    assert sides_of(root) == pytest.approx([234, 172.8], abs=2)
+
+
+def test_a_size_that_is_too_small_is_refused_with_one_that_is_not(swept):
+    with pytest.raises(UserError, match=r"--size=1x1: is too small for this figure\n  --size [\d.]+x"):
+        draw_figure("change", comparisons_of(swept), Figure(width=72.0, height=72.0))
+
+
+def test_the_caption_is_not_in_the_file(swept):
+    _, texts = svg_of("change", comparisons_of(swept))
+    assert "T = 64" not in " ".join(texts)
+
+
+def test_the_caption_is_beside_the_picture(swept):
+    assert "T = 64" in draw_figure("change", comparisons_of(swept)).caption
+
+
+def test_a_caption_of_ones_own_is_below_the_chart(swept):
+    _, texts = svg_of("change", comparisons_of(swept), caption="Ours is best.")
+    assert "Ours is best." in texts
+
+
+def test_a_figure_without_a_legend_has_no_names(swept):
+    _, texts = svg_of("change", comparisons_of(swept), has_legend=False)
+    assert not {"rope", "alibi"} & set(texts)
+
+
+def test_a_font_is_that_of_all_texts(swept):
+    root, _ = svg_of("change", comparisons_of(swept), font="serif")
+    fonts = {text.attrib["font-family"] for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert all(font.startswith("serif,") for font in fonts)
+
+
+def test_a_font_that_is_not_installed_is_refused():
+    with pytest.raises(UserError, match="--font=No Such Font: there is no such font"):
+        check_font("No Such Font")
+
+
+@pytest.mark.parametrize("text", ["", "x", "3.25x", "3x2x1", "0.1x2", "3x400", "-3x2"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UserError, match=r"allowed: 1 to 40 inches: 3\.25x2\.4"):
+        size_in_points(text)
+
+
+def test_a_renamed_row_keeps_its_style(swept):
+    names = RowNames(renamed(comparisons_of(swept), ["rope=Ours"]))
+    assert names.styles["Ours"] == style_of("rope", "rope")
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_a_renamed_row_has_its_new_name_in_every_chart(swept, kind):
+    made = chart_of(kind, renamed(comparisons_of(swept), ["rope=Ours"]))
+    names = {point[key] for point in points_of(made) for key in ("panel", "row") if key in point}
+    assert "Ours" in names
+    assert "rope" not in names
+
+
+def test_a_row_whose_name_has_an_equals_sign_is_renamed(tmp_path):
+    for base in (100.0, 500.0):
+        write_run(tmp_path, "rope", params={"base": base})
+    (comparison,) = renamed(
+        comparisons_of(tmp_path), split_labels(["rope base=500=RoPE, slow,rope base=100=b=1"])
+    )
+    assert {row.name for row in comparison.rows} == {"RoPE, slow", "b=1"}
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("rop=Ours", "--labels=rop: there is no such row\n(.*\n)*  did you mean: rope"),
+        ("rope=", "--labels=rope: needs a text"),
+        ("rope=alibi", "two rows would be called alibi"),
+    ],
+)
+def test_a_label_that_cannot_be_is_refused(swept, label, message):
     with pytest.raises(UserError, match=message):
-        check_plot(tmp_path / name, kind)
+        renamed(comparisons_of(swept), [label])
+
+
+@pytest.mark.parametrize("kind", ["context", "change"])
+def test_the_band_of_one_seed_has_no_width_at_t(incomplete, kind):
+    """Without it, the band went straight from T/2 to 2T, past the line."""
+    points = points_of(chart_of(kind, incomplete))
+    at_t = next(point for point in points if point.get("row") == "rope" and point["x"] == 1)
+    assert at_t["low"] == at_t["y"]
+    assert at_t["high"] == at_t["y"]

@@ -12,15 +12,15 @@ from html.parser import HTMLParser
 import pytest
 from fake_runs import T, positions, recall_records, record, write_run
 
-from posenc.core.errors import RunError
 from posenc.report.explain import explain
-from posenc.report.page import write_page
+from posenc.report.page import page as make_page
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.sentences import full_notes
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.discovery import load_runs
 
 EVIL = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+EXPRESSIONS = ("filter", "labelExpr", "expr", "test", "calculate")  # keys of Vega-Lite
 LOSSES = {
     "rope": {0.5: 1.35, 1: 1.30, 2: 2.1, 4: 2.9, 8: 3.4},
     "alibi": {0.5: 1.37, 1: 1.33, 2: 1.331, 4: 1.332, 8: 1.333},
@@ -30,8 +30,9 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 def page_of(root, path, *command):
-    write_page(path, compare_runs(load_runs([root]), CompareRequest("all")), command)
-    return path.read_text()
+    text = make_page(compare_runs(load_runs([root]), CompareRequest("all")), command)
+    path.write_text(text)
+    return text
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +176,23 @@ def test_strangers_text_is_in_the_data_of_charts(chart_data):
     assert any(EVIL[:20] in label for label in labels)
 
 
+def expressions_of(part):
+    """Yield what Vega evaluates in a part of a chart."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key in EXPRESSIONS and isinstance(value, str):
+                yield value
+            else:
+                yield from expressions_of(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from expressions_of(value)
+
+
 def test_strangers_text_is_in_no_expression_of_charts(chart_data):
-    for spec in json.loads(chart_data):
-        encoding = re.sub(r'"(row|text)": "[^"]*"', "", json.dumps(spec["encoding"]))
-        assert EVIL[:20] not in encoding
+    expressions = list(expressions_of(json.loads(chart_data)))
+    assert len(expressions) > 10
+    assert not any(EVIL[:20] in expression for expression in expressions)
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +221,6 @@ def test_the_same_runs_give_the_same_bytes(root, page, tmp_path):
 
 def test_the_page_has_less_than_two_megabytes(page):
     assert len(page.encode()) < 2_000_000
-
-
-def test_where_the_page_cannot_be_written_nothing_is_left(root, tmp_path):
-    folder = tmp_path / "page.html"
-    folder.mkdir()
-    with pytest.raises(RunError):
-        page_of(root, folder)
-    assert list(tmp_path.iterdir()) == [folder]
-    assert folder.is_dir()
 
 
 # --- In a browser

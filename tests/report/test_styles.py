@@ -1,13 +1,16 @@
 """Styles: stable by name, never alike, and eight colours that are told apart, also by the colour-blind."""
 
 import itertools
+import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from posenc.core.paths import conf_dir
-from posenc.report.styles import COLORS, DASHES, FEW_ROWS, SOLID, style_of, styles_of
+from posenc.report.styles import COLORS, DASHES, SOLID, style_of, styles_of
 
+FEW_ROWS = len(COLORS)
 CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
 README_ROWS = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
@@ -117,9 +120,26 @@ def test_the_order_of_rows_changes_no_style(many):
     assert styles_of(many) == styles_of(dict(reversed(many.items())))
 
 
-def test_a_listed_encoding_keeps_its_style_among_many(many):
+def test_a_listed_encoding_keeps_colour_and_marker_among_many(many):
     styles = styles_of(many)
-    assert {name: styles[name] for name in CATALOGUE} == {name: style_of(name, name) for name in CATALOGUE}
+    for name in CATALOGUE:
+        listed = style_of(name, name)
+        assert styles[name].color == listed.color
+        assert styles[name].marker == listed.marker
+
+
+@pytest.mark.parametrize("count", [9, 10, 16, 17, 24])
+def test_beyond_eight_rows_no_colour_is_taken_more_often_than_it_must(count):
+    styles = styles_of({name: name for name in CATALOGUE[:count]})
+    counts = Counter(style.color for style in styles.values())
+    assert max(counts.values()) == math.ceil(count / FEW_ROWS)
+
+
+@pytest.mark.parametrize("count", [9, 16, 39])
+def test_rows_of_one_colour_differ_in_dashes_and_in_markers(count):
+    rows = styles_of({name: name for name in CATALOGUE[:count]}).values()
+    assert len({(style.color, style.dash) for style in rows}) == count
+    assert len({(style.color, style.marker) for style in rows}) == count
 
 
 @pytest.mark.parametrize("label", ["", "+", "a+", "+a", "\ud800", "x" * 10_000])

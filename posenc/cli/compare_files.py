@@ -1,0 +1,125 @@
+"""Write the files of `posenc compare`: pictures, pages and tables, each as its ending says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posenc.core.atomic_files import write_bytes_atomic, write_text_atomic
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
+from posenc.core.paths import output_file
+from posenc.report.chart_kinds import DEFAULT_PLOT
+from posenc.report.figure import FORMATS, Figure, check_font, check_kind, size_in_points
+from posenc.report.formats import render
+from posenc.results.comparison import Comparison
+from posenc.results.records import RECALL
+
+if TYPE_CHECKING:
+    from posenc.report.charts import Drawing
+
+PICTURES = {f".{format}": format for format in FORMATS}
+PAGES = {".html": "html", ".htm": "html"}
+TABLES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json", ".txt": "table"}
+PLOT_OF_PROTOCOL = {RECALL: "recall"}  # instead of the default
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The options about files as they were typed."""
+
+    out: Sequence[str] = ()
+    plot: str | None = None
+    html: str | None = None
+    plot_kind: str | None = None
+    size: str | None = None
+    caption: str | None = None
+    legend: str | None = None  # on or off
+    font: str | None = None
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file to write."""
+
+    name: str  # as it was typed
+    path: Path  # with links followed
+    format: str  # a value of PICTURES, PAGES or TABLES
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files to write, after all checks."""
+
+    files: Sequence[OutputFile]
+    plot_kind: str
+    figure: Figure
+
+    @property
+    def pictures(self) -> list[OutputFile]:
+        """Return those of the files that are pictures."""
+        return [file for file in self.files if file.format in FORMATS]
+
+
+def check_files(options: FileOptions, protocol: str) -> Outputs:
+    """Return the files to write. Raises UserError for what cannot be written."""
+    files = []
+    if options.plot is not None:
+        files.append(_output_file("--plot", options.plot, PICTURES))
+    if options.html is not None:
+        files.append(_output_file("--html", options.html, PAGES))
+    files += [_output_file("--out", name, {**PICTURES, **PAGES, **TABLES}) for name in options.out]
+    plot_kind = options.plot_kind or PLOT_OF_PROTOCOL.get(protocol, DEFAULT_PLOT)
+    outputs = Outputs(files, plot_kind, _figure(options))
+    if outputs.pictures:
+        check_kind(plot_kind)
+    else:
+        _refuse_options_of_pictures(options)
+    return outputs
+
+
+def _output_file(option: str, name: str, format_of_ending: Mapping[str, str]) -> OutputFile:
+    format = format_of_ending.get(Path(name).suffix.lower())
+    if format is None:
+        allowed = ", ".join(format_of_ending)
+        raise UserError(option, name, "its ending names the format", allowed=allowed)
+    return OutputFile(name, output_file(option, name), format)
+
+
+def _figure(options: FileOptions) -> Figure:
+    """Return what the options say about the picture."""
+    width, height = (None, None) if options.size is None else size_in_points(options.size)
+    font = None if options.font is None else check_font(options.font)
+    return Figure(width, height, options.caption, has_legend=options.legend != "off", font=font)
+
+
+def _refuse_options_of_pictures(options: FileOptions) -> None:
+    """Raise UserError for an option that only a picture has."""
+    for name in ("plot_kind", "size", "caption", "legend", "font"):
+        value = getattr(options, name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(option, value, "there is no picture to make", hint="--plot FILE")
+
+
+def write_files(
+    outputs: Outputs, comparisons: Sequence[Comparison], full: bool, make_page: Callable[[], str]
+) -> None:
+    """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
+    drawing: Drawing | None = None
+    if outputs.pictures:
+        from posenc.report.charts import draw_figure  # with altair: only where a picture is wanted
+
+        drawing = draw_figure(outputs.plot_kind, comparisons, outputs.figure)
+    for file in outputs.files:
+        if file.format == "html":
+            write_text_atomic(file.path, make_page())
+        elif drawing is not None and file.format in FORMATS:
+            write_bytes_atomic(file.path, drawing.data(file.format))
+        else:
+            write_text_atomic(file.path, render(comparisons, file.format, full=full))
+        say(f"wrote {file.name}")
+    if drawing is not None and outputs.figure.caption is None:
+        say(f"caption: {visible(drawing.caption)}")

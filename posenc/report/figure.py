@@ -1,0 +1,119 @@
+"""What a user says about a picture: its size, caption, legend and font. Checked before anything is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from posenc.core.errors import UserError
+from posenc.core.paths import output_file
+from posenc.report.chart_kinds import PLOTS
+from posenc.report.texts import row_label
+from posenc.results.comparison import Comparison
+
+FORMATS = ("png", "svg", "pdf")
+POINTS_OF_INCH = 72
+PAGE_WIDTH = 5.5 * POINTS_OF_INCH  # of the text of a paper
+SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d+(?:\.\d+)?))?(?:in)?")
+SMALLEST_SIDE = 1.0  # inches
+LARGEST_SIDE = 40.0  # inches
+SIZES = f"{SMALLEST_SIDE:g} to {LARGEST_SIDE:g} inches: 3.25x2.4, or the width alone: 5.5"
+COMMA_BEFORE_NAME = re.compile(r",(?=[^,]*=)")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How the picture of a comparison is laid out in a file."""
+
+    width: float | None = None  # points; None: PAGE_WIDTH
+    height: float | None = None  # points; None: as high as the chart needs
+    caption: str | None = None  # below the chart; OWN_CAPTION: what posenc says about it
+    has_legend: bool = True
+    font: str | None = None  # a family that is installed
+
+
+DEFAULT = Figure()
+
+
+def size_in_points(text: str) -> tuple[float, float | None]:
+    """Return width and height of `3.25x2.4`, in inches; the height may be left out. Raises UserError."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UserError("--size", text, "is not WIDTHxHEIGHT in inches", allowed=SIZES)
+    inches = [float(side) for side in match.groups() if side is not None]
+    if not all(SMALLEST_SIDE <= side <= LARGEST_SIDE for side in inches):
+        raise UserError("--size", text, "is not the size of a figure", allowed=SIZES)
+    width, *height = (side * POINTS_OF_INCH for side in inches)
+    return width, height[0] if height else None
+
+
+def check_font(family: str) -> str:
+    """Return the name of an installed family of fonts. Raises UserError."""
+    from posenc.report.vega import has_font
+
+    if not has_font(family):
+        hint = "fc-list : family  lists the installed ones; serif, sans-serif and monospace always work"
+        raise UserError("--font", family, "there is no such font on this machine", hint=hint)
+    return family
+
+
+def check_picture(option: str, path: Path) -> Path:
+    """Return the path of a picture. Raises UserError for a wrong suffix or folder."""
+    if path.suffix[1:].lower() not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise UserError(option, path, "its ending names the format", allowed=allowed)
+    return output_file(option, path)
+
+
+def check_kind(kind: str) -> None:
+    """Raise UserError for a kind that is not in PLOTS."""
+    if kind not in PLOTS:
+        raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
+
+
+# --- names of rows
+
+
+def split_labels(texts: Sequence[str]) -> list[str]:
+    """Split `sqrt_bias=Ours,rope=RoPE`, but not at a comma inside of a text. Raises UserError."""
+    labels = [label.strip() for text in texts for label in COMMA_BEFORE_NAME.split(text)]
+    for label in labels:
+        if "=" not in label:
+            raise UserError("--labels", label, "is not NAME=TEXT", hint="--labels sqrt_bias=Ours,rope=RoPE")
+    return labels
+
+
+def renamed(comparisons: Sequence[Comparison], labels: Sequence[str]) -> list[Comparison]:
+    """Return comparisons whose rows have other names in pictures, tables and sentences.
+
+    `labels` are texts NAME=TEXT. Raises UserError for a name that no row has, and where two rows of a table
+    would have the same name.
+    """
+    rows = [row for comparison in comparisons for row in comparison.rows]
+    names = list(dict.fromkeys(row_label(row) for row in rows))
+    text_of = dict(_split_at_name(label, names) for label in labels)
+    renamed_comparisons = []
+    for comparison in comparisons:
+        new_rows = [replace(row, name=text_of.get(row_label(row))) for row in comparison.rows]
+        new_names = [row_label(row) for row in new_rows]
+        for name in new_names:
+            if new_names.count(name) > 1:
+                raise UserError("--labels", ",".join(labels), f"two rows would be called {name}")
+        baseline = comparison.header.baseline
+        header = replace(comparison.header, baseline=text_of.get(str(baseline), baseline))
+        renamed_comparisons.append(replace(comparison, header=header, rows=tuple(new_rows)))
+    return renamed_comparisons
+
+
+def _split_at_name(label: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the row and its text. The name of a row may hold `=` itself: `rope base=500=RoPE`."""
+    for match in re.finditer("=", label):
+        name = label[: match.start()].strip()
+        text = label[match.end() :].strip()
+        if name in names and text:
+            return name, text
+    name, _, text = label.partition("=")
+    problem = "there is no such row" if text.strip() else "needs a text"
+    raise UserError("--labels", name, problem, allowed=names)
