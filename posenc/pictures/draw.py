@@ -28,7 +28,7 @@ SEEN_COLOR = "#FEE838"
 # A line as the symbol of a legend is longer than a marker.
 LOOK = replace(
     PAPER,
-    legend=alt.LegendConfig(orient="bottom", offset=4, labelOffset=8, symbolSize=60, rowPadding=1),
+    legend=alt.LegendConfig(orient="bottom", offset=4, labelOffset=6, symbolSize=200, rowPadding=1),
 )
 
 
