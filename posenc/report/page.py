@@ -46,18 +46,9 @@ WORD_CLASSES = {  # style classes of the words in cells
     "above": "worse",
     "undertrained": "unclear",
 }
-<<<<<<< HEAD
 MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
-SIZE_ON_PAGE: Spec = {
-    "width": "container",
-    "height": 280,
-    "autosize": {"type": "fit-x", "contains": "padding"},
-}
-=======
-MARK_MEANINGS = {BEST: "best", TIED: "not distinguishable from the best"}
 CHART_HEIGHT = 280  # pixels
 LEGEND_COLUMNS = 2  # fit a phone
->>>>>>> 55df4946 (Charts are made with altair; pictures for papers: --size, --labels, --caption, --legend, --font, --out for every format)
 CHARTS_OF_LOSSES = ("context", "change", "use")
 
 
