@@ -14,6 +14,7 @@ import tiny
 from fake_runs import only_run
 
 from posenc.core.errors import RunError, UserError
+from posenc.running.invocation import Invocation
 from posenc.running.locks import HeldRunError, locked
 from posenc.running.ray_cluster import launch, node
 from posenc.running.ray_cluster.returned_folder import files_to_return, write_returned
@@ -80,6 +81,13 @@ def test_an_address_without_a_cluster_is_refused_at_once(monkeypatch, address, m
     with pytest.raises(UserError) as refusal, launch._connected(address):
         pass
     assert message in refusal.value.problem
+
+
+def test_an_evaluation_is_refused_where_nodes_have_folders_of_their_own():
+    with pytest.raises(UserError, match=r"hydra\.launcher\.folders"):
+        launch.launch(
+            SETTINGS.with_changes(folders="own"), SWEEP, Invocation(), [replace(TASK, evaluation=None)]
+        )
 
 
 # --- what a node is told

@@ -43,7 +43,7 @@ from posenc.running.sweep.task import (
     outcome_on_disk,
     wait_until,
 )
-from posenc.settings.launchers import RayLauncherSettings
+from posenc.settings.launchers import OWN, RayLauncherSettings
 from posenc.settings.tree import SweepSettings
 
 LAUNCHER = "hydra/launcher"
@@ -83,6 +83,10 @@ def launch(
 
     Raises UserError if there is no Ray or no cluster.
     """
+    is_evaluation = tasks[0].evaluation is None
+    if is_evaluation and settings.folders == OWN:
+        problem = "an evaluation needs the directory of its run"
+        raise UserError("hydra.launcher.folders", OWN, problem, allowed=["auto", "shared"])
     with (
         _without_rays_messages(debug=invocation.debug),
         _connected(settings.address) as ray,
