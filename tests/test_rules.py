@@ -72,7 +72,10 @@ def package_of(module):
     return parts[1] if len(parts) > 1 else ""
 
 
-IMPORTS = {module: imports_of(path) for module, path in MODULES.items()}
+@functools.cache
+def all_imports():
+    """Return the modules of posenc that each module imports."""
+    return {module: imports_of(path) for module, path in MODULES.items()}
 
 
 def test_every_package_has_its_place_in_the_order():
@@ -83,7 +86,7 @@ def test_every_package_has_its_place_in_the_order():
 def test_imports_point_only_downward():
     rank = {package: i for i, package in enumerate(ORDER)}
     upward = []
-    for module, imports in IMPORTS.items():
+    for module, imports in all_imports().items():
         # posenc itself may import everything, and what lies beside the packages is imported by all
         highest = rank.get(package_of(module), len(ORDER))
         upward += [f"{module} -> {name}" for name in imports if rank.get(package_of(name), 0) > highest]
@@ -92,7 +95,7 @@ def test_imports_point_only_downward():
 
 def test_no_files_import_each_other():
     """Take away, again and again, the files whose imports are all taken away: a circle is left."""
-    remaining = {module: imports - {module} for module, imports in IMPORTS.items()}
+    remaining = {module: imports - {module} for module, imports in all_imports().items()}
     while True:
         free = [module for module, imports in remaining.items() if not imports & remaining.keys()]
         if not free:

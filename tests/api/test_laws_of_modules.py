@@ -1,12 +1,13 @@
 """`posenc check --module`: the laws on somebody's bias or rotation."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
 from posenc.laws import LAWS
 
-pytest.importorskip("x_transformers")
+pytestmark = pytest.mark.skipif(find_spec("x_transformers") is None, reason="needs x-transformers")
 
 MODULES = '''
 import torch

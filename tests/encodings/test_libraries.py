@@ -1,4 +1,7 @@
-"""Encodings equal those of other libraries (RoPE that of Llama: tests/running/test_hf.py)."""
+"""Encodings equal those of other libraries (RoPE that of Llama: tests/running/test_hf.py).
+
+The tests import them: they take seconds, and every worker reads this file.
+"""
 
 import pytest
 import torch
@@ -7,16 +10,15 @@ from tiny_model import encoding_of
 from posenc.encodings.t5 import bucket
 from posenc.model.attention import LatentAttention
 
-transformers = pytest.importorskip("transformers")
-xt = pytest.importorskip("x_transformers.x_transformers")
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3  # noqa: E402
-from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
-
 HEADS = 8
 WIDTH = 64
 N = 512  # x-transformers' angles are float32, which drift with the position
 POS = torch.arange(N)
+
+
+@pytest.fixture(scope="module")
+def xt():
+    return pytest.importorskip("x_transformers.x_transformers")
 
 
 def normal(*sizes, seed=0):
@@ -38,6 +40,8 @@ def largest_difference(first, second):
 @torch.no_grad()
 def test_alibi_is_that_of_bloom():
     """Bloom adds slope x key index, which the softmax cannot tell from -slope x distance."""
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
     by_key = build_alibi_tensor(torch.ones(1, 2), 12, torch.float32)[:, 0]  # (H, 2)
     slopes = by_key[:, 1] - by_key[:, 0]
     bias = filled("alibi", 12).distance_bias(torch.tensor([1]), 0)[:, 0]
@@ -45,13 +49,15 @@ def test_alibi_is_that_of_bloom():
 
 
 def test_buckets_are_those_of_t5():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
     r = torch.arange(2000)
     expected = T5Attention._relative_position_bucket(-r, False, 32, 128)
     assert torch.equal(bucket(r, 32, 128), expected)
 
 
 @torch.no_grad()
-def test_xpos_is_that_of_x_transformers():
+def test_xpos_is_that_of_x_transformers(xt):
     """Only products of queries and keys can be compared: posenc counts from another middle."""
     q = normal(1, 1, N, WIDTH)
     k = normal(1, 1, N, WIDTH, seed=1)
@@ -65,7 +71,7 @@ def test_xpos_is_that_of_x_transformers():
 
 
 @torch.no_grad()
-def test_fox_is_the_data_dependent_alibi_of_x_transformers():
+def test_fox_is_the_data_dependent_alibi_of_x_transformers(xt):
     encoding = filled("fox")
     x = normal(1, N, HEADS * WIDTH)
     library = xt.DataDependentAlibi(HEADS * WIDTH, HEADS)
@@ -78,7 +84,7 @@ def test_fox_is_the_data_dependent_alibi_of_x_transformers():
 
 
 @torch.no_grad()
-def test_cope_is_that_of_x_transformers():
+def test_cope_is_that_of_x_transformers(xt):
     encoding = filled("cope", p_max=64)
     q = normal(1, HEADS, N, WIDTH)
     scores = normal(1, HEADS, N, N, seed=2)
@@ -101,6 +107,9 @@ def latent_attention(width, heads):
 
 def deepseek_attention(attention, width, heads):
     """Return the attention of DeepSeek-V3 with the weights of posenc's, and its rotation."""
+    import transformers
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
+
     config = transformers.DeepseekV3Config(
         rope_scaling=None,
         attention_bias=False,

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch._dynamo
 from tiny_decoder import LayerWindow, OneKeyHead, Widened
 from tiny_model import encoding_of
 from torch.nn.attention.flex_attention import AuxOutput

@@ -1,5 +1,6 @@
 """Pictures of encodings: what is measured, against the formulas behind it; every encoding is drawn."""
 
+import functools
 import math
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from posenc.core.paths import conf_dir
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.positions.randomized import Randomized
+from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import ModelShape
 from posenc.pictures.attention import attention_weights, mean_weights
@@ -19,7 +21,8 @@ from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
 from posenc.pictures.panels import Curves, Map, Picture
 from posenc.pictures.text import WIDTH, picture_text
-from posenc.running.model_parts import build_model
+from posenc.running.law_check import changed
+from posenc.running.model_parts import build_model, check_parts
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 SMALL = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=1)
@@ -46,10 +49,16 @@ def panels_of(encoding):
     return {panel.title: panel for panel in panels}
 
 
+@functools.cache
+def short_settings():
+    return train_settings("context_length=8")
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def catalogued(request):
     """The panels and the notes of an encoding of the catalogue, as a model holds it at its start."""
-    settings = train_settings(f"encoding={request.param}", "context_length=8")
+    encoding = {"name": request.param, **default_parameters(request.param)}
+    settings = check_parts(changed(short_settings(), 0, {"encoding": encoding}))
     return measure(build_model(settings, SMALL, 5).effective_encoding)
 
 

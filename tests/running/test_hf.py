@@ -29,13 +29,17 @@ from posenc.running.jobs import check_jobs
 from posenc.settings.tree import TokenizerSettings
 
 T = hf_models.T
-load = transformers.AutoModelForCausalLM.from_pretrained
 YARN_KNOBS = {"beta_fast": 4.0, "beta_slow": 0.2}
 DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair of a head
 # a configuration without the biases that qwen2's weights have
 NO_BIAS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "layer_types": None}
 REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
 LEARNED_TABLES = {"bloom", "gpt2"}  # nothing in their configuration says what they were trained at
+
+
+def load(path, **changes):
+    """Return the model of a checkpoint, as transformers itself loads it."""
+    return transformers.AutoModelForCausalLM.from_pretrained(path, **changes)
 
 
 @pytest.fixture(scope="module")

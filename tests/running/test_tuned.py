@@ -7,7 +7,6 @@ import pytest
 import tiny
 import yaml
 from in_process import called_in
-from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 import posenc as px
 from posenc.running.tuned_rate import validation_loss
@@ -105,6 +104,9 @@ def test_what_was_not_tuned_is_refused(tuned, words, posenc, change, problem):
 
 def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     """What an agent of W&B makes of it, without W&B's server."""
+    # imported here, since it takes a second in every worker
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
     page = (tiny.ROOT / "docs/recipes.md").read_text(encoding="utf-8")
     block = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     sweep = yaml.safe_load(block[1])
