@@ -8,6 +8,7 @@ import cmath
 import copy
 import math
 from functools import partial
+from operator import mul
 
 import torch
 from tiny_model import encoding_of
@@ -32,7 +33,8 @@ POSITIONS = {
 
 
 def dot(a, b):
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+    assert len(a) == len(b)
+    return math.fsum(map(mul, a, b))  # half of the time goes here: a generator takes twice as long
 
 
 def plus(a, b):
