@@ -45,10 +45,10 @@ MAX_EXPANDED = 1 << 26  # numbers (H, T, S) of a bias by distance that is looked
 STATIC_FROM = 2048  # keys
 
 # FlexAttention's own choice of tiles asks for more shared memory than an H100 has, where it fetches tiles of
-# a bias ahead. Measured there for bf16 (torch 2.11, 8 heads of 64, 32 windows of 1024 tokens, forward and
-# backward pass in ms): gates 1.49 by its choice, 1.13 by narrow tiles; a bias by pairs 1.36 with two stages.
-NARROW_TILES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64}
+# a bias ahead. Gates are best left to it: a step of fox took 34.9 ms so, and 38.5 with narrow tiles (32M
+# parameters, T = 1024, bf16, torch 2.11), though the kernel alone took less with them.
 TWO_STAGES = {"num_stages": 2}
+NARROW_TILES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64}
 SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "num_stages": 1}  # for less memory; not measured
 LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227 KB for a program
 
@@ -196,7 +196,7 @@ def _gate_bias(gates: Gates, offset: Tensor | None) -> Added:
             return score - difference
         return score - weight[b, h, i] * difference
 
-    return Added(add, NARROW_TILES)
+    return Added(add, {})
 
 
 def _attend(
@@ -244,7 +244,8 @@ def _kernel_options(heads: Heads, added: Added | None) -> dict[str, int] | None:
     if added is None or not heads.q.is_cuda or heads.q.element_size() > 2:
         return None
     generation, _ = torch.cuda.get_device_capability(heads.q.device)
-    return added.options if generation in LARGE_MEMORY_GENERATIONS else SMALL_TILES
+    options = added.options if generation in LARGE_MEMORY_GENERATIONS else SMALL_TILES
+    return options or None
 
 
 def masking(encoding: Encoding) -> Encoding | None:

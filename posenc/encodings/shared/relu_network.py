@@ -1,20 +1,33 @@
 """A ReLU network of one input, evaluated for every pair of tokens without a hidden number for each pair."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+MAX_HIDDEN = 1 << 26  # numbers of a bias's hidden layer on a GPU: 256 MiB in each layer of a training
 
 
 def relu_network(u: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """Return w2 relu(w1 u + b1) + b2 for u (...) with w1, b1 (K,), w2 (H, K), b2 (H,) -> (H, ...).
 
     With one input it is a piecewise linear function of K + 1 pieces, so a value costs a look-up, and n^2
-    inputs never become n^2 x K numbers. The gradient is that of the network.
+    inputs never become n^2 x K numbers. The gradient is that of the network. On a GPU the gradient of a look-up
+    is made of atomic additions to K + 1 addresses, so the hidden numbers are made there if they fit.
     """
+    if u.is_cuda and u.numel() * len(w1) <= MAX_HIDDEN:
+        return _plain(u, w1, b1, w2, b2)
     slopes, offsets, borders = _pieces(w1, b1, w2, b2)
     piece = torch.searchsorted(borders, u.detach().contiguous()).flatten()  # (n,), borders below u
     slope = slopes.index_select(1, piece)  # (H, n)
     offset = offsets.index_select(1, piece)  # (H, n)
     return torch.addcmul(offset, slope, u.flatten()).unflatten(1, u.shape)
+
+
+def _plain(u: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """Return the same by the formula, through (..., K) hidden numbers."""
+    with torch.autocast(u.device.type, enabled=False):  # a bias is added to scores in float32
+        hidden = F.relu(u[..., None] * w1 + b1)  # (..., K)
+        return F.linear(hidden, w2, b2).movedim(-1, 0)  # (H, ...)
 
 
 def _pieces(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
