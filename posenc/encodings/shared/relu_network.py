@@ -11,8 +11,8 @@ def relu_network(u: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> T
     """Return w2 relu(w1 u + b1) + b2 for u (...) with w1, b1 (K,), w2 (H, K), b2 (H,) -> (H, ...).
 
     With one input it is a piecewise linear function of K + 1 pieces, so a value costs a look-up, and n^2
-    inputs never become n^2 x K numbers. The gradient is that of the network. On a GPU the gradient of a look-up
-    is made of atomic additions to K + 1 addresses, so the hidden numbers are made there if they fit.
+    inputs never become n^2 x K numbers. The gradient is that of the network. On a GPU the gradient of a
+    look-up is made of atomic additions to K + 1 addresses, so hidden numbers are made there if they fit.
     """
     if u.is_cuda and u.numel() * len(w1) <= MAX_HIDDEN:
         return _plain(u, w1, b1, w2, b2)
