@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,6 +15,7 @@ from posenc.report.looks import PAPER, AnyChart, configured, data_of, specificat
 from posenc.report.styles import ON_WHITE
 from posenc.report.vega import draw_svg, image_bytes
 
+NOTE_WIDTH = 100  # characters of a line below the title
 COLUMNS = 2  # panels in a row
 LEGEND_COLUMNS = 3
 PANEL_WIDTH = 190  # points, without its axis
@@ -76,7 +78,7 @@ def _picture_chart(picture: Picture) -> alt.VConcatChart:
         rows.append(alt.hconcat(*charts, spacing=24))
     title = alt.TitleParams(
         text=picture.title,
-        subtitle=picture.notes,
+        subtitle=[line for note in picture.notes for line in textwrap.wrap(note, NOTE_WIDTH)],
         anchor="start",
         fontSize=9,
         subtitleFontSize=7.5,

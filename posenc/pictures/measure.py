@@ -6,6 +6,8 @@ Which panels there are follows from `encoding.hooks`, so that an encoding of one
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,11 +40,12 @@ BIAS_HOOKS = {"bias", "distance_bias"}
 
 
 @torch.no_grad()
-def measure(encoding: Encoding) -> tuple[list[Panel], list[str]]:
-    """Return the panels of an encoding, and notes on them.
+def measure(encoding: Encoding, trained: Encoding | None = None) -> tuple[list[Panel], list[str]]:
+    """Return the panels of an encoding, and notes on them, of which the last say what to see.
 
     The encoding comes with its options, as the attention sees it. Parameters of a bias or a score that are
-    all zero get random values, since at zero there is nothing to see.
+    all zero get random values, since at zero there is nothing to see. `trained` is the encoding as it was
+    trained, where a test-time extension acts.
     """
     hooks = encoding.hooks
     notes = []
@@ -51,20 +54,25 @@ def measure(encoding: Encoding) -> tuple[list[Panel], list[str]]:
         _fill_randomly(zeros)
         notes.append(PARAMETERS_ARE_RANDOM)
     panels: list[Panel] = []
+    sentences: list[str] = []
     if "positions" in hooks:
         panels.append(_positions_panel(encoding))
     if "embed" in hooks:
         panels.append(_embed_panel(encoding))
     if "rotate" in hooks:
-        panels += _rotation_panels(encoding)
+        arcs = _arcs_of(encoding, trained or encoding)
+        panels += _rotation_panels(encoding, arcs)
+        sentences += [] if arcs is None else [_arcs_sentence(arcs)]
     if hooks & BIAS_HOOKS:
-        panels.append(_bias_panel(encoding, MOST_RANDOM_LINES if zeros else MOST_LINES))
+        bias_panel = _bias_panel(encoding, MOST_RANDOM_LINES if zeros else MOST_LINES)
+        panels.append(bias_panel)
+        sentences += [] if zeros else [_bias_sentence(bias_panel)]
     if "visible" in hooks:
         panels += _mask_panels(encoding)
     if hooks & INPUT_HOOKS or not panels:
         panels.append(_attention_panel(encoding))
         notes.append(INPUTS_ARE_RANDOM)
-    return panels, notes
+    return panels, [*notes, *sentences]
 
 
 def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
@@ -200,9 +208,58 @@ def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
     return vectors[torch.searchsorted(present, positions)]
 
 
-def _rotation_panels(encoding: Encoding) -> list[Panel]:
-    """Measure a `rotate` hook: its wavelengths, if it has them, and a query's score with an equal key."""
-    panels: list[Panel] = []
+@dataclass(frozen=True)
+class Arcs:
+    """How far each pair of numbers turns, in turns: (pairs,) each."""
+
+    trained: Numbers  # by the end of a window of T, in training
+    far: Numbers  # by the end of a window of 8T, where an extension may act
+
+
+def _arcs_of(encoding: Encoding, trained: Encoding) -> Arcs | None:
+    """Return the arcs of the pairs that turn; None where no pair has a frequency."""
+    frequencies = _frequencies(trained)
+    acting = _frequencies(encoding)
+    if frequencies is None or acting is None or len(frequencies) != len(acting):
+        return None
+    turning = frequencies > 0
+    if not bool(turning.any()):
+        return None
+    turns = encoding.shape.train_length / (2 * math.pi)
+    return Arcs(_array(turns * frequencies[turning]), _array(FAR * turns * acting[turning]))
+
+
+def _arcs_sentence(arcs: Arcs) -> str:
+    """Return which pairs meet angles past T that no training window had: those that do not finish a turn."""
+    is_unfinished = arcs.trained < 1
+    count = int(is_unfinished.sum())
+    if not count:
+        return "To see: every pair finishes a turn within T, so no single angle past T is new."
+    verb = "do not finish a turn" if count > 1 else "does not finish a turn"
+    subject = f"To see: {count} of {len(arcs.trained)} pairs {verb} within T"
+    goes_beyond = bool((arcs.far > arcs.trained * (1 + 1e-6))[is_unfinished].any())
+    if goes_beyond:
+        return f"{subject}; past T they reach angles never trained."
+    return f"{subject}; up to {FAR}T they stay within the angles of training."
+
+
+def _arcs_panel(arcs: Arcs) -> Curves:
+    """Draw how far each pair turns within T in training, and within 8T."""
+    pairs = np.arange(len(arcs.trained), dtype=np.float64)
+    return Curves(
+        title="How far each pair turns",
+        x_label="pair of numbers",
+        y_label="turns",
+        lines=[Line("within T, in training", pairs, arcs.trained), Line(f"within {FAR}T", pairs, arcs.far)],
+        y_scale="log",
+        y_marks={"a turn": 1.0},
+        has_points=True,
+    )
+
+
+def _rotation_panels(encoding: Encoding, arcs: Arcs | None) -> list[Panel]:
+    """Measure a `rotate` hook: arcs and wavelengths, if it has them, and the score with an equal key."""
+    panels: list[Panel] = [] if arcs is None else [_arcs_panel(arcs)]
     frequencies = _frequencies(encoding)
     if frequencies is not None and bool((frequencies > 0).any()):
         panels.append(_wavelength_panel(encoding, frequencies))
@@ -302,9 +359,36 @@ def _bias_panel(encoding: Encoding, most: int) -> Curves:
         title += ", each head"
     else:
         title += f", {len(lines)} of {len(bias)} heads"
-    return Curves(
-        title, DISTANCE, "added to the score (nats)", lines, "symlog", marks=_length_marks(encoding)
-    )
+    # A logarithmic axis would bend straight lines.
+    scale: Literal["linear", "symlog"] = "linear" if all(map(_is_straight, lines)) else "symlog"
+    return Curves(title, DISTANCE, "added to the score (nats)", lines, scale, marks=_length_marks(encoding))
+
+
+def _is_straight(line: Line) -> bool:
+    """Tell whether all points lie on the line from the first to the last, up to the rounding of float32."""
+    span = line.x[-1] - line.x[0]
+    if not span or not np.isfinite(line.y).all():
+        return False
+    straight = line.y[0] + (line.y[-1] - line.y[0]) * (line.x - line.x[0]) / span
+    return bool(np.abs(line.y - straight).max() <= 1e-5 * np.abs(line.y).max())
+
+
+def _bias_sentence(panel: Curves) -> str:
+    """Return how much the bias of the drawn heads falls up to T, and from T to 8T."""
+    length = panel.marks["T"]
+    falls_to_t = []
+    falls_past_t = []
+    for line in panel.lines:
+        at_t = line.y[np.abs(line.x - length).argmin()]
+        falls_to_t.append(float(line.y[0] - at_t))
+        falls_past_t.append(float(at_t - line.y[-1]))
+    past = max(map(abs, falls_past_t))
+    if past <= 1e-6 * max(1.0, *map(abs, falls_to_t)):
+        return "To see: past T the bias stays as it is at T, so all far keys count alike."
+    if max(falls_to_t) <= 0 and max(falls_past_t) <= 0:
+        return "To see: the bias does not fall with the distance, so far keys are not held back."
+    fall = f"falls by up to {max(falls_to_t):.3g} nats to T and by {max(falls_past_t):.3g} more to {FAR}T"
+    return f"To see: the bias {fall}."
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:

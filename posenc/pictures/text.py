@@ -53,10 +53,12 @@ def _printed_x(panel: Curves) -> list[float]:
         wanted += powers_of_four(last)
     nearest = {float(measured[np.abs(measured - x).argmin()]) for x in wanted}
     printed = sorted(nearest)
-    if len(printed) > MOST_NUMBERS:  # those beyond T say most, so the first one and the last ones stay
-        farthest = printed[-(MOST_NUMBERS - 1) :]
-        return [first, *farthest]
-    return printed
+    if len(printed) <= MOST_NUMBERS:
+        return printed
+    # The first one and the marks stay. Of the others those beyond T say most.
+    always = {first, *(x for x in printed if x in panel.marks.values())}
+    others = [x for x in printed if x not in always]
+    return sorted([*always, *others[len(always) - MOST_NUMBERS :]])
 
 
 def powers_of_four(end: float) -> list[float]:

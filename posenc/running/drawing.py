@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from posenc.config.compose import compose_one
@@ -20,7 +19,6 @@ from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.tree import EncodingSettings, ExtendRequest
 
 VOCABULARY = 17  # tokens of a model that reads no text
-NOTE_WIDTH = 100  # characters of a line below the title
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
 # Groups of settings that a picture depends on: of an encoding at its initial values, and of a trained run.
 GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}
@@ -47,7 +45,8 @@ def _of_initial_values(line: CommandLine) -> Picture:
     ]
     learned = [*model.encoding.parameters(), *model.options.parameters()]
     if learned:
-        facts.append(f"initial values, seed {settings.seed}")
+        values = f"initial values, seed {settings.seed}"
+        facts.append(f"{values}: train first, then posenc show run=DIR draws what was learned")
     return _picture(model, settings.encoding, facts)
 
 
@@ -76,7 +75,8 @@ def _picture(
 ) -> Picture:
     """Measure the panels, and write the lines below the title: formulas, sizes, `facts`, remarks."""
     name = encoding_name(settings.plain())
-    encoding = model.eval().effective_encoding
+    trained = model.eval().effective_encoding
+    encoding = trained
     shape = model.encoding.shape
     sizes = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
     all_facts = [sizes, *facts]
@@ -87,9 +87,7 @@ def _picture(
         all_facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
     if model.encoding.beyond:
         all_facts.append(f"past T: {model.encoding.beyond}")
-    panels, remarks = measure(encoding)
+    panels, remarks = measure(encoding, trained)
     formulas = [part.formula for part in leaves(model.encoding)]
-    lines: list[str] = []
-    for note in (*formulas, ", ".join(all_facts), *remarks):
-        lines += textwrap.wrap(visible(note), NOTE_WIDTH)
-    return Picture(visible(name), panels, lines)
+    notes = [*formulas, ", ".join(all_facts), *remarks]
+    return Picture(visible(name), panels, [visible(note) for note in notes])

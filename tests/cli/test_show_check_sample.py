@@ -67,6 +67,17 @@ def test_without_learned_values_no_seed_is_named(posenc):
     assert "initial values" not in posenc("show", "encoding=rope").out
 
 
+def test_where_values_are_learned_it_is_said_to_train_first(posenc):
+    text = posenc("show", "encoding=t5").out.replace("\n", " ")
+    assert "train first, then posenc" in text
+    assert "run=DIR draws what was learned" in text
+
+
+def test_t_and_8t_are_among_the_printed_distances(posenc):
+    (heads,) = [line for line in posenc("show", "encoding=alibi").out.splitlines() if "distance" in line]
+    assert {"T", "8T"} <= set(heads.split())
+
+
 def test_an_encoding_of_the_user_is_drawn(posenc, working_folder):
     (working_folder / "mine.py").write_text(tiny.PLUGIN)
     out = posenc("show", "encoding=./mine.py", "encoding.strength=2.0").out

@@ -126,6 +126,59 @@ def test_wavelengths_are_those_of_the_angles():
     assert np.allclose(line.y, [2 * math.pi, 2 * math.pi * 10])
 
 
+# --- Why a rotation fails or holds past T
+def sentence_of(encoding, trained=None):
+    """Return the sentence that says what to see."""
+    _, notes = measure(encoding, trained)
+    (sentence,) = [note for note in notes if note.startswith("To see: ")]
+    return sentence
+
+
+def test_arcs_are_the_turns_within_t_and_within_8t():
+    rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
+    in_training, far = panels_of(rope)["How far each pair turns"].lines
+    assert np.allclose(in_training.y, [T / (2 * math.pi), T / (20 * math.pi)])
+    assert np.allclose(far.y, 8 * in_training.y)
+
+
+def test_pairs_that_do_not_finish_a_turn_reach_angles_that_were_never_trained():
+    rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
+    expected = "1 of 2 pairs does not finish a turn within T; past T they reach angles never trained."
+    assert expected in sentence_of(rope)
+
+
+def test_where_every_pair_finishes_a_turn_no_angle_is_new():
+    rope = encoding_of("rope", base=1.5, layout="half", fraction=0.5)
+    assert "every pair finishes a turn within T" in sentence_of(rope)
+
+
+def test_interpolated_positions_stay_within_the_angles_of_training():
+    rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
+    interpolated = rope.with_frequencies(lambda theta: theta / 8)
+    assert "up to 8T they stay within the angles of training" in sentence_of(interpolated, rope)
+
+
+# --- Biases
+def test_straight_lines_have_a_linear_axis():
+    (panel,) = panels_of(encoding_of("alibi", **ALIBI)).values()
+    assert panel.x_scale == "linear"
+
+
+def test_bent_lines_have_a_logarithmic_axis():
+    panel = panels_of(encoding_of("kerple_log"))["Bias, each head"]
+    assert panel.x_scale == "symlog"
+
+
+def test_the_fall_of_a_bias_is_said():
+    steepest = max(ALIBI_SLOPES)
+    said = f"falls by up to {steepest * T:.3g} nats to T and by {steepest * 7 * T:.3g} more to 8T"
+    assert said in sentence_of(encoding_of("alibi", **ALIBI))
+
+
+def test_a_bias_that_is_clamped_is_said_to_stay():
+    assert "past T the bias stays as it is at T" in sentence_of(encoding_of("t5", buckets=8, max_distance=T))
+
+
 def test_pairs_that_do_not_turn_are_counted_and_have_no_wavelength():
     hope = encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0)
     assert "Wavelength of each pair (3 of 4 are still)" in panels_of(hope)

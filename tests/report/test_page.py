@@ -56,6 +56,16 @@ def page(root):
     return page_of(root, root.parent / f"{root.name}.html")
 
 
+@pytest.mark.parametrize(("word", "style"), [("tied", "same"), ("unresolved", "unclear"), ("above", "worse")])
+def test_the_words_of_ranks_have_styles_of_their_own(tmp_path, word, style):
+    for seed, noise in enumerate((0.0, 0.0001)):
+        for name, loss in {"alibi": 1.0, "fox": 1.0, "nope": 2.0}.items():
+            write_run(tmp_path, name, seed=seed, losses={1: loss + noise, 8: loss + noise})
+        write_run(tmp_path, "rope", seed=seed, losses={1: 1.5 + seed, 8: 1.5 + seed})
+    content = page_of(tmp_path, tmp_path / "page.html")
+    assert f'<span class="word {style}">{word}</span>' in content
+
+
 class Elements(HTMLParser):
     """Every element with its attributes, and all text outside of scripts and styles."""
 
