@@ -87,22 +87,31 @@ def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = D
     if KINDS_OF_CHARTS[kind].needs_full_width:
         columns = 1
     grid = Grid(columns, rows=math.ceil(len(chart.panels) / columns))
-    panel = Size(width / grid.columns, (figure.height or 0) / grid.rows)
-    # How wide and high axes, legend and caption are is known only once they are drawn.
+    return Drawing(_draw_to_size(chart, figure, look, grid), width, chart.caption)
+
+
+def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
+    """Return the SVG of a figure whose panels fill its size. Raises UserError for one that is too small."""
+    width = figure.width or PAGE_WIDTH
+    panel = Size(width / grid.columns, (figure.height or 0.0) / grid.rows)
+    # How much axes, legend and caption take is known only once they are drawn.
     for _ in range(DRAFTS):
-        layout = _layout(chart, figure, look, panel, grid)
-        svg = draw_svg(specification(layout))
+        svg = draw_svg(specification(_layout(chart, figure, look, panel, grid)))
         drawn = _size_of(svg)
-        lacking = Size(width - drawn.width, 0 if figure.height is None else figure.height - drawn.height)
-        if max(abs(lacking.width), abs(lacking.height)) <= TOLERANCE:
+        missing_width = width - drawn.width
+        missing_height = 0.0 if figure.height is None else figure.height - drawn.height
+        if max(abs(missing_width), abs(missing_height)) <= TOLERANCE:
             break
         panel = Size(
-            max(SMALLEST_SIDE, panel.width + lacking.width / grid.columns),
-            max(SMALLEST_SIDE, panel.height + lacking.height / grid.rows),
+            max(SMALLEST_SIDE, panel.width + missing_width / grid.columns),
+            max(SMALLEST_SIDE, panel.height + missing_height / grid.rows),
         )
-    if figure.width is not None:
-        _check_fit(drawn, lacking)
-    return Drawing(svg, width, chart.caption)
+    # Without --size, a figure of long names may be wider than the page.
+    if figure.width is not None and min(missing_width, missing_height) < -2 * TOLERANCE:
+        wanted = Size(drawn.width + missing_width, drawn.height + missing_height)
+        hint = f"--size {_in_inches(drawn)}; fewer --rows and --legend off save room"
+        raise UserError("--size", _in_inches(wanted), "is too small for this figure", hint=hint)
+    return svg
 
 
 # --- layout
@@ -129,18 +138,12 @@ def _size_of(svg: str) -> Size:
     return Size(float(width), float(height))
 
 
-def _check_fit(drawn: Size, lacking: Size) -> None:
-    """Raise UserError for a figure that is larger than its size with the smallest panels."""
-    if max(-lacking.width, -lacking.height) <= 2 * TOLERANCE:
-        return
-    wanted = f"{_inches(drawn.width + lacking.width)}x{_inches(drawn.height + lacking.height)}"
-    problem = "is too small for this figure"
-    hint = f"--size {_inches(drawn.width)}x{_inches(drawn.height)}; fewer --rows and --legend off save room"
-    raise UserError("--size", wanted, problem, hint=hint)
-
-
-def _inches(points: float) -> str:
-    return f"{math.ceil(points / POINTS_OF_INCH * 100) / 100:g}"
+def _in_inches(size: Size) -> str:
+    """Return a size as `--size` takes it, rounded up."""
+    width, height = (
+        math.ceil(side / POINTS_OF_INCH * 100 - 1e-6) / 100 for side in (size.width, size.height)
+    )
+    return f"{width:g}x{height:g}"
 
 
 def _layout(
