@@ -27,6 +27,7 @@ GREY = "#737373"
 VIRIDIS = alt.SchemeParams(name="viridis", extent=[0, 0.85])  # its end is too pale for a line on white
 HIDDEN_COLOR = "#00224E"  # of a key that a query does not see
 SEEN_COLOR = "#FEE838"
+DOT_IN_LEGEND = 40  # square points, the area of a dot
 # A line as the symbol of a legend is longer than a marker.
 LOOK = replace(
     PAPER,
@@ -146,7 +147,9 @@ def _lines(panel: Curves) -> alt.Chart:
     compared = [line.label for line in panel.lines if not line.is_reference]
     references = [line.label for line in panel.lines if line.is_reference]
     labels = [*compared, *references]
-    legend = None if len(labels) == 1 else alt.Legend()
+    legend = None
+    if len(labels) > 1:
+        legend = alt.Legend(symbolSize=DOT_IN_LEGEND) if panel.has_points else alt.Legend()
     return marks.encode(
         x=alt.X("x:Q", title=panel.x_label, axis=_x_axis(panel), scale=_scale(panel.x_scale)),
         y=alt.Y("y:Q", title=_y_title(panel), axis=alt.Axis(tickCount=5), scale=_scale(panel.y_scale)),
