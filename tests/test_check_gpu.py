@@ -11,6 +11,8 @@ import pytest
 import tiny
 import torch
 
+from posenc.encodings.base import Encoding, Shape
+
 SCRIPTS = tiny.ROOT / "scripts"
 PARTS_ON_A_CPU = ("numbers", "times", "peers", "evaluation", "nanos", "long_keys", "resume")
 
@@ -223,6 +225,26 @@ def test_kernel_that_drops_the_bias_is_off(monkeypatch):
     monkeypatch.setattr(kernels, "choose_kernel", lambda heads, encoding: "causal")
     checks = check_encoding("alibi", (40,), "cpu")["checks"]
     assert all(check["is_bad"] for check in checks if check["option"] == "plain")
+
+
+@pytest.mark.parametrize(("parameter", "gradient", "stays"), [("b2", 1e-14, False), ("table", 1e-3, True)])
+def test_gradient_of_an_inert_parameter_is_left_out_if_it_is_zero(parameter, gradient, stays):
+    from gpu.numbers import _without_inert
+
+    encoding = Encoding(Shape(8, 2, 4, 2, 16))
+    encoding.inert = {"b2": "the softmax takes it away", "table": "some rows are never looked up"}
+    name = f"d encoding.{parameter}"
+    tensors = {"d norm.weight": torch.ones(4), name: torch.full((4,), gradient)}
+    assert (name in _without_inert(tensors, encoding)) is stays
+
+
+def test_blocks_in_float32_are_checked_too():
+    """The reference is in float64, so that rounding of the blocks is seen."""
+    from gpu.numbers import check_encoding
+
+    checks = check_encoding("cable", (40,), "cpu")["checks"]
+    fp32 = next(check for check in checks if check["precision"] == "fp32")
+    assert 0 < fp32["off_of_blocks"] < 1e-4
 
 
 def test_calls_of_flex_attention_are_counted_by_layer(monkeypatch):

@@ -101,7 +101,17 @@ def torch() -> Iterator[Finding]:
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
     yield Finding("device=auto", level, device_text, advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
+    yield _repeatable(device.type)
     yield _threads(torch.get_num_threads())
+
+
+def _repeatable(device_type: str) -> Finding:
+    """Report whether equal runs end with equal weights, bit for bit."""
+    name = "equal runs"
+    if device_type == "cpu":
+        return Finding(name, "ok", "equal weights bit for bit, with the same number of threads")
+    text = "equal weights bit for bit, but not where torch adds up gradients in no fixed order"
+    return Finding(name, "note", text, "docs/faults.md says for which encodings; device=cpu has no such sums")
 
 
 def _threads(threads: int) -> Finding:

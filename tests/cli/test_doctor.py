@@ -14,6 +14,7 @@ import tiny
 import torch
 
 from posenc.core.machine import SHORTEST, Load, LoadMeter, load_meter
+from posenc.running.doctor import _repeatable
 from posenc.training.device import _most_threads, fit_threads
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -77,6 +78,13 @@ def test_a_torch_that_cannot_be_imported_is_a_line(working_folder, broken):
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
     assert found["encodings"]["level"] == "problem"
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
+
+
+@pytest.mark.parametrize(("device", "level"), [("cpu", "ok"), ("cuda", "note")])
+def test_sums_without_a_fixed_order_are_named_on_a_gpu(device, level):
+    finding = _repeatable(device)
+    assert finding.level == level
+    assert ("no fixed order" in finding.text) == (level == "note")
 
 
 @pytest.mark.parametrize(
