@@ -1,14 +1,16 @@
-"""FoPE: each rotary pair has a Fourier series of frequencies; frequencies that training cannot show are zero.
+"""FoPE: each rotary pair turns by a Fourier series of frequencies, all of which training has shown in full.
 
-Formula: of RoPE's frequencies theta_m = base^(-2m/D) the n with a whole period within T, 2 pi / theta_m <= T,
-stay. For m < n pair (2m, 2m+1) of q_t and k_t is multiplied by c_m(t) + i s_m(t),
-c_m(t) = sum over k < n of a_km cos(t theta_k), s_m(t) = sum over k < n of b_km sin(t theta_k),
-a and b the identity plus normal numbers of deviation gain n^-1/2, drawn from the seed for each layer and
-head, not trained. The other pairs carry no position.
-  gain  0.3 to 0.6 in the released configurations, larger for larger models; 0 is HoPE
+Formula: of RoPE's frequencies theta_k = base^(-2k/D), FoPE keeps those with a whole period within T, which
+are those with 2 pi / theta_k <= T. There are n of them, the n highest. Seen as a complex number, pair m < n
+of q_t and k_t is multiplied by c_m(t) + i s_m(t), with
+  c_m(t) = sum over k < n of a_mk cos(t theta_k)
+  s_m(t) = sum over k < n of b_mk sin(t theta_k)
+The matrices a and b are the identity plus normal numbers of standard deviation gain / sqrt(n). They are drawn
+from the seed for each layer and head, and not trained. Pairs m >= n carry no position.
+  gain  0.3 to 0.6 in the released configurations, larger for larger models; with 0 it is encoding=hope
 Source: the authors' code; of the paper only summaries were at hand.
-Departures from that code: all n pairs are kept (it keeps D/4 at most), pairs are (2m, 2m+1), and a pair at
-frequency zero is left as it is (there, padding with cos = sin = 1 doubles its part of the score).
+Departures from the authors' code: it keeps D/4 pairs at most, here all n are kept. Pairs are (2m, 2m + 1).
+It pads with cos = sin = 1, which doubles the part of pairs m >= n in the score; here they are left alone.
 """
 
 import functools
@@ -51,7 +53,10 @@ class FoPE(Encoding):
         return sinusoid_frequencies(self.shape.head_dim, self.base, device)[: self.pairs]
 
     def series(self, layer: int, like: Tensor) -> Tensor:
-        """Return a and b: (2, H, n, n), sums over the first n, in the dtype and on the device of `like`."""
+        """Return the matrices a and b, (2, H, n, n), in the dtype and on the device of `like`.
+
+        They are turned: the first n is k, over which the series sums, the second is the pair m.
+        """
         drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
         return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5
 
@@ -60,14 +65,16 @@ class FoPE(Encoding):
 
     def _rotated(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            waves = torch.stack(cos_sin(pos, self.frequencies)).to(x.device)  # (2, T, n)
-            cos, sin = waves[:, None] @ self.series(layer, waves)  # (H, T, n)
+            cosines, sines = cos_sin(pos, self.frequencies)  # (T, n)
+            waves = torch.stack((cosines, sines)).to(x.device)  # (2, T, n)
+            series = waves[:, None] @ self.series(layer, waves)  # (2, H, T, n)
+            cos, sin = series.unbind(0)  # (H, T, n)
         width = 2 * self.pairs
         rotated = rotate_pairs(x[..., :width], cos, sin, "interleaved")
         return torch.cat((rotated, x[..., width:]), dim=-1)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # a generator cannot be traced
 @functools.lru_cache(64)
 def drawn_series(seed: int, layer: int, heads: int, frequencies: int) -> Tensor:
     """Return standard normal numbers of a layer: (2, H, n, n)."""

@@ -30,31 +30,34 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Added(NamedTuple):
-    """What is added to the scores, and the tiles and stages of the kernel that go with it."""
+    """What is added to the scores."""
 
     score_mod: ScoreMod
-    options: dict[str, int]
+    options: dict[str, int]  # of FlexAttention's kernel: how large its tiles are, how many it fetches ahead
 
 
-# Dynamo keeps 8 variants of a function and would then run FlexAttention uncompiled, all scores in memory.
-# There is one for each precision, pair of head widths and form of bias and mask; in training for each (B, T).
+# Dynamo compiles a function anew for each form of its arguments: here for each precision, pair of head
+# widths, kind of bias and kind of mask, and in training for each batch size and length. By itself it stops
+# after 8 and then runs FlexAttention uncompiled, with all scores in memory.
 MOST_VARIANTS = 128
 MAX_MASK = 1 << 30  # pairs of query and key, a byte each: 32768 tokens
-MAX_PAIR_BIAS = 1 << 28  # numbers (H, T, S) of a bias that is not one by distance: 1 GiB
-MAX_EXPANDED = 1 << 26  # numbers (H, T, S) of a bias by distance that is looked up by pairs: 256 MiB
-STATIC_FROM = 2048  # keys
+MAX_PAIR_BIAS = 1 << 28  # numbers (H, T, S) of an encoding's own bias of pairs: 1 GiB
+MAX_EXPANDED = 1 << 26  # numbers (H, T, S) that a bias by distance may be written out to: 256 MiB
+STATIC_FROM = 2048  # keys from which on an evaluation gets a kernel for its very length
 
-# FlexAttention's own choice of tiles asks for more shared memory than an H100 has, where it fetches tiles of
-# a bias ahead. Gates are best left to it: a step of fox took 34.9 ms so, and 38.5 with narrow tiles (32M
-# parameters, T = 1024, bf16, torch 2.11), though the kernel alone took less with them.
+# A bias that differs within a tile is fetched ahead, into the memory that the programs of a GPU's core share.
+# Three stages of that, FlexAttention's choice, need more than an H100 has.
 TWO_STAGES = {"num_stages": 2}
 NARROW_TILES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64}
 SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "num_stages": 1}  # for less memory; not measured
 LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227 KB for a program
+# Gates differ only from query to query and from key to key. They are left to FlexAttention's choice: a step
+# of fox takes 34.9 ms with it and 38.5 with narrow tiles (32M parameters, T = 1024, bf16, H100, torch 2.11).
+NO_OPTIONS: dict[str, int] = {}
 
 KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
 SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "bias", "visible"})
-GATE_HOOKS = frozenset({"prepare", "scores"})  # of an encoding that cumulates gates, and does nothing else
+GATE_HOOKS = frozenset({"prepare", "scores"})  # hooks through which an encoding cumulates gates
 
 
 def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) -> bool:
@@ -66,8 +69,10 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
         if "visible" in hooks and torch.is_grad_enabled():
             return False  # the gradient of gates knows no mask but the causal one
         hooks = hooks - GATE_HOOKS
-    if not hooks <= SERVED or hooks >= {"positions", "visible"} or queries * keys > MAX_MASK:
+    if not hooks.issubset(SERVED) or queries * keys > MAX_MASK:
         return False
+    if {"positions", "visible"}.issubset(hooks):
+        return False  # a mask is kept for the next step, which draws other positions
     if needs_pairs(encoding) and encoding.shape.n_heads * queries * keys > MAX_PAIR_BIAS:
         return False
     return compiler_works(device)
@@ -80,7 +85,7 @@ def needs_pairs(encoding: Encoding) -> bool:
     not tell the distance of positions.
     """
     hooks = encoding.hooks
-    return "bias" in hooks or hooks >= {"positions", "distance_bias"}
+    return "bias" in hooks or {"positions", "distance_bias"}.issubset(hooks)
 
 
 def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) -> Tensor:
@@ -90,8 +95,8 @@ def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) 
     """
     q, k, v = heads
     # The kernel takes one dtype (under autocast v has that of products), and keys copied for every head.
-    is_shared = k.stride(1) == 0
-    k = k.contiguous() if is_shared else k
+    is_shared_by_heads = k.stride(1) == 0
+    k = k.contiguous() if is_shared_by_heads else k
     heads = Heads(q.to(v.dtype), k.to(v.dtype), v)
     encoding = layer.encoding
     if encoding.cumulates_gates:
@@ -115,9 +120,11 @@ def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by
     sees_all_past = queries == keys and "visible" not in layer.encoding.hooks
     has_own_gradient = is_learned and sees_all_past
     looked_up = bias.detach() if has_own_gradient else bias
+    # Written out, a bias by distance is read faster. But its gradient must not become as large.
+    is_small = len(bias) * queries * keys <= MAX_EXPANDED
     if not by_distance:
         added = _pair_bias(looked_up)
-    elif len(bias) * queries * keys <= MAX_EXPANDED and (has_own_gradient or not is_learned):
+    elif is_small and not looked_up.requires_grad:
         added = _pair_bias(_expanded(looked_up, queries, keys))
     else:
         added = _distance_bias(looked_up, _offset(heads))
@@ -136,7 +143,8 @@ def _expanded(table: Tensor, queries: int, keys: int) -> Tensor:
 
 def _attend_gated(heads: Heads, layer: Layer, scale: float, gates: Gates) -> Tensor:
     """Attend with cumulated gates."""
-    is_learned = torch.is_grad_enabled() and gates.sums.requires_grad
+    # gates are made of the layer's input, so in training their gradient is always wanted
+    is_learned = torch.is_grad_enabled()
     added = _gate_bias(gates, _offset(heads))
     output, log_sum = _attend(heads, layer, scale, added, with_log_sum=is_learned)
     if not is_learned:
@@ -147,7 +155,7 @@ def _attend_gated(heads: Heads, layer: Layer, scale: float, gates: Gates) -> Ten
 def _offset(heads: Heads) -> Tensor | None:
     """Return the number of tokens before the first query, as a tensor; None stands for 0.
 
-    A number of Python's would make a variant of the kernel for each.
+    Dynamo would compile the kernel anew for each int of Python.
     """
     queries = heads.q.shape[2]
     keys = heads.k.shape[2]
@@ -162,15 +170,15 @@ def _from_start(query: Tensor, offset: Tensor | None) -> Tensor:
 def _distance_bias(table: Tensor, offset: Tensor | None) -> Added:
     """Add table[h, i - j], table (H, S) float32.
 
-    The table is turned round, so that neighbouring keys read neighbouring numbers, and has zeros for the
-    future, so that no index needs to be clamped.
+    It is read from a strip: the biases of distances S-1, ..., 1, 0, then S zeros for the future. So
+    neighbouring keys read neighbouring numbers, and no index needs to be clamped.
     """
-    keys = table.shape[-1]
     strip = torch.cat((table.flip(-1), torch.zeros_like(table)), dim=-1)  # (H, 2 S)
-    last = keys - 1
+    place_of_distance_0 = table.shape[-1] - 1
 
     def add(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + strip[h, key - _from_start(query, offset) + last]
+        distance = _from_start(query, offset) - key  # negative for the future
+        return score + strip[h, place_of_distance_0 - distance]
 
     return Added(add, NARROW_TILES | TWO_STAGES)
 
@@ -185,7 +193,7 @@ def _pair_bias(bias: Tensor) -> Added:
 
 
 def _gate_bias(gates: Gates, offset: Tensor | None) -> Added:
-    """Add -g_i (C_i - C_j)."""
+    """Add -g_i (C_i - C_j) of `Gates`, C as the sum of two float32 numbers."""
     high, low = gates.split_sums()  # (B, H, S) each
     weight = None if gates.weight is None else gates.weight.detach().float()  # (B, H, S)
 
@@ -196,7 +204,7 @@ def _gate_bias(gates: Gates, offset: Tensor | None) -> Added:
             return score - difference
         return score - weight[b, h, i] * difference
 
-    return Added(add, {})
+    return Added(add, NO_OPTIONS)
 
 
 def _attend(
@@ -204,7 +212,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Return the output (B, H, T, E) and the logarithm of the sum of exp(scores), (B, H, T) float32.
 
-    The second has no gradient, and is empty unless it is asked for.
+    The second is there for `score_gradients`: without gradients of its own, and empty without `with_log_sum`.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -212,11 +220,11 @@ def _attend(
     mask = layer.mask
     if mask is None:
         mask = block_mask(masking(layer.encoding), layer.number, q.shape[2], k.shape[2], q.device)
-    attention: Callable[..., Any] = flex_attention
-    if not torch.compiler.is_compiling():
-        attention = _compiled(_is_dynamic(heads))
+    # inside of a compiled block it is compiled with the block
+    uncompiled: Callable[..., Any] = flex_attention
+    kernel = uncompiled if torch.compiler.is_compiling() else _compiled(_dynamic(heads))
     attention = partial(
-        attention,
+        kernel,
         score_mod=None if added is None else added.score_mod,
         block_mask=mask,
         scale=scale,
@@ -228,15 +236,18 @@ def _attend(
     return output, aux.lse.detach()
 
 
-def _is_dynamic(heads: Heads) -> bool | None:
-    """Tell whether one kernel serves all lengths; None lets Dynamo begin with a static one.
+def _dynamic(heads: Heads) -> bool | None:
+    """Return torch.compile's argument `dynamic`: False for a kernel of these lengths alone, None for any.
 
-    Training keeps its shapes, and static ones make faster kernels: twice as fast at 8192 keys (H100). The
-    short windows of an evaluation share a dynamic one. Those of a CPU do not compile (torch 2.13: its C++
-    lacks a variable).
+    Training keeps its lengths, and a kernel for these alone is faster: twice as fast at 8192 keys (H100). The
+    short windows of an evaluation share one. On a CPU kernels for any length do not compile (torch 2.13: its
+    C++ lacks a variable).
     """
+    is_training = torch.is_grad_enabled()
     is_long = heads.k.shape[2] >= STATIC_FROM
-    return None if heads.q.is_cuda and not torch.is_grad_enabled() and not is_long else False
+    if is_training or is_long or not heads.q.is_cuda:
+        return False
+    return None
 
 
 def _kernel_options(heads: Heads, added: Added | None) -> dict[str, int] | None:
@@ -262,7 +273,7 @@ def block_mask(
 
     # outside of inference mode, since a training step may use the mask next
     with torch.inference_mode(False), torch.no_grad():
-        # a tensor, since every number would make a variant
+        # a tensor, since Dynamo would compile the kernel anew for each int of Python
         offset = torch.tensor(keys - queries, device=device)
         make = partial(create_block_mask, B=None, Q_LEN=queries, KV_LEN=keys, device=str(device))
         if encoding is None:
@@ -271,7 +282,7 @@ def block_mask(
         q_pos = pos[keys - queries :]
         is_past = q_pos[:, None] > pos
         is_itself = q_pos[:, None] == pos
-        allowed = is_past & encoding.visible(q_pos, pos, layer) | is_itself  # ([H,] T, S)
+        allowed = (is_past & encoding.visible(q_pos, pos, layer)) | is_itself  # ([H,] T, S)
         if allowed.ndim == 2:
             return make(lambda b, h, i, j: allowed[i, j], H=None)
         return make(lambda b, h, i, j: allowed[h, i, j], H=len(allowed))
@@ -284,5 +295,5 @@ def _compiled(dynamic: bool | None) -> Callable[..., Any]:
 
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MOST_VARIANTS)
-    # with fullgraph it fails past that limit, and does not run uncompiled
+    # with fullgraph it raises an error past that limit, instead of running uncompiled
     return torch.compile(flex_attention, fullgraph=True, dynamic=dynamic)

@@ -26,8 +26,8 @@ class Heads(NamedTuple):
 class Layer(NamedTuple):
     """An encoding in the layer of this number, and the positions (S,) of the keys.
 
-    `mask` holds the pairs that may be seen where FlexAttention computes them, else None. It is made outside
-    of the blocks, whose compiled code could not make it.
+    `mask` is given where FlexAttention computes the layer: it holds the keys that each query may see. The
+    decoder makes it before it calls its blocks, since compiled blocks could not.
     """
 
     encoding: Encoding

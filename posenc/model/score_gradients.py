@@ -46,10 +46,11 @@ class Gates(NamedTuple):
 
 
 def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_distance: bool) -> Tensor:
-    """Return the output (B, H, T, E), through which `bias` gets its gradient.
+    """Return the output (B, H, T, E) unchanged, but so that in the backward pass `bias` gets its gradient.
 
-    The bias (H, T, T) has that of query i and key j at [h, i, j], with `by_distance` (H, R) that of the
-    distance i - j at [h, i - j], R >= T. The attention must have been computed with a bias without gradients.
+    The attention must have been computed with `bias.detach()`: else it would get its gradient twice.
+    bias   (H, T, T): that of query i and key j is at [h, i, j]
+           with `by_distance` (H, R), R >= T: that of the distance i - j is at [h, i - j]
     """
     output: Tensor = _BiasGradient.apply(
         attended.y, bias, attended.q, attended.k, attended.v, attended.log_sum, scale, by_distance
@@ -58,9 +59,9 @@ def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_dis
 
 
 def with_gate_gradient(attended: Attended, gates: Gates, scale: float) -> Tensor:
-    """Return the output (B, H, T, E), through which gates get their gradients.
+    """Return the output (B, H, T, E) unchanged, but so that in the backward pass gates get their gradients.
 
-    The attention must have been computed with gates without gradients.
+    The attention must have been computed with detached gates: else they would get their gradients twice.
     """
     output: Tensor = _GateGradient.apply(
         attended.y, gates.sums, gates.weight, attended.q, attended.k, attended.v, attended.log_sum, scale
@@ -86,7 +87,7 @@ class _BiasGradient(torch.autograd.Function):
         ctx.save_for_backward(y, bias, q, k, v, log_sum)
         ctx.scale = scale
         ctx.by_distance = by_distance
-        return y.view_as(y)
+        return y.view_as(y)  # autograd wants a new tensor, even if it is a view
 
     @staticmethod
     @once_differentiable
@@ -94,7 +95,8 @@ class _BiasGradient(torch.autograd.Function):
         y, bias, q, k, v, log_sum = ctx.saved_tensors
         dot = _row_dot(grad, y)
         d_bias = bias_gradient(q, k, v, grad, log_sum, dot, bias, ctx.scale, ctx.by_distance)
-        return grad, d_bias.to(bias.dtype), None, None, None, None, None, None
+        no_gradients = (None,) * 6  # of q, k, v, log_sum, scale and by_distance
+        return grad, d_bias.to(bias.dtype), *no_gradients
 
 
 class _GateGradient(torch.autograd.Function):
@@ -116,7 +118,7 @@ class _GateGradient(torch.autograd.Function):
         ctx.save_for_backward(y, high, low, weight, q, k, v, log_sum)
         ctx.scale = scale
         ctx.sums_dtype = sums.dtype
-        return y.view_as(y)
+        return y.view_as(y)  # autograd wants a new tensor, even if it is a view
 
     @staticmethod
     @once_differentiable
@@ -127,11 +129,13 @@ class _GateGradient(torch.autograd.Function):
         columns, rows, weighted_rows = gate_gradients(
             q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, weight is not None
         )
-        # In exact numbers a row sums to zero, since the softmax takes away what is added to all its scores.
-        # In bf16 it does not, and sums of gates would add that up along the text if C_i had no gradient.
+        # The score of query i and key j has -g_i C_i and +g_i C_j. In exact numbers the gradient of C_i, a
+        # sum over a row, is zero: the softmax takes away what is added to all scores of a row. In bf16 it is
+        # not zero, and if it were left out, its rounding errors would add up along the text.
         d_sums = (columns - factor * rows).to(ctx.sums_dtype)
         d_weight = None if weight is None else weighted_rows.to(weight.dtype)
-        return grad, d_sums, d_weight, None, None, None, None, None
+        no_gradients = (None,) * 5  # of q, k, v, log_sum and scale
+        return grad, d_sums, d_weight, *no_gradients
 
 
 def _row_dot(grad: Tensor, y: Tensor) -> Tensor:
@@ -156,12 +160,13 @@ def bias_gradient(
     if q.is_cuda:
         from posenc.model.triton_score_gradients import pair_gradient
 
-        by_pair = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)  # (H, T, T)
+        d_s = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)  # (H, T, T)
         if not by_distance:
-            return by_pair
-        # [h, i, r] holds the pair of query i and the key r tokens before
-        d_table = by_pair.new_zeros(bias.shape)
-        d_table[:, : by_pair.shape[-1]] = by_pair.sum(1)
+            return d_s
+        by_distance_of_query = d_s  # at [h, i, r] that of query i and the key r tokens before it
+        length = by_distance_of_query.shape[-1]
+        d_table = d_s.new_zeros(bias.shape)
+        d_table[:, :length] = by_distance_of_query.sum(1)
         return d_table
     length = q.shape[2]
     distance = _distances(length, q.device)
@@ -170,6 +175,7 @@ def bias_gradient(
     if not by_distance:
         return d_s
     d_table = d_s.new_zeros(bias.shape)
+    # the future is added to distance 0, and its gradients are zero
     return d_table.index_add_(1, distance.clamp_min(0).flatten(), d_s.flatten(1))
 
 
@@ -202,10 +208,13 @@ def gate_gradients(
     scale: float,
     is_weighted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums of g_i d s_ij over i, of d s_ij over j, and of -(C_i - C_j) d s_ij over j.
+    """Return three sums of the gradients of scores, (B, H, T) float32 each.
 
-    high + low are the sums C, `factor` is g: (B, H, T) float32 each, as the results. The third is the
-    gradient of g_i; it is zero unless `is_weighted`.
+    columns        over queries i of g_i d s_ij: the gradient of C_j
+    rows           over keys j of d s_ij
+    weighted_rows  over keys j of -(C_i - C_j) d s_ij: the gradient of g_i; of no meaning unless `is_weighted`
+
+    `high` + `low` are the sums C, `factor` is g, (B, H, T) float32 each.
     """
     if q.is_cuda:
         from posenc.model.triton_score_gradients import gate_sums
@@ -215,8 +224,10 @@ def gate_gradients(
     bias = -factor[..., None] * difference  # (B, H, T, T)
     d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)
     columns = (d_s * factor[..., None]).sum(-2)
+    rows = d_s.sum(-1)
     weighted_rows = -(d_s * difference).sum(-1)
-    return columns.contiguous(), d_s.sum(-1).contiguous(), weighted_rows.contiguous()
+    # contiguous, as the operator's description below says
+    return columns.contiguous(), rows.contiguous(), weighted_rows.contiguous()
 
 
 @gate_gradients.register_fake

@@ -20,15 +20,18 @@ from posenc.settings.stored import checked_settings
 
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
-DIGITS = 7  # of the sums by document: a table shows three to five, and more digits do not compress
-MOST_EXPANSION = 50  # the content over the file, at most; that of real bundles is 5 to 10 times as large
+# Sums by document are stored with so many digits. A table shows three to five, and more do not compress.
+DIGITS = 7
+# A file that unpacks to more times its size is refused. Real bundles unpack to 5 to 10 times theirs.
+MOST_EXPANSION = 50
 STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
 def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
-        for line in unpack_bundle(read_file(path.parent, path.name) or b""):
+        content = read_file(path.parent, path.name)  # None if it is gone; empty bytes are no bundle either
+        for line in unpack_bundle(content or b""):
             yield _run(path, line)
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
@@ -43,18 +46,24 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
     try:
         if line.get("config") is not None:
             run = replace(run, settings=checked_settings(line["config"]))
-        if results is None and run.status.get("status") == "diverged":
-            return run
-        return with_results(run, results or {})
+        has_diverged = run.status.get("status") == "diverged"
+        if results is None and has_diverged:
+            return run  # such a run has no results
+        return with_results(run, results or {})  # which refuses an empty object
     except ValueError as error:
         return replace(run, problem=str(error))
 
 
 def bundle_line(run: Run) -> bytes:
-    """Return a run as a line of a bundle, without host, process and folders of its owner but `data.paths`."""
+    """Return a run as a line of a bundle.
+
+    Nothing of its owner is in it, neither host nor process nor folders, except for `data.paths`.
+    """
     import orjson
 
-    config = None if run.settings is None else run.settings.with_changes(runs_dir="runs").plain()
+    config = None
+    if run.settings is not None:
+        config = run.settings.with_changes(runs_dir="runs").plain()
     results = None
     if run.facts is not None:
         records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
@@ -72,25 +81,32 @@ def _rounded(sums: PerDocument | None) -> Mapping[str, Any] | None:
 
 def pack_bundle(lines: Sequence[bytes]) -> bytes:
     """Return the bundle of these lines: the same bytes for the same lines."""
-    head = f'{{"{HEAD}":1,"schema_version":{SCHEMA_VERSION},"runs":{len(lines)}}}\n'.encode()
+    import orjson
+
+    head = orjson.dumps({HEAD: 1, "schema_version": SCHEMA_VERSION, "runs": len(lines)}) + b"\n"
     return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
 
 
 def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a bundle, one for each run. Raises ValueError for a damaged or foreign bundle."""
+    """Yield the lines of a bundle, one for each run. Raises ValueError for a damaged or foreign bundle.
+
+    Of a bundle that was cut the whole lines are yielded before the error is raised.
+    """
     unzip = zlib.decompressobj(wbits=31)  # 31 stands for the format of gzip
     most_bytes = MOST_EXPANSION * len(data) + 10_000
     try:
-        first, *lines = unzip.decompress(data, most_bytes).splitlines() or [b""]
+        content = unzip.decompress(data, most_bytes)
     except zlib.error as error:
         raise ValueError(f"damaged ({error})") from error
-    head = parse_object(first, "head")
+    all_lines = content.splitlines()
+    head = parse_object(all_lines[0] if all_lines else b"", "head")
     if head.get(HEAD) != 1:
         raise ValueError("not a bundle of runs")
     version = head.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(other_schema(version))
-    for number, line in enumerate(lines, 2):
+    lines = all_lines[1:]
+    for number, line in enumerate(lines, start=2):  # the head is line 1
         yield parse_object(line, f"line {number}")
     if not unzip.eof or len(lines) != head.get("runs"):
         counts = f"{len(lines)} of {head.get('runs')} runs"

@@ -21,7 +21,8 @@ from posenc.results.statistics.verdicts import COLLAPSED, SAME
 from posenc.settings.tree import RunSettings
 
 Range = tuple[int, int]  # fewest, most
-NAMED = ("encoding.", "attention.", "positions.", CODE)  # settings that are in the rows' labels and notes
+# Labels and notes of rows name settings that begin so; a header does not name them again.
+NAMED_BY_LABELS = ("encoding.", "attention.", "positions.", CODE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Margins:
-    """The margins of the words for changes."""
+    """The margins by which a change of the loss is called `same` or `collapsed`."""
 
     unit: str
     same: float
@@ -63,49 +64,48 @@ class Header:
     seeds: tuple[int, ...]
     documents: Range | None  # fewest, most
     targets: Range | None  # fewest, most
-    mixed: dict[str, list[str]]  # what the rows differ in and should not; with `--allow-mixed`
+    mixed: dict[str, list[str]]  # what rows should agree in and do not; empty without `--allow-mixed`
     also_differs: dict[str, list[str]]  # settings in which rows of several encodings differ
     reference: Reference | None  # the trigram
-    margins: Margins  # of the words
-    left_out: int  # records of other targets, checkpoints or tuned knobs, that no table has
+    margins: Margins
+    left_out: int  # records that no table has: they are of other targets, checkpoints or tuned knobs
     baseline: str | None  # label of the row that is subtracted
-    # Not in JSON: the precisions of the trainings, and the one of all measurements, if not the trainings'.
-    precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)
-    evaluated_in: str | None = field(metadata=NOT_IN_JSON)
-    # Not in JSON: other protocols of its runs, and one bit per byte in nats per token (median over records).
-    also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)
-    nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)
-    left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)
+    # The rest is for the reports, and not in JSON.
+    precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # of the trainings
+    evaluated_in: str | None = field(metadata=NOT_IN_JSON)  # precision of all measurements
+    also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # other protocols of the runs
+    nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token of one bit per byte
+    left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the corpus, where another one was scored
 
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
     """Return the header of a table; `baseline` is the label of its baseline."""
-    members = draft.members
-    runs = list({member.run.path: member.run for group in draft.groups for member in group.members}.values())
-    first = [member.measurements[0] for member in members]
+    members = draft.members  # with measurements
+    runs = _runs_of_rows(draft)
+    first_measurements = [member.measurements[0] for member in members]
     recorded = [measurement for member in members for measurement in member.measurements]
     scored = [measurement for measurement in recorded if measurement.targets]
-    unit = single(measurement.unit for measurement in recorded) or UNIT
+    unit = METRICS[draft.metric]
+    if draft.metric == "nats":  # per token or per byte, as it was measured
+        unit = single(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
-    lengths = [_train_length(run) for run in runs]  # of runs without numbers, too: their rows stand there
-    left_out: Counter[str] = Counter()
-    for path in {member.run.path for member in members}:
-        left_out += draft.left_out.get(path, Counter())
+    train_lengths = [_train_length(run) for run in runs]
+    left_out = _records_left_out(draft)
     return Header(
         protocol=draft.protocol,
         group=draft.values,
         metric=draft.metric,
-        unit=unit if draft.metric == "nats" else METRICS[draft.metric],
-        corpus=single(measurement.corpus for measurement in first),
-        fingerprint=single(measurement.target_set.fingerprint for measurement in first),
-        split=single(measurement.target_set.split for measurement in first),
-        stride=single(measurement.target_set.stride for measurement in first),
+        unit=unit,
+        corpus=single(measurement.corpus for measurement in first_measurements),
+        fingerprint=single(measurement.target_set.fingerprint for measurement in first_measurements),
+        split=single(measurement.target_set.split for measurement in first_measurements),
+        stride=single(measurement.target_set.stride for measurement in first_measurements),
         tokenizer=single(_fact(member.run, "tokenizer") for member in members),
-        context_length=single(length for length in lengths if length is not None),
+        context_length=single(length for length in train_lengths if length is not None),
         model=single(member.run.model for member in members),
         parameters=_range([count for count in parameters if count is not None]),
-        tokens=single(tokens_trained(member) for member in members) if members else _planned_tokens(runs),
+        tokens=_tokens_trained_on(members, runs),
         seeds=tuple(sorted({seed for group in draft.groups for seed in group.seeds})),
         documents=_range([measurement.documents for measurement in scored]),
         targets=_range([measurement.targets for measurement in scored]),
@@ -124,6 +124,21 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     )
 
 
+def _runs_of_rows(draft: Draft) -> list[Run]:
+    """Return the runs of all rows, each once; of rows without numbers, too."""
+    members = [member for group in draft.groups for member in group.members]
+    by_path = {member.run.path: member.run for member in members}
+    return list(by_path.values())
+
+
+def _records_left_out(draft: Draft) -> Counter[str]:
+    """Count by reason the records of the table's runs that no table has."""
+    counts: Counter[str] = Counter()
+    for path in {member.run.path for member in draft.members}:
+        counts.update(draft.left_out.get(path, {}))
+    return counts
+
+
 def _range(values: Sequence[int]) -> Range | None:
     return (min(values), max(values)) if values else None
 
@@ -140,7 +155,7 @@ def _train_length(run: Run) -> int | None:
 
 
 def _text_trained_on(member: Member) -> str | None:
-    """Return the corpus that a run was trained on, where it is not the one that was scored.
+    """Return the corpus that a run was trained on, None if that is the one that was scored.
 
     Two corpora of one name (`files`) are told apart by their fingerprints.
     """
@@ -149,11 +164,16 @@ def _text_trained_on(member: Member) -> str | None:
     if not corpus or corpus["fingerprint"] == scored.target_set.fingerprint:
         return None
     name: str = corpus["name"]
-    return name if name != scored.corpus else f"{name} {corpus['fingerprint'][:12]}"
+    if name == scored.corpus:
+        return f"{name} {corpus['fingerprint'][:12]}"
+    return name
 
 
-def _planned_tokens(runs: Sequence[Run]) -> int | None:
-    """Return the tokens that all of the runs are to be trained on."""
+def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:
+    """Return the tokens that all models were trained on; where none has numbers, those that they will be."""
+    if members:
+        trained: int | str | None = single(tokens_trained(member) for member in members)
+        return trained
     tokens: int | None = single(
         run.settings.train.tokens for run in runs if isinstance(run.settings, RunSettings)
     )
@@ -165,7 +185,7 @@ def _also_differs(draft: Draft) -> dict[str, list[str]]:
     if len({group.encoding for group in draft.groups}) < 2:
         return {}
     settings = [group.settings for group in draft.groups if group.settings]
-    keys = [key for key in differing(settings) if not key.startswith(NAMED)]
+    keys = [key for key in differing(settings) if not key.startswith(NAMED_BY_LABELS)]
     return {key: sorted({values.get(key, "unset") for values in settings}) for key in keys}
 
 
@@ -177,7 +197,7 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
         for reference in measurements_of(member.run, REFERENCE_PROTOCOL):
             if reference.target_set.targets_hash in hashes:
                 values.add(reference.value(metric))
-    if not values - {None}:
+    if not any(value is not None for value in values):
         return None
     return Reference(REFERENCE_PROTOCOL, single(values), METRICS[metric])
 

@@ -17,7 +17,8 @@ from posenc.core.errors import first_line
 
 log = logging.getLogger(__name__)
 
-# Loss and norm of the gradients from (inputs, targets, positions, weights of the targets).
+# Fill `grad` of all parameters; return the loss and the norm of the gradients. It takes inputs, targets,
+# positions and the weights of the targets.
 Step = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 WARM_UP_STEPS = 3  # before a capture, as torch asks for: libraries set themselves up in the first ones
 
@@ -33,14 +34,14 @@ class _Captured:
 
 
 class GraphedStep:
-    """Compute loss and gradients as `step` does, from the second call with equal shapes on by a graph.
+    """Compute loss and gradients as `step` does, by a graph that the first call with these shapes makes.
 
     Where a graph is impossible, since the encoding asks the device for a number in the middle of a pass,
     `step` itself is called.
     """
 
     def __init__(self, step: Step, model: nn.Module) -> None:
-        """Take a step that fills `grad` of the model's parameters, which have none when it is called."""
+        """Take a step and its model. No parameter may have a gradient when the step is called."""
         self._step = step
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._captured: dict[tuple[torch.Size, ...], _Captured | None] = {}
@@ -48,7 +49,10 @@ class GraphedStep:
     def __call__(
         self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the gradients' norm, both scalar, which the next call overwrites."""
+        """Fill the gradients; return the loss and their norm, both scalar.
+
+        All of these tensors are the graph's own: the next call overwrites them.
+        """
         tensors = (inputs, targets, pos) if weights is None else (inputs, targets, pos, weights)
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes not in self._captured:
@@ -67,7 +71,9 @@ class GraphedStep:
         """Return the graph of a step with such tensors; None where there can be none."""
         try:
             return self._capture(tensors)
-        except RuntimeError as error:  # torch's for a synchronisation in a capture
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # so torch calls whatever cannot be captured
             log.info("no CUDA graph of this step: %s", first_line(error))
             self._drop_gradients()
             return None
@@ -80,12 +86,13 @@ class GraphedStep:
             for _ in range(WARM_UP_STEPS):
                 self._run(static)
                 self._drop_gradients()
-            _refuse_synchronisation(lambda: self._run(static))
+            _check_never_waits(lambda: self._run(static))
             self._drop_gradients()
         torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = self._run(static)
+        # this memory is the graph's own: every replay fills it anew
         gradients = [(p, p.grad) for p in self._parameters if p.grad is not None]
         self._drop_gradients()
         return _Captured(graph, static, outputs, gradients)
@@ -99,8 +106,8 @@ class GraphedStep:
             parameter.grad = None
 
 
-def _refuse_synchronisation(call: Callable[[], object]) -> None:
-    """Raise RuntimeError where a call waits for the device: such a step cannot be captured.
+def _check_never_waits(call: Callable[[], object]) -> None:
+    """Raise RuntimeError if a call waits for the device: such a step cannot be captured.
 
     A failed capture would leave the device's streams in a state that later work trips over.
     """

@@ -49,7 +49,8 @@ class Composed(Encoding):
 
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        self.parts = tuple(parts)  # in a tuple modules are not registered a second time
+        # In a tuple, so that their parameters are not registered here as well: the model has registered them.
+        self.parts = tuple(parts)
         for hook in EXCLUSIVE_HOOKS:
             parts_with_hook = self._parts_with(hook)
             if len(parts_with_hook) > 1:
@@ -57,15 +58,19 @@ class Composed(Encoding):
                 raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
             is_overridden = getattr(type(self), hook) is not getattr(Encoding, hook)
             if parts_with_hook and not is_overridden:
-                setattr(self, hook, getattr(parts_with_hook[0], hook))  # that part answers it
+                # the method of that part becomes the method of the whole
+                setattr(self, hook, getattr(parts_with_hook[0], hook))
         declare_as(self, parts)
+        # Gates are all that happens to the scores, if the one part that changes them cumulates gates.
         changing_scores = self._parts_with("prepare", "scores", "weights", "values")
         self.cumulates_gates = len(changing_scores) == 1 and changing_scores[0].cumulates_gates
         biased = self._parts_with("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
-        cost_at_64 = math.prod(part.cost[0] for part in parts)
-        cost_at_512 = math.prod(part.cost[1] for part in parts)
-        self.cost = StepCost(cost_at_64, cost_at_512)
+        # each part makes the step longer by its factor
+        self.cost = StepCost(
+            at_64=math.prod(part.cost.at_64 for part in parts),
+            at_512=math.prod(part.cost.at_512 for part in parts),
+        )
         self.decouples = all(part.decouples for part in parts)
 
     @cached_property
@@ -100,11 +105,11 @@ class Composed(Encoding):
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         bias = torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)  # (H, T, S)
         for part in self._parts_with("bias", "distance_bias"):
-            bias = bias + part.bias(q_pos, k_pos, layer)
+            bias = bias + part.bias(q_pos, k_pos, layer)  # made of its `distance_bias`, if it has that alone
         return bias
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        visible = super().visible(q_pos, k_pos, layer)  # (T, S), from the first part with heads on (H, T, S)
+        visible = super().visible(q_pos, k_pos, layer)  # (T, S); (H, T, S) once a part tells heads apart
         for part in self._parts_with("visible"):
             visible = visible & part.visible(q_pos, k_pos, layer)
         return visible
