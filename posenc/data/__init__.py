@@ -23,6 +23,7 @@ from posenc.data.tokenizers import build_tokenizer as build_tokenizer
 from posenc.data.tokenizers import check_tokenizer as check_tokenizer
 from posenc.data.tokenizers import stored_tokenizer as stored_tokenizer
 from posenc.data.windows import Batch as Batch
+from posenc.data.windows import NumberedWindows as NumberedWindows
 from posenc.data.windows import ScheduledSampler as ScheduledSampler
 from posenc.data.windows import WindowSampler as WindowSampler
 from posenc.data.windows import WindowStage as WindowStage

@@ -32,20 +32,46 @@ class Batch:
         return len(self.inputs)
 
 
-class WindowSampler:
-    """Draw windows of `context_length` tokens inside training documents, uniformly over all that fit."""
+class NumberedWindows:
+    """Number all windows of `context_length` tokens that lie inside the documents of a split."""
 
-    def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
-        split = store.splits["train"]
+    def __init__(self, store: TokenStore, split_name: str, context_length: int) -> None:
+        split = store.splits[split_name]
         fits = split.lengths > context_length  # the last target lies one token behind the last input
         self._tokens = store.tokens
         self._document_starts = split.starts[fits]
         windows_per_document = split.lengths[fits] - context_length
-        # All windows are numbered, one document after the other. If the documents have 3 and 2 windows, the
+        # The numbers go through one document after the other. If the documents have 3 and 2 windows, the
         # first numbers are 0 and 3, the end numbers 3 and 5.
         self._end_numbers = np.cumsum(windows_per_document)
         self._first_numbers = self._end_numbers - windows_per_document
         self._offsets = np.arange(context_length + 1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return how many windows there are."""
+        return int(self._end_numbers[-1]) if len(self._end_numbers) else 0
+
+    def read(self, numbers: Ints) -> Ints:
+        """Return the windows with these numbers (N,) and their last targets: (N, T + 1)."""
+        documents = np.searchsorted(self._end_numbers, numbers, side="right")
+        offsets_in_documents = numbers - self._first_numbers[documents]
+        starts = self._document_starts[documents] + offsets_in_documents
+        windows: Ints = self._tokens[starts[:, None] + self._offsets].astype(np.int64)  # (N, T + 1)
+        return windows
+
+    def spread(self, count: int) -> Ints:
+        """Return `count` windows at even distances, (count, T + 1), or all if there are fewer."""
+        count = min(count, len(self))
+        # the middle of each of `count` equal parts: nothing is drawn, so every run has the same windows
+        numbers = (2 * np.arange(count, dtype=np.int64) + 1) * len(self) // (2 * max(1, count))
+        return self.read(numbers)
+
+
+class WindowSampler:
+    """Draw windows of `context_length` tokens inside training documents, uniformly over all that fit."""
+
+    def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
+        self._numbered = NumberedWindows(store, "train", context_length)
         self._seed = seed % 2**64  # the generator takes 64 bits without a sign
 
     def batch(self, step: int, size: int) -> Batch:
@@ -56,13 +82,8 @@ class WindowSampler:
     def _windows(self, step: int, size: int) -> Ints:
         """Return the windows of a step with their last target, (size, T + 1)."""
         draws = raw_draws(size, self._seed, step)  # (size,)
-        count = np.uint64(self._end_numbers[-1])
-        numbers = (draws % count).astype(np.int64)  # (size,)
-        documents = np.searchsorted(self._end_numbers, numbers, side="right")
-        offsets_in_documents = numbers - self._first_numbers[documents]
-        starts = self._document_starts[documents] + offsets_in_documents
-        windows: Ints = self._tokens[starts[:, None] + self._offsets].astype(np.int64)  # (size, T + 1)
-        return windows
+        numbers = (draws % np.uint64(len(self._numbered))).astype(np.int64)  # (size,)
+        return self._numbered.read(numbers)
 
 
 @dataclass(frozen=True)

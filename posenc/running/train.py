@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
@@ -41,6 +41,7 @@ from posenc.training.checkpoint import CheckpointPlan, Provenance
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Callbacks, LoggedStep, Trained, TrainingPlan, train
+from posenc.training.validation import AUTO, ValidationPlan, automatic_interval, plan_validation
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ def _train(
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
     utilization = utilization_of(job, model)
+    validation_losses: list[float] = []  # the last one stays in the bar until the next one
     with progress_line("training", training.steps) as progress:
 
         def on_resume(step: int) -> None:
@@ -177,7 +179,10 @@ def _train(
             tracker.log(logged.metrics(), logged.step)
             mfu = utilization.at(logged.step, logged.tokens_per_second)
             share_of_peak = "" if mfu is None else mfu_text(mfu, training.precision)
-            progress.update(logged.step, f"{_progress_text(logged)}  {share_of_peak}".rstrip())
+            if logged.validation_loss is not None:
+                validation_losses.append(logged.validation_loss)
+            text = _progress_text(logged, validation_losses)
+            progress.update(logged.step, f"{text}  {share_of_peak}".rstrip())
 
         plan = TrainingPlan(
             steps=training.steps,
@@ -189,18 +194,27 @@ def _train(
             log_every=settings.train.log_every,
             checkpoints=_checkpoint_plan(job, training, store),
             cuda_graph=training.cuda_graph,
+            validation=_validation_plan(settings, training, store),
         )
         sampler = _sampler(settings, training, store)
         return train(model, sampler, training.optimization, plan, Callbacks(on_resume, on_log), stop)
 
 
-def _progress_text(logged: LoggedStep) -> str:
-    """Return loss and rate of a logged step, with planted pairs the losses on text and on values."""
-    rate = f"{logged.tokens_per_second:,.0f} tokens/s"
-    if logged.recall_loss is None:
-        return f"loss {logged.loss:.3f}  {rate}"
-    loss = logged.loss if logged.natural_loss is None else logged.natural_loss
-    return f"loss {loss:.3f}  recall {logged.recall_loss:.3f}  {rate}"
+def _progress_text(logged: LoggedStep, validation_losses: Sequence[float]) -> str:
+    """Return losses and rate: `loss 1.234  validation 1.301  48,000 tokens/s`.
+
+    With planted pairs there are the losses on text and on values.
+    """
+    loss = logged.loss
+    if logged.recall_loss is not None and logged.natural_loss is not None:
+        loss = logged.natural_loss
+    parts = [f"loss {loss:.3f}"]
+    if logged.recall_loss is not None:
+        parts.append(f"recall {logged.recall_loss:.3f}")
+    if validation_losses:
+        parts.append(f"validation {validation_losses[-1]:.3f}")
+    parts.append(f"{logged.tokens_per_second:,.0f} tokens/s")
+    return "  ".join(parts)
 
 
 def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
@@ -230,6 +244,25 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
     )
     seconds = settings.train.checkpoint_seconds
     return CheckpointPlan(job.directory / "checkpoints", seconds, provenance, files)
+
+
+def _validation_plan(settings: RunSettings, training: Training, store: TokenStore) -> ValidationPlan | None:
+    """Return which windows are validated while training, and how often; None for none."""
+    every = settings.train.validate_every
+    if every == AUTO:
+        every = automatic_interval(training.steps, settings.train.log_every)
+    assert not isinstance(every, str)
+    plan = plan_validation(
+        store,
+        every=every,
+        steps=training.steps,
+        batch_windows=training.batch_windows,
+        context_length=settings.context_length,
+    )
+    if plan is None and every is not None:
+        length = settings.context_length
+        log.info("no validation document has %d tokens, so none is measured while training", length + 1)
+    return plan
 
 
 def _sampler(settings: RunSettings, training: Training, store: TokenStore) -> ScheduledSampler:

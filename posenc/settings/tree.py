@@ -58,6 +58,9 @@ AutoOrBool = Annotated[
 TunedOrRate = Annotated[
     Annotated[Literal["tuned"], Tag("word")] | Annotated[Positive, Tag("value")], Discriminator(_branch)
 ]
+AutoOrCount = Annotated[
+    Annotated[Literal["auto"], Tag("word")] | Annotated[CountingNumber, Tag("value")], Discriminator(_branch)
+]
 AutoOrLength = Annotated[
     Annotated[Literal["auto"], Tag("word")] | Annotated[Length, Tag("value")], Discriminator(_branch)
 ]
@@ -165,6 +168,8 @@ class TrainSettings(Settings):
     cuda_graph: AutoOrBool = free("auto")
     checkpoint_seconds: NonNegative = free()
     log_every: CountingNumber = free()  # updates
+    # updates; earlier runs do not name it, and were not validated
+    validate_every: AutoOrCount | None = free(None)
     began: InitialWeights | None = filled_in()
     tuned: str | None = filled_in()  # how `lr=tuned` was chosen
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from posenc.core.errors import UserError
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import NONE, TrackingSettings
+from posenc.tracking.tracker import COMPARISON as COMPARISON
 from posenc.tracking.tracker import BaseTracker as BaseTracker
 from posenc.tracking.tracker import TrackedRun as TrackedRun
 from posenc.tracking.tracker import Tracker as Tracker
@@ -52,6 +53,12 @@ def build_tracker(settings: TrackingSettings, run: TrackedRun) -> Tracker:
         text = error_text(error)
         logger.warning("%s could not start, the run goes on without it (%s)", tracker_class.label, text)
         return Tracker()
+
+
+def has_tables(settings: TrackingSettings) -> bool:
+    """Tell whether the chosen tracker shows tables. Raises UserError, as `check_tracking`."""
+    tracker_class, _ = _choose(settings)
+    return tracker_class is not None and tracker_class.has_tables
 
 
 def _choose(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[str, Any]]:

@@ -106,12 +106,13 @@ def build_workspace(entity: str, view: View) -> Any:
     nats = f"eval/{view.protocol}/nats"
     by_position = "eval/positions/nats-by-position"
     title = f"{view.protocol}: nats per token"
+    losses = ["train/loss", "train/validation_loss"]
     panels: Any = [
         wr.LinePlot(title=f"{title} by window", x=WINDOW, y=[nats], log_x=True, **grouping),
         wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **grouping),
         wr.BarPlot(title=f"{title} at {view.multiple}", metrics=[f"{nats}@{view.multiple}"], **grouping),
         wr.BarPlot(title=f"{title} at 1x", metrics=[f"{nats}@1x"], **grouping),
-        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **grouping),
+        wr.LinePlot(title="training: loss", x="train/tokens", y=losses, **grouping),
     ]
     section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
     return ws.Workspace(

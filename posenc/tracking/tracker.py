@@ -28,6 +28,9 @@ from posenc.tracking.curves import (
 logger = logging.getLogger(__name__)
 TRACKED_ID = re.compile(r"[a-z0-9]{8,64}")
 LONGEST_ERROR = 200  # characters
+# kinds of tracked runs
+TRAINING = "train"
+COMPARISON = "comparison"
 
 
 class Tracker:
@@ -42,6 +45,9 @@ class Tracker:
     def log_evaluation(self, records: list[Record]) -> None:
         """Log the records of `results.json`, after the last step, without those that were logged before."""
 
+    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Log a table under a name, in the place of the one that was logged under it before."""
+
     def finish(self, status: str) -> None:
         """End the tracked run. Every status but `finished` marks it as failed."""
 
@@ -55,6 +61,7 @@ class TrackedRun:
     tags: Sequence[str]
     config: Mapping[str, Any]  # the settings as plain resolved data, without secrets
     directory: Path
+    kind: str = TRAINING  # or COMPARISON: the summary run of a sweep
 
 
 @dataclass
@@ -91,6 +98,7 @@ class BaseTracker(Tracker):
     """
 
     label = ""  # the name of the tracker in messages
+    has_tables = False  # whether it shows tables, for the summary run of a sweep
 
     def __init__(self, run: TrackedRun, name: str) -> None:
         self.run = run
@@ -112,6 +120,10 @@ class BaseTracker(Tracker):
     def send_summary(self, row: Row) -> None:
         """Send the figures by which people compare runs."""
         self.send(row, STEP, max(self.state.step, 0))
+
+    def send_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Send a table. Only trackers with `has_tables` are asked to."""
+        raise NotImplementedError
 
     def end(self, status: str) -> None:
         """Flush and close."""
@@ -147,6 +159,10 @@ class BaseTracker(Tracker):
 
         new_keys = [measurement_key(point.record) for point in new_points]
         self._send_and_save(send_new_points, self.state.step, new_keys)
+
+    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        if self._is_on and self.has_tables:
+            self._try(lambda: self.send_table(name, columns, rows), "did not get the comparison")
 
     def finish(self, status: str) -> None:
         if not self._is_finished:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -35,6 +35,7 @@ class WandbTracker(BaseTracker):
     """Track a W&B run, new or continued; offline without a key or an answer within `timeout` seconds."""
 
     label = "W&B"
+    has_tables = True
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class WandbTracker(BaseTracker):
             "project": project,
             "run_name": run.name[:LONGEST_NAME],
             "run_group": run_group or None,
-            "run_job_type": "train",
+            "run_job_type": run.kind,
             "run_tags": list(dict.fromkeys(run_tags)),  # each once
             "run_id": self.state.id,
             "root_dir": os.environ.get("WANDB_DIR") or str(run.directory),
@@ -127,6 +128,12 @@ class WandbTracker(BaseTracker):
 
     def send_summary(self, row: Row) -> None:
         self._run.summary.update(row)
+
+    def send_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        # a column may mix numbers and missing ones, which W&B would refuse as of two types
+        data = [list(row) for row in rows]
+        table = load_wandb().Table(columns=list(columns), data=data, allow_mixed_types=True)
+        self._run.log({name: table})
 
     def end(self, status: str) -> None:
         """Upload what is left; the rest stays on disk for `wandb sync`."""

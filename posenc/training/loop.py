@@ -7,6 +7,7 @@ alone. Shapes: B windows, T tokens, V tokens of the vocabulary.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -36,7 +37,9 @@ from posenc.training.device import autocast, fit_threads, is_out_of_memory, keep
 from posenc.training.distributed import ProcessGroup, Stop, current
 from posenc.training.graphs import GraphedStep, Step
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
+from posenc.training.validation import ValidationPlan, validation_loss
 
+log = logging.getLogger(__name__)
 KINDS = (TEXT, KNOWN)  # of the targets of planted runs, whose losses are logged apart
 
 
@@ -53,11 +56,20 @@ class TrainingPlan:
     log_every: int  # steps
     checkpoints: CheckpointPlan
     cuda_graph: bool = False  # replay loss and gradients as one CUDA graph
+    validation: ValidationPlan | None = None
 
     @property
     def batch_tokens(self) -> int:
         """Return the tokens of one update. Windows that grow keep this number."""
         return self.batch_windows * self.context_length
+
+    def is_validated(self, step: int) -> bool:
+        """Tell whether the loss on validation documents is measured after a step."""
+        return self.validation is not None and self.validation.is_due(step, self.steps)
+
+    def is_logged(self, step: int) -> bool:
+        """Tell whether a step is logged: at intervals, the last one, and where it is validated."""
+        return step % self.log_every == 0 or step == self.steps or self.is_validated(step)
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ class LoggedStep:
     loss: float  # nats per token, mean over the steps since the last log
     lr: float
     grad_norm: float  # before clipping
-    tokens_per_second: float
+    tokens_per_second: float  # of the training, without the validation
+    validation_loss: float | None = None  # nats per token, on a few fixed windows of validation documents
     # of planted runs
     natural_loss: float | None = None  # on text
     recall_loss: float | None = None  # on values that can be known
@@ -160,8 +173,8 @@ def train(
             # --------------------------------------------------------------------------------------------
             # Log
             tally.add(loss, model_loss.last_losses, part.kinds)
-            if step % plan.log_every == 0 or step == plan.steps:
-                callbacks.on_log(tally.logged_step(step, lr, grad_norm, group))
+            if plan.is_logged(step):
+                callbacks.on_log(tally.logged_step(step, lr, grad_norm, model, group))
 
             # --------------------------------------------------------------------------------------------
             # Checkpoint. That of the last step is written below, also where this loop makes no step
@@ -275,6 +288,7 @@ class Tally:
         self._losses: list[float] = []  # of each step of this process
         self._logged_step = so_far.step
         self._logged_at = self._started
+        self._validation_seconds = 0.0
         # since the last log, a row for each of KINDS: summed loss, number of targets
         self._sums_by_kind = torch.zeros(len(KINDS), 2, device=plan.device)
         self._has_kinds = False
@@ -289,8 +303,13 @@ class Tally:
             is_kind = kinds.flatten() == kind  # (B * T,)
             self._sums_by_kind[row] += torch.stack([(target_losses * is_kind).sum(), is_kind.sum()])
 
-    def logged_step(self, step: int, lr: float, grad_norm: float, group: ProcessGroup) -> LoggedStep:
-        """Return the log entry after `step`, and begin to count for the next one."""
+    def logged_step(
+        self, step: int, lr: float, grad_norm: float, model: Decoder, group: ProcessGroup
+    ) -> LoggedStep:
+        """Return the log entry after `step`, and begin to count for the next one.
+
+        The model is validated where the plan says so.
+        """
         now = time.monotonic()
         new_steps = step - self._logged_step
         losses = self._losses[-new_steps:]
@@ -303,13 +322,24 @@ class Tally:
             lr=lr,
             grad_norm=grad_norm,
             tokens_per_second=new_steps * self._plan.batch_tokens / seconds,
+            validation_loss=self._validation_loss(step, model, group),
             natural_loss=natural_loss,
             recall_loss=recall_loss,
         )
         self._logged_step = step
-        self._logged_at = now
+        self._logged_at = time.monotonic()  # after the validation, which is no part of the training's rate
         self._sums_by_kind.zero_()
         return logged
+
+    def _validation_loss(self, step: int, model: Decoder, group: ProcessGroup) -> float | None:
+        """Return the loss on validation documents; None where it is not due after this step."""
+        validation = self._plan.validation
+        if validation is None or not self._plan.is_validated(step):
+            return None
+        began_at = time.monotonic()
+        loss = validation_loss(model, validation.windows, self._plan.precision, group)
+        self._validation_seconds += time.monotonic() - began_at
+        return loss
 
     def _losses_by_kind(self, group: ProcessGroup) -> tuple[float | None, float | None]:
         """Return the mean loss on text and on known values; None where there was no such target."""
@@ -334,6 +364,7 @@ class Tally:
     def ended(self, status: str, step: int, reason: str | None = None) -> Trained:
         """Return how the training ended."""
         end = self.so_far(step)
+        self._log_cost_of_validation()
         return Trained(
             status=status,
             step=step,
@@ -343,6 +374,15 @@ class Tally:
             reason=reason,
             advanced=step > self._at_start.step,
         )
+
+    def _log_cost_of_validation(self) -> None:
+        """Log what part of this process's time the validation took."""
+        if self._plan.validation is None:
+            return
+        share = self._validation_seconds / max(time.monotonic() - self._started, 1e-9)
+        count = len(self._plan.validation.windows)
+        text = "the loss on %d windows of validation documents took %.2f s, %.1f%% of the training"
+        log.debug(text, count, self._validation_seconds, 100 * share)
 
 
 def _mean(total: float, count: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Write docs/schema.md: the fields of results.json and of `posenc compare --format json`, from their types.
+"""Write docs/schema.md: the fields of results.json, metrics.jsonl and the JSON of `posenc compare`.
 
     python scripts/docs/schema_page.py
 The meaning of a field is the comment behind it in the code, so the page cannot tell something else.
@@ -55,7 +55,7 @@ COMPARISON = [
 ]
 HEADER = """# The JSON that posenc writes
 
-Written by `python scripts/docs/schema_page.py` from the types in `posenc/results/`. `schema_version` is
+Written by `python scripts/docs/schema_page.py` from the types of the code. `schema_version` is
 {version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
 per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
 that does not exist is `null`, never NaN; then `note` says why.
@@ -65,6 +65,11 @@ ON_DISK = """## results.json
 `{schema_version, run, records}`: `run` is a RunFacts, `records` a list of Record, one for each protocol,
 window, extension, checkpoint, precision and set of targets. `posenc.results.load_runs(["runs"])` reads any
 number of them.
+"""
+LOGGED = """## metrics.jsonl
+
+A LoggedStep a line. A value that a step does not have (null below) has no key. Trackers show the same names
+below `train/`.
 """
 PRINTED = """## posenc compare --format json
 
@@ -101,15 +106,15 @@ def page() -> str:
     """Return the page's text."""
     parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK]
     parts += [table(name) for name in RESULTS]
-    parts.append(PRINTED)
+    parts += [LOGGED, table("loop.LoggedStep", "posenc.training"), PRINTED]
     parts += [table(name) for name in COMPARISON]
     return "\n".join([*parts, CSV])
 
 
-def table(name: str) -> str:
+def table(name: str, package: str = "posenc.results") -> str:
     """Return a heading, the first line of the docstring, and a row for each field."""
     module, _, type_name = name.rpartition(".")
-    cls = getattr(importlib.import_module(f"posenc.results.{module}"), type_name)
+    cls = getattr(importlib.import_module(f"{package}.{module}"), type_name)
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
     lines = [f"### {type_name}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
     for field, kind, meaning in fields(cls):

@@ -19,3 +19,11 @@ def test_the_loss_after_twenty_steps(train, working_folder, encoding):
     last = json.loads(lines[-1])
     assert last["step"] == STEPS
     assert last["loss"] == pytest.approx(LOSS[encoding], abs=2e-4)  # other processors round sums otherwise
+
+
+def test_a_training_logs_the_loss_on_validation_documents(trained_once):
+    lines = (only_run(trained_once) / "metrics.jsonl").read_text().splitlines()
+    logged = [json.loads(line) for line in lines]
+    validated = {line["step"]: line["validation_loss"] for line in logged if "validation_loss" in line}
+    assert list(validated) == [30, 40]  # of 40 steps, each tenth of which is logged
+    assert 0 < validated[40] < validated[30]

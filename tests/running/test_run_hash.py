@@ -30,6 +30,8 @@ FREE = [
     "device=auto",
     "train.compile=true",
     "train.log_every=7",
+    "train.validate_every=3",
+    "train.validate_every=null",
     "train.checkpoint_seconds=1",
     "tracking=wandb tracking.mode=offline",
     "name=other",

@@ -59,6 +59,7 @@ FREE = [
     ("name", "mine"),
     ("train.compile", True),
     ("train.log_every", 7),
+    ("train.validate_every", None),
     ("eval.lengths", ["1x"]),
     ("tracking.name", "wandb"),
     ("model.name", "other"),

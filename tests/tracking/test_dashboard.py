@@ -41,7 +41,8 @@ def tracked_names():
     """The names of all figures that a run with this protocol is tracked with."""
     records = [dict(record(window, 1.0, protocol="sliding")) for window in (32, 64)]
     points = curve_points([*records, dict(positions())], CONFIG)
-    names = {"eval/window", "eval/position", "train/loss", "train/tokens", *summary_of(points)}
+    losses = {"train/loss", "train/validation_loss"}
+    names = {"eval/window", "eval/position", "train/tokens", *losses, *summary_of(points)}
     for rows in rows_by_axis(points).values():
         for row in rows.values():
             names |= set(row)

@@ -127,6 +127,35 @@ def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment,
     assert ("W&B is offline (as asked)" in caplog.text) == bool(runs)
 
 
+# --- Sweeps
+
+
+@pytest.fixture
+def summary_runs(run_copy, working_folder, train):
+    """The offline runs with the comparison of a sweep that was called twice; its run is trained already."""
+    for _ in range(2):
+        result = train("-m", "encoding=rope", "seed=0", "tracking=wandb")
+        assert result.code == 0, result.err
+    (folder,) = (working_folder / "runs" / ".sweeps").glob("*-comparison")
+    return offline_runs(folder)
+
+
+def test_a_sweep_ends_with_its_comparison_as_a_table(summary_runs):
+    logged = history(summary_runs[-1])[-1]
+    assert logged["comparison._type"] == "table-file"
+    table = json.loads((summary_runs[-1] / "files" / logged["comparison.path"]).read_text())
+    windows = [line[table["columns"].index("window")] for line in table["data"]]
+    assert windows == [16, 32, 64]
+
+
+def test_the_comparison_is_one_run_in_the_group_of_the_sweep(summary_runs):
+    entries = [entry["run"] for run in summary_runs for entry in contents(run) if entry["type"] == "run"]
+    assert len({entry["run_id"] for entry in entries}) == 1
+    for entry in entries:
+        assert entry["job_type"] == "comparison"
+        assert entry["display_name"] == f"{entry['run_group']}-comparison"
+
+
 # --- Keys
 
 

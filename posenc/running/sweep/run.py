@@ -12,8 +12,10 @@ from posenc.config.overrides import CommandLine
 from posenc.core.console import say
 from posenc.core.machine import say_load
 from posenc.report.end_of_run import show_runs
+from posenc.report.lines import cells_table
+from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.discovery import load_runs
-from posenc.results.records import REFERENCE_PROTOCOL
+from posenc.results.records import HEADLINE, REFERENCE_PROTOCOL
 from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
@@ -30,6 +32,7 @@ from posenc.running.sweep.task import (
     outcome_on_disk,
 )
 from posenc.settings.tree import RunSettings, SweepSettings
+from posenc.tracking import COMPARISON, TrackedRun, build_tracker, has_tables
 
 LOCKS = {"train": "run", "eval": "evaluation"}  # the lock of the run directory that each command holds
 Launch = Callable[[Sequence[SweepTask]], SweepResult]
@@ -75,7 +78,10 @@ def run_sweep(
     elif open_tasks:
         result = _run_here(open_tasks, LOCKS[command], settings, invocation)
     outcomes |= result.outcomes
-    _show_comparison(command, ordered)
+    runs = _runs_to_compare(command, ordered)
+    if runs:
+        show_runs(runs, sys.stdout)
+        _track_comparison(runs, ordered[0], invocation)
     for text in failure_lines(tasks, outcomes):
         say(text)
     if result.exit_code:
@@ -102,15 +108,35 @@ def _run_here(
     return pool.run()
 
 
-def _show_comparison(command: str, checked: Sequence[CheckedJob]) -> None:
-    """Print the comparison of the runs on stdout; after `posenc eval` only with what it measures."""
+def _runs_to_compare(command: str, checked: Sequence[CheckedJob]) -> list[Run]:
+    """Return the runs of a sweep that are there; after `posenc eval` only with what it measures."""
     directories = dict.fromkeys(checked_job.job.directory for checked_job in checked)  # each once, in order
     runs = load_runs([directory for directory in directories if directory.is_dir()])
     if command == "eval":
         targets_of_runs = _measured_targets(checked)
         runs = [_with_records_of(run, targets_of_runs[run.path]) for run in runs]
-    if runs:
-        show_runs(runs, sys.stdout)
+    return runs
+
+
+def _track_comparison(runs: Sequence[Run], first: CheckedJob, invocation: Invocation) -> None:
+    """Send the comparison of a sweep as a table, in a run of its own in the group of the sweep's runs.
+
+    The same sweep finds that run again, by the state in its folder, and replaces the table.
+    """
+    job = first.job
+    group = invocation.sweep
+    if group is None or not has_tables(job.tracking):
+        return
+    measured = protocols_of(runs)
+    lines = cells_table(compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE)))
+    if not lines:
+        return
+    name = f"{group}-comparison"
+    folder = job.directory.parent.parent / ".sweeps" / name
+    run = TrackedRun(name, group, [job.settings.experiment_name], {"sweep": group}, folder, COMPARISON)
+    tracker = build_tracker(job.tracking, run)
+    tracker.log_table("comparison", list(lines[0]), [list(line.values()) for line in lines])
+    tracker.finish(FINISHED)
 
 
 def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
