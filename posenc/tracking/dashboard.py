@@ -106,7 +106,7 @@ def build_workspace(entity: str, view: View) -> Any:
     nats = f"eval/{view.protocol}/nats"
     by_position = "eval/positions/nats-by-position"
     title = f"{view.protocol}: nats per token"
-    losses = ["train/loss", "train/validation_loss"]
+    losses: Any = ["train/loss", "train/validation_loss"]
     panels: Any = [
         wr.LinePlot(title=f"{title} by window", x=WINDOW, y=[nats], log_x=True, **grouping),
         wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **grouping),
