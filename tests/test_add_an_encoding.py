@@ -1,4 +1,4 @@
-"""docs/add-an-encoding.md (in a clone, a package, loose) and add-an-extension.md, done literally."""
+"""docs/add-an-encoding.md (a file, a clone, a package, loose) and add-an-extension.md, done literally."""
 
 import json
 import re
@@ -7,11 +7,11 @@ import shutil
 import tiny
 
 TEXT = (tiny.ROOT / "docs" / "add-an-encoding.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.S)
-(CODE,) = (body for kind, body in BLOCKS if kind == "python")
-(YAML,) = (body for kind, body in BLOCKS if kind == "yaml")
-(PROJECT,) = (body for kind, body in BLOCKS if kind == "toml")
+FILES = dict(re.findall(r"^`([\w.]+)`:\n```\w+\n(.*?)```", TEXT, re.S | re.M))  # text by name
 NAME = "log_recency"
+CODE = FILES[f"{NAME}.py"]
+YAML = FILES[f"{NAME}.yaml"]
+PROJECT = FILES["pyproject.toml"]
 PAGE = (tiny.ROOT / "docs" / "add-an-extension.md").read_text(encoding="utf-8")
 EXTENSION_HALF = PAGE.partition("\n## A protocol")[0]
 EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", EXTENSION_HALF, re.S))
@@ -26,6 +26,11 @@ def copied(clone):
     for tree in ("posenc", "conf"):
         shutil.copytree(tiny.ROOT / tree, clone / tree, ignore=shutil.ignore_patterns("__pycache__"))
     return clone
+
+
+def in_one_file(working_folder):
+    write(working_folder / "mine.py", FILES["mine.py"])
+    return {}
 
 
 def in_a_clone(working_folder):

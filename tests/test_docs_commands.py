@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from test_add_an_encoding import in_a_clone, in_a_package, loose
+from test_add_an_encoding import in_a_clone, in_a_package, in_one_file, loose
 
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!--(?P<mark>(?:(?!-->).)*)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
@@ -40,7 +40,7 @@ HYDRA_FLAGS = {
     "show": ("-m", "--config-dir"),
 }
 # What the reader of a page writes before the commands of each block. Elsewhere typing the commands is all.
-SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
+SET_UP = {"add-an-encoding.md": (in_one_file, in_a_clone, in_a_package, loose)}
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ trap 'rm -rf "$work"' EXIT
   cat "$work/build.log" >&2
   exit 1
 }
-block() { # the body of the first code block of this kind on the page
-  awk -v kind="\`\`\`$1" '$0 == kind {inside = 1; next} /^```$/ {if (inside) exit} inside' \
+file() { # the body of the code block that the page puts below this file's name
+  awk -v name="\`$1\`:" '/^```/ && inside {exit} /^```/ && named {inside = 1; next} inside {print} $0 == name {named = 1}' \
     "$root/docs/add-an-encoding.md"
 }
 mine=$work/my_encodings/src/my_encodings
 mkdir -p "$mine/conf/encoding"
 touch "$mine/__init__.py"
-block python >"$mine/log_recency.py"
-block yaml >"$mine/conf/encoding/log_recency.yaml"
-block toml >"$work/my_encodings/pyproject.toml"
+file log_recency.py >"$mine/log_recency.py"
+file log_recency.yaml >"$mine/conf/encoding/log_recency.yaml"
+file pyproject.toml >"$work/my_encodings/pyproject.toml"
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install -q -c "$root/constraints.txt" "$work"/dist/*.whl "$work/my_encodings"
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
