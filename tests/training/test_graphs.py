@@ -163,6 +163,14 @@ def test_a_wait_for_the_device_is_an_error_during_the_capture_alone(step, graphs
     assert torch.cuda.get_sync_debug_mode() == "default"
 
 
+def test_a_step_that_runs_out_of_memory_is_an_error(graphs):
+    def step(*tensors):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        GraphedStep(step, nn.Linear(1, 1))(*batch(1.0))
+
+
 # --- train.cuda_graph
 
 
