@@ -158,11 +158,12 @@ def _has_marker(order: Order) -> bool:
 def _read(order: Order, process: subprocess.Popen[str], board: Any, last_lines: deque[str]) -> None:
     """Pass the output of a job on, line by line, and keep the last lines."""
     assert process.stdout is not None
-    for line in process.stdout:
-        text = line.rstrip()
-        if text:
-            last_lines.append(text)
-            board.add.remote(PRINTS, order.task_name, text)
+    with process.stdout as output:
+        for line in output:
+            text = line.rstrip()
+            if text:
+                last_lines.append(text)
+                board.add.remote(PRINTS, order.task_name, text)
 
 
 def _wait(process: subprocess.Popen[str]) -> int:

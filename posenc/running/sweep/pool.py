@@ -210,8 +210,9 @@ class WorkerPool:
 def _read(task: SweepTask, process: subprocess.Popen[str], last_lines: deque[str]) -> None:
     """Pass the output of a task on, line by line, and keep the last lines."""
     assert process.stdout is not None
-    for line in process.stdout:
-        text = line.rstrip()
-        if text:
-            last_lines.append(text)
-            say(f"{task.name}: {visible(text)}")
+    with process.stdout as output:
+        for line in output:
+            text = line.rstrip()
+            if text:
+                last_lines.append(text)
+                say(f"{task.name}: {visible(text)}")
