@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -11,14 +12,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
-# Environment variable: seconds between two lines of progress. A sweep sets more for its jobs.
+# Environment variable: seconds between two lines of progress in a pipe. A sweep sets more for its jobs.
 PROGRESS = "POSENC_PROGRESS"
 LEFT_BEHIND = "posenc: a library at work"  # name of a thread that may outlive the command
 PIPED_WIDTH = 100  # columns: a pipe has no width
+PIPE_SECONDS = "60"  # between two lines of progress
+REFRESH_SECONDS = 0.25  # between two pictures of the bar
+DRAWS_PROGRESS = "posenc: progress"  # name of the thread that draws
+# columns
+WIDEST_BAR = 30
+NARROWEST_BAR = 6
+SHORTEST_TEXT = 8
 LONG_LOOP = 50  # rounds from which a loop shows its progress
 T = TypeVar("T")
 
@@ -37,7 +46,9 @@ def terminal_width() -> int:
 def say(text: str) -> None:
     """Print one plain line on stderr; a terminal that is gone, or `2>&1 | head`, must not end a run."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        # in one piece, since several threads may print
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def clock(seconds: float) -> str:
@@ -49,107 +60,247 @@ def clock(seconds: float) -> str:
 # --- Progress
 
 
-class ProgressLine(ABC):
-    """Show how far a task is, with the time left."""
+@dataclass(frozen=True)
+class Title:
+    """Hold the words of a task: its name, how it counts, and what separates the parts of a line."""
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label = label
+    name: str
+    counted: str = "{name} {done}/{total}"
+    separator: str = "  "
+    has_last_line: bool = True  # in a pipe; otherwise a task of less than a minute leaves no line
+
+
+class Progress(ABC):
+    """Show how far a task is, with the time left. A thread draws it, by time and not by what is done.
+
+    `total` is None where nobody knows it. `done` may lie between two whole numbers, inside a long item.
+    """
+
+    seconds_between_looks = REFRESH_SECONDS
+
+    def __init__(self, title: Title, total: int | None) -> None:
+        self.title = title
         self.total = total
-        self._done_before = 0
+        self.done = 0.0
+        self.text = ""
+        self._done_before = 0.0
         self._began_at = time.monotonic()
+        self._updated_at = self._began_at
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
 
-    def begin(self, done: int) -> None:
+    def open(self) -> None:
+        """Draw it for the first time, and begin to draw it again and again."""
+        self.look()
+        threading.Thread(target=self._keep_looking, daemon=True, name=DRAWS_PROGRESS).start()
+
+    def begin(self, done: float) -> None:
         """Tell what was done before, such as by an earlier process. The clock starts now."""
+        self.done = done
         self._done_before = done
         self._began_at = time.monotonic()
+        self._updated_at = self._began_at
+
+    def update(self, done: float, text: str | None = None) -> None:
+        """Tell how much is done; the text, which is plain, stays as it was where none is given."""
+        self.done = done
+        self._updated_at = time.monotonic()
+        if text is not None:
+            self.text = text
 
     @abstractmethod
-    def update(self, done: int, text: str) -> None:
-        """Show how much is done, with a plain text."""
+    def look(self) -> None:
+        """Show it if it is time to."""
 
-    def close(self) -> None:  # noqa: B027 (not every line has something to close)
+    def close(self) -> None:
         """Leave the terminal as it was."""
+        self._closed.set()
+        # after this nobody draws any more. The thread is not waited for: a signal may have struck anywhere
+        with self._lock, suppress(OSError):
+            self._end()
 
-    def _text(self, done: int, text: str) -> str:
+    def _end(self) -> None:  # noqa: B027 (not every one has something to end)
+        """Show the end, or clear what was drawn."""
+
+    def _keep_looking(self) -> None:
+        while not self._closed.wait(self.seconds_between_looks):
+            with self._lock, suppress(OSError):  # the terminal is gone
+                if not self._closed.is_set():
+                    self.look()
+
+    @property
+    def count(self) -> str:
+        """Return `training 25/100`, without a total `reading 25`."""
+        done = int(self.done)
+        if self.total is None:
+            return f"{self.title.name} {done:,}" if done else self.title.name
+        return self.title.counted.format(name=self.title.name, done=done, total=self.total)
+
+    @property
+    def time_left(self) -> str:
+        """Return `2:05 left`; an empty text before anything is done."""
+        new = self.done - self._done_before
+        if new <= 0 or self.total is None:
+            return ""
+        seconds_each = (self._updated_at - self._began_at) / new
+        since_update = time.monotonic() - self._updated_at
+        seconds_left = seconds_each * (self.total - self.done) - since_update
+        return f"{clock(max(0.0, seconds_left))} left"
+
+    @property
+    def time_so_far(self) -> str:
+        """Return `0:12`, the time since the task began: it moves while nothing is done yet."""
+        return clock(time.monotonic() - self._began_at)
+
+    def line(self) -> str:
         """Return `training 25/100  loss 1.234  2:05 left`."""
-        line = f"{self.label} {done}/{self.total}  {text}"
-        new = done - self._done_before
-        if new <= 0:
-            return line
-        seconds_each = (time.monotonic() - self._began_at) / new
-        seconds_left = seconds_each * (self.total - done)
-        return f"{line}  {clock(seconds_left)} left"
+        parts = [self.count, self.text, self.time_left]
+        return self.title.separator.join(part for part in parts if part)
 
 
-class _NoLine(ProgressLine):
-    """Print nothing."""
+class _NoProgress(Progress):
+    """Show nothing."""
 
-    def update(self, done: int, text: str) -> None:
+    def open(self) -> None:
+        pass
+
+    def look(self) -> None:
         pass
 
 
-class _LogLines(ProgressLine):
-    """Print a line now and then, for pipes and files: a Slurm user reads them while the job runs."""
+class _LogLines(Progress):
+    """Print a line a minute, for pipes and files: a Slurm user reads them while the job runs."""
 
-    def __init__(self, label: str, total: int) -> None:
-        super().__init__(label, total)
-        self._seconds_between = float(os.environ.get(PROGRESS, "5"))
+    def __init__(self, title: Title, total: int | None) -> None:
+        super().__init__(title, total)
+        self._seconds_between = float(os.environ.get(PROGRESS, PIPE_SECONDS))
         self._printed_at = time.monotonic()
+        self._printed = ""
 
-    def update(self, done: int, text: str) -> None:
-        now = time.monotonic()
-        if now - self._printed_at >= self._seconds_between or done >= self.total:
-            self._printed_at = now
-            say(self._text(done, text))
+    def update(self, done: float, text: str | None = None) -> None:
+        super().update(done, text)
+        is_end = self.total is not None and done >= self.total
+        if self._seconds_between == 0 or (is_end and self.title.has_last_line):
+            with self._lock:
+                self._print()
+
+    def look(self) -> None:
+        is_due = time.monotonic() - self._printed_at >= self._seconds_between
+        if is_due and self._seconds_between > 0:  # at 0 each update prints a line, and nothing else does
+            self._print()
+
+    def _print(self) -> None:
+        self._printed_at = time.monotonic()
+        line = self.line()
+        if line != self._printed:
+            self._printed = line
+            say(line)
 
 
-class _TerminalLine(ProgressLine):
-    """Draw one line again and again with rich, which also keeps what others print above it."""
+class _Bar(Progress):
+    """Draw a bar with rich, which also keeps what others print above it; in a notebook its widget."""
 
-    def __init__(self, label: str, total: int) -> None:
-        super().__init__(label, total)
+    def __init__(self, title: Title, total: int | None) -> None:
+        super().__init__(title, total)
         from rich.console import Console
-        from rich.progress import Progress, TextColumn
-        from rich.table import Column
+        from rich.progress import Progress as RichProgress
+        from rich.progress import RenderableColumn
 
-        console = Console(stderr=True)
-        column = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-        # without rich's own thread, which could hold a lock when a signal strikes
-        self._progress = Progress(column, console=console, auto_refresh=False, transient=True)
-        self._task = self._progress.add_task("", total=total)
+        self._console = Console(stderr=True)
+        self._column = RenderableColumn("")
+        # without rich's own thread, whose end rich waits for: a signal may strike while one waits
+        self._rich = RichProgress(self._column, console=self._console, auto_refresh=False, transient=True)
+        self._rich.add_task("", total=total)
         with suppress(OSError):
-            self._progress.start()
+            self._rich.start()
 
-    def update(self, done: int, text: str) -> None:
+    def look(self) -> None:
         with suppress(OSError):  # the terminal is gone
-            self._progress.update(
-                self._task, completed=done, description=self._text(done, text), refresh=True
-            )
+            self._column.renderable = self._drawn()
+            self._rich.refresh()
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self._progress.stop()
+    def _drawn(self) -> Any:
+        """Return count, bar, text and time, as far as they fit: a narrow terminal has the count alone."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        width = self._console.width - 1  # a full last column makes some terminals begin another line
+        time_text = self.time_left or self.time_so_far
+        count = self.count
+        if len(count) + 1 + len(time_text) > width:
+            count = count.removeprefix(f"{self.title.name} ")
+        parts: list[Any] = [Text(count)]
+        free = width - len(count)
+        has_time = free > len(time_text)
+        if has_time:
+            free -= len(time_text) + 1
+        bar_width = min(WIDEST_BAR, free - 1 - len(self.text) - 1)
+        if bar_width < NARROWEST_BAR and free - 1 >= NARROWEST_BAR:
+            bar_width = NARROWEST_BAR
+        if bar_width >= NARROWEST_BAR:
+            pulses = self.total is None or (self.done <= self._done_before and self.total > 0)
+            bar = ProgressBar(total=self.total, completed=self.done, width=bar_width, pulse=pulses)
+            parts.append(bar)
+            free -= bar_width + 1
+        if self.text and free - 1 >= SHORTEST_TEXT:
+            shown = Text(self.text)
+            shown.truncate(free - 1, overflow="ellipsis")
+            parts.append(shown)
+        if has_time:
+            parts.append(Text(time_text))
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        for _ in parts:
+            grid.add_column(no_wrap=True)
+        grid.add_row(*parts)
+        return grid
+
+    def _end(self) -> None:
+        self._rich.stop()
+
+
+def in_notebook() -> bool:
+    """Tell whether a Jupyter kernel runs this process."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _can_draw() -> bool:
+    """Tell whether a bar can be drawn: in a terminal that can erase, or in a notebook with ipywidgets."""
+    if in_notebook():
+        return importlib.util.find_spec("ipywidgets") is not None
+    can_erase = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return sys.stderr.isatty() and can_erase
 
 
 @contextmanager
-def progress_line(label: str, total: int) -> Iterator[ProgressLine]:
-    """Show how far a task is: in a terminal by one line that changes, elsewhere by a line now and then."""
-    can_redraw = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    if sys.stderr.isatty() and can_redraw:
-        line: ProgressLine = _TerminalLine(label, total)
-    else:
-        line = _LogLines(label, total)
+def progress_of(title: Title, total: int | None) -> Iterator[Progress]:
+    """Show how far a task is: a bar in a terminal and a notebook, elsewhere a line a minute.
+
+    A task inside another one shows nothing: there is one bar.
+    """
+    if DRAWS_PROGRESS in {thread.name for thread in threading.enumerate()}:
+        yield _NoProgress(title, total)
+        return
+    progress: Progress = _Bar(title, total) if _can_draw() else _LogLines(title, total)
+    progress.open()
     try:
-        yield line
+        yield progress
     finally:
-        line.close()
+        progress.close()
+
+
+def progress_line(name: str, total: int | None) -> AbstractContextManager[Progress]:
+    """Show how far the task with this name is."""
+    return progress_of(Title(name), total)
 
 
 @contextmanager
-def long_loop(label: str, total: int) -> Iterator[ProgressLine]:
+def long_loop(label: str, total: int) -> Iterator[Progress]:
     """Show how far a loop is whose rounds take some hundredths of a second. A short loop shows nothing."""
     if total < LONG_LOOP:
-        yield _NoLine(label, total)
+        yield _NoProgress(Title(label), total)
         return
     with progress_line(label, total) as line:
         yield line

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from posenc.core.console import run_interruptible
+from posenc.core.console import Title, progress_of, run_interruptible
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.core.paths import expanded, is_folder
 
@@ -106,9 +106,14 @@ class Column:
 
         Raises UserError for a column, split or data set that is not there, RunError for a network that fails.
         """
+        rows = 0
+        title = Title(f"reading {self.repository} ({self.split})", has_last_line=False)
         try:
-            for batch in load(self).iter(batch_size=at_once):
-                yield from self._texts_in(batch)
+            with progress_of(title, None) as progress:
+                for batch in load(self).iter(batch_size=at_once):
+                    yield from self._texts_in(batch)
+                    rows += len(next(iter(batch.values()), ()))
+                    progress.update(rows, "rows")
         except (UserError, RunError):
             raise
         except Exception as error:  # five packages raise errors of their own, also in the middle of a stream

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc.core.atomic_files import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
+from posenc.core.console import Title, progress_of
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
 from posenc.data.documents import SPLITS, Document, groups_of
@@ -134,13 +135,21 @@ def _write_tokens(
 ) -> None:
     """Write the files of an entry except for its manifest."""
     rows = []
+    done = 0  # bytes of text
+    total = sum(len(document.text) for document in documents)
     encoded = tokenizer.encode_all([document.text for document in documents])
-    with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
+    with (
+        progress_of(Title("tokenising", "{name}", has_last_line=False), total) as progress,
+        (folder / TOKENS).open("wb") as tokens,
+        (folder / TOKEN_BYTES).open("wb") as token_bytes,
+    ):
         for document, text in zip(documents, encoded, strict=True):
             tokens.write(text.ids.astype(dtype).tobytes())
             if text.byte_counts is not None:
                 token_bytes.write(text.byte_counts.astype(np.uint32).tobytes())
             rows.append((document.id, document.split, len(text.ids)))
+            done += len(document.text)
+            progress.update(done, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB")
     (folder / DOCUMENTS).write_bytes(canonical(rows))
     if tokenizer.name == "bytes":
         (folder / TOKEN_BYTES).unlink()  # every token is one byte

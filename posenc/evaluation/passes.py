@@ -61,6 +61,7 @@ class EvalContext:
     recorded_precision: str | None = None  # None if it is that of the training
     cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # passes of one evaluation
     check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
+    on_batch: Callable[[float], None] = lambda share: None  # with the share of a pass that is done
 
     @property
     def document_starts(self) -> np.ndarray:
@@ -141,6 +142,7 @@ def score_windows(
             if best is not None:
                 is_best[batch] = best.cpu().numpy()
             unscored = unscored[batch_size:]
+            context.on_batch((draw + 1 - len(unscored) * len(draws) / count) / len(draws))
     return Scores(nats, is_best)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from posenc.core.console import progress_line, say
+from posenc.core.console import Progress, progress_line, say
 from posenc.core.errors import RunError
 from posenc.data import TokenStore, check_lengths, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, plan_cells
@@ -33,6 +32,7 @@ from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
+MOST_OF_A_CELL = 0.99  # that may be done before it ends
 BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 
@@ -180,20 +180,25 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
     request = request_of(job, corpus.store)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     as_trained = eval_context(job, model, corpus.store)
-    context = dataclasses.replace(as_trained, extension=extension, check_stop=stop.check)
     tries = evaluation.tries if extension is not None else 0
-    cells = plan_cells(context, request, evaluation.protocols)
     cells_of_tuning = tries * len(request.lengths.beyond_training)
-    done = itertools.count(1)
-    with progress_line("evaluating", len(cells) + cells_of_tuning) as bar:
-
-        def on_cell(record: Record, was_stored: bool) -> None:
-            text = _cell_text(record, evaluation.split)
-            bar.update(next(done), f"{text} (stored)" if was_stored else text)
+    with progress_line("evaluating", None) as line:
+        progress = CellProgress(line, evaluation.split)
+        context = dataclasses.replace(
+            as_trained, extension=extension, check_stop=stop.check, on_batch=progress.inside
+        )
+        cells = plan_cells(context, request, evaluation.protocols)
+        line.total = len(cells) + cells_of_tuning
 
         def evaluate_cells(cells: Sequence[EvalCell]) -> list[Record]:
-            corpus_name = job.data.name
-            return evaluate(cells, job.directory, corpus=corpus_name, checkpoint_step=step, on_cell=on_cell)
+            return evaluate(
+                cells,
+                job.directory,
+                corpus=job.data.name,
+                checkpoint_step=step,
+                on_begin=progress.begin,
+                on_cell=progress.end,
+            )
 
         if extension is not None and tries:
             tuned = tune(
@@ -222,11 +227,32 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
     return records
 
 
-def _cell_text(record: Record, split: str) -> str:
-    """Return what was measured, for the progress line: `+yarn fixed-target at 512`."""
-    extension = "" if record["extend"] is None else f"+{record['extend']['name']} "
-    documents = "" if record["split"] == split else f" on {record['split']} documents"
-    return f"{extension}{record['protocol']} at {record['window']}{documents}"
+class CellProgress:
+    """Show which cell is measured, and how far it is: a long one takes minutes."""
+
+    def __init__(self, line: Progress, split: str) -> None:
+        self._line = line
+        self._split = split  # whose documents are not named
+        self._ended = 0  # cells
+        self._share = 0.0  # of the cell that is measured
+
+    def begin(self, cell: EvalCell) -> None:
+        """Name a cell: `+yarn fixed-target at 512`."""
+        self._share = 0.0
+        extension = cell.context.extension
+        name = "" if extension is None else f"+{extension.settings['name']} "
+        documents = "" if cell.context.split == self._split else f" on {cell.context.split} documents"
+        self._line.update(self._ended, f"{name}{cell.protocol.name} at {cell.window}{documents}")
+
+    def inside(self, share: float) -> None:
+        """Take the share of a pass that is done. Some cells need several, and the bar never goes back."""
+        self._share = max(self._share, min(share, MOST_OF_A_CELL))
+        self._line.update(self._ended + self._share)
+
+    def end(self, record: Record, was_stored: bool) -> None:
+        """Count a cell as measured."""
+        self._ended += 1
+        self._line.update(self._ended, f"{self._line.text} (stored)" if was_stored else None)
 
 
 def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:

@@ -8,7 +8,7 @@ variables carry them:
 | `POSENC_WAIT` | users | `1`: wait for a run that another process holds, instead of refusing |
 | `POSENC_SWEEP` | a sweep, for its jobs | the sweep's name |
 | `POSENC_PARENT` | a sweep, for its jobs | the sweep's process number |
-| `POSENC_PROGRESS` | a sweep, for its jobs | seconds between two lines of progress (posenc.core.console) |
+| `POSENC_PROGRESS` | users; a sweep, for its jobs | seconds between two lines of progress in a pipe |
 | `HYDRA_FULL_ERROR` | users, `--debug` | `1`: tracebacks, of Hydra and of posenc |
 """
 

@@ -197,11 +197,13 @@ def _train(
             validation=_validation_plan(settings, training, store),
         )
         sampler = _sampler(settings, training, store)
-        return train(model, sampler, training.optimization, plan, Callbacks(on_resume, on_log), stop)
+        return train(
+            model, sampler, training.optimization, plan, Callbacks(on_resume, on_log, progress.update), stop
+        )
 
 
 def _progress_text(logged: LoggedStep, validation_losses: Sequence[float]) -> str:
-    """Return losses and rate: `loss 1.234  validation 1.301  48,000 tokens/s`.
+    """Return losses and rate: `loss 1.234  validation 1.301  48.0k tokens/s`.
 
     With planted pairs there are the losses on text and on values.
     """
@@ -213,7 +215,7 @@ def _progress_text(logged: LoggedStep, validation_losses: Sequence[float]) -> st
         parts.append(f"recall {logged.recall_loss:.3f}")
     if validation_losses:
         parts.append(f"validation {validation_losses[-1]:.3f}")
-    parts.append(f"{logged.tokens_per_second:,.0f} tokens/s")
+    parts.append(f"{logged.tokens_per_second / 1000:.1f}k tokens/s")
     return "  ".join(parts)
 
 

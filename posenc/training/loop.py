@@ -99,6 +99,7 @@ class Callbacks:
 
     on_resume: Callable[[int], None]  # before the first step, with the number of steps already done
     on_log: Callable[[LoggedStep], None]
+    on_step: Callable[[int], None] = lambda step: None  # with the number of steps done
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,12 @@ def train(
             # --------------------------------------------------------------------------------------------
             # Batch and positions: drawn by (seed, step), so nothing of earlier steps has to be restored
             fit_threads(plan.device)
-            batch = sampler.batch(step, plan.batch_windows)
-            part = _on_device(batch, group.rows(batch.n_windows), plan.device)
+            part = _part_of(sampler.batch(step, plan.batch_windows), group, plan.device)
             pos = model.positions(part.inputs.shape[1], generator_for(plan.seed, "positions", step))  # (T,)
 
             # --------------------------------------------------------------------------------------------
             # Loss and gradient
-            model_loss.weight = group.loss_weight(batch.n_windows)
+            model_loss.weight = group.loss_weight(part.windows_of_all)
             with _stop_at_once(group, stop, is_first_step=step == so_far.step):
                 part_loss, part_norm = step_gradients(part.inputs, part.targets, pos, part.weights)
             loss, grad_norm, stopping = group.agree(part_loss, part_norm, stop)
@@ -173,6 +173,7 @@ def train(
             # --------------------------------------------------------------------------------------------
             # Log
             tally.add(loss, model_loss.last_losses, part.kinds)
+            callbacks.on_step(step)
             if plan.is_logged(step):
                 callbacks.on_log(tally.logged_step(step, lr, grad_norm, model, group))
 
@@ -393,19 +394,22 @@ def _mean(total: float, count: float) -> float | None:
 class _BatchPart:
     """This process's rows of a batch on its device, (rows, T) each."""
 
+    windows_of_all: int  # in the batch of all processes
     inputs: Tensor
     targets: Tensor
     weights: Tensor | None
     kinds: Tensor | None
 
 
-def _on_device(batch: Batch, rows: slice, device: torch.device) -> _BatchPart:
+def _part_of(batch: Batch, group: ProcessGroup, device: torch.device) -> _BatchPart:
     """Return the rows of a batch that this process computes, on its device."""
+    rows = group.rows(batch.n_windows)
 
     def tensor(array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     return _BatchPart(
+        windows_of_all=batch.n_windows,
         inputs=tensor(batch.inputs[rows]),
         targets=tensor(batch.targets[rows]),
         weights=None if batch.weights is None else tensor(batch.weights[rows]),

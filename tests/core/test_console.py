@@ -1,11 +1,14 @@
 """Progress in a terminal, a dumb terminal and a pipe; library calls that are not waited for."""
 
+import importlib.util
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -15,26 +18,30 @@ from posenc.core.console import clock, library_at_work, progress_line, run_inter
 
 PROGRAM = """
 import sys
-from posenc.core.console import progress_line, say
-with progress_line("training", 10) as line:
+import time
+from posenc.core import console
+console.REFRESH_SECONDS = 0.02
+console.Progress.seconds_between_looks = 0.02
+with console.progress_line("training", 10) as line:
     line.begin(2)
-    for done in range(3, 11):
-        if done == 5:
-            say("a line of another part")
-        line.update(done, "loss [1.2] " + "x" * (200 if done == 7 else 1))
+    time.sleep(0.1)
+    for done in (4, 8.5):
+        line.update(done, "loss [1.2] " + "x" * (1 if done == 4 else 200))
+        time.sleep(0.1)
+        console.say("a line of another part")
 print("the end", file=sys.stderr)
 """
 
 
-def in_a_terminal(**env):
-    """What the program writes to a terminal of 80 columns."""
+def in_a_terminal(columns=80, **env):
+    """What the program writes to a terminal."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=child,
         stdout=child,
         stderr=child,
-        env=tiny.environment(COLUMNS="80", PYTHONPATH=str(tiny.ROOT), **env),
+        env=tiny.environment(COLUMNS=str(columns), PYTHONPATH=str(tiny.ROOT), **env),
     )
     os.close(child)
     output = b""
@@ -53,27 +60,80 @@ def drawn(request):
     return in_a_terminal(TERM="xterm", **request.param)
 
 
-def test_a_terminal_has_a_line_for_each_update(drawn):
-    for done in (3, 4, 5, 6, 8, 9, 10):
-        assert f"training {done}/10  loss [1.2] x  0:00 left" in drawn
+def lines_of(drawn):
+    """Every line that was drawn, without colours and movements."""
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part).strip("\n") for part in drawn.split("\r")]
 
 
-def test_a_terminal_line_is_no_longer_than_the_terminal(drawn):
-    (line,) = [part for part in drawn.split("\r") if "training 7/10" in part]
-    assert len(line.replace("\x1b[2K", "").rstrip("\n")) <= 80
+def test_the_bar_is_there_before_anything_is_done(drawn):
+    assert any(line.startswith("training 0/10 ") for line in lines_of(drawn))
 
 
-def test_what_others_print_stands_above_the_line(drawn):
-    assert "a line of another part\r\n" in drawn
+def test_the_bar_has_count_text_and_time_left(drawn):
+    assert any(re.match(r"training 4/10 .* loss \[1\.2\] x +0:0\d left", line) for line in lines_of(drawn))
 
 
-def test_the_line_is_gone_in_the_end(drawn):
+@pytest.mark.parametrize("columns", [80, 20, 5])
+def test_no_line_is_longer_than_the_terminal(columns):
+    drawn = in_a_terminal(columns, TERM="xterm")
+    assert "8/10" in drawn
+    assert max(len(line) for line in lines_of(drawn)) <= columns + len("a line of another part") * (
+        columns < 22
+    )
+
+
+def test_a_narrow_terminal_has_count_and_time():
+    assert any(re.match(r"4/10 +0:0\d left", line) for line in lines_of(in_a_terminal(20, TERM="xterm")))
+
+
+def test_no_color_has_no_colour():
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", in_a_terminal(TERM="xterm", NO_COLOR="1"))
+
+
+def test_what_others_print_stands_above_the_bar(drawn):
+    assert drawn.count("a line of another part\r\n") == 2
+
+
+def test_the_bar_is_gone_in_the_end(drawn):
     assert drawn.endswith("\x1b[2Kthe end\r\n")
 
 
 def test_a_dumb_terminal_has_plain_lines():
-    assert in_a_terminal(TERM="dumb", POSENC_PROGRESS="0").count("training ") == 8
-    assert "\x1b" not in in_a_terminal(TERM="dumb")
+    drawn = in_a_terminal(TERM="dumb", POSENC_PROGRESS="0")
+    assert "training 4/10  loss [1.2] x" in drawn
+    assert "\x1b" not in drawn
+
+
+def test_a_task_inside_another_one_shows_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "0")
+    with progress_line("training", 3), progress_line("reading", 3) as inner:
+        inner.update(1, "rows")
+    assert capsys.readouterr().err == ""
+
+
+# --- Notebooks
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """This process as a kernel of Jupyter."""
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    return monkeypatch
+
+
+@pytest.mark.parametrize("has_widgets", [True, False])
+def test_a_notebook_has_its_widget_and_plain_lines_without(notebook, has_widgets):
+    real_find = importlib.util.find_spec
+    notebook.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: has_widgets or None if name == "ipywidgets" else real_find(name),
+    )
+    assert console._can_draw() is has_widgets
+
+
+# --- Pipes
 
 
 def piped(capsys, seconds, monkeypatch):
@@ -90,6 +150,15 @@ def test_a_pipe_has_a_line_now_and_then_and_the_last_one(capsys, monkeypatch):
 
 def test_a_pipe_has_all_lines_if_none_is_too_soon(capsys, monkeypatch):
     assert len(piped(capsys, 0, monkeypatch)) == 3
+
+
+def test_a_pipe_has_a_line_by_time_while_nothing_is_done(capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "0.05")
+    monkeypatch.setattr(console.Progress, "seconds_between_looks", 0.01)
+    with progress_line("evaluating", 4) as line:
+        line.update(1.5, "fixed-target at 64")
+        time.sleep(0.3)
+    assert capsys.readouterr().err.startswith("evaluating 1/4  fixed-target at 64  0:0")
 
 
 def test_the_time_left_counts_from_where_the_task_began_here(capsys, monkeypatch):

@@ -1,5 +1,7 @@
 """Passes: drawn positions are those of the window, whatever the batch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -49,3 +51,13 @@ def test_scores_are_the_losses_and_the_models_first_choices(subject_of):
     assert scores.is_best[7].tolist() == [
         int(best) == target for best, target in zip(logits.argmax(-1), read(7)[-3:], strict=True)
     ]
+
+
+@pytest.mark.parametrize("positions", [None, RANDOMIZED], ids=["contiguous", "drawn"])
+def test_a_pass_tells_its_share_after_every_batch(subject_of, positions):
+    shares = []
+    subject = replace(subject_of("rope", batch_tokens=3 * T, positions=positions), on_batch=shares.append)
+    subject.window_losses(lambda i: subject.store.tokens[i : i + T + 1], 40, T, N_TARGETS)
+    assert len(shares) >= 40 / 3
+    assert shares == sorted(shares)
+    assert shares[-1] == 1

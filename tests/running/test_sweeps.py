@@ -112,6 +112,13 @@ def test_the_end_counts_the_states_and_says_what_resumes(run_pool):
     ]
 
 
+def test_a_sweep_says_how_many_jobs_are_done_and_run(run_pool, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "0")
+    ended = run_pool(WRITES_DONE, WRITES_DONE, WRITES_DONE)
+    assert "0 of 3 done, 1 running\n" in ended.err
+    assert re.search(r"^2 of 3 done, 1 running, \d:\d\d left$", ended.err, re.M)
+
+
 def test_a_sweep_that_is_finished_has_no_list_of_failures(run_pool):
     assert run_pool(WRITES_DONE, WRITES_DONE).summary == []
 

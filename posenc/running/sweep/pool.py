@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from posenc.core.console import PROGRESS, say
+from posenc.core.console import PROGRESS, Title, progress_of, say
 from posenc.core.errors import visible
 from posenc.running.invocation import PARENT, SWEEP, WAIT
 from posenc.running.jobs import HELD
@@ -35,7 +35,8 @@ from posenc.running.sweep.task import (
 )
 
 LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold
-PROGRESS_SECONDS = 10  # between two lines of progress, counted over all running tasks
+PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running tasks
+SWEEP_TITLE = Title("sweep", "{done} of {total} done", separator=", ", has_last_line=False)
 # How long the output of a task is read after its end. What the job has started may hold it open for ever.
 READ_SECONDS = 2.0
 KEPT_LINES = 20  # last lines of a task's output, to find the error in
@@ -84,13 +85,19 @@ class WorkerPool:
 
     def run(self) -> SweepResult:
         """Run all tasks; return how they ended. No process outlives this call."""
-        with StopFlag() as stop, ThreadPoolExecutor(self.at_once) as threads:
+        total = len(self.waiting)
+        with (
+            StopFlag() as stop,
+            ThreadPoolExecutor(self.at_once) as threads,
+            progress_of(SWEEP_TITLE, total) as progress,
+        ):
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
                 while self.waiting or self.running:
                     if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)
                     self._begin_tasks(threads)
+                    progress.update(len(self.outcomes), f"{len(self.running)} running")
                     for future in self._wait_for_an_end(stop):
                         self._note_end(self.running.pop(future), future.result())
             finally:

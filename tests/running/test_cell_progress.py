@@ -1,0 +1,55 @@
+"""The progress of an evaluation: which cell is measured, and how far a long one is."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from posenc.core import console
+from posenc.running.evaluate import CellProgress
+
+
+class Recorded(console.Progress):
+    """Progress that is not drawn."""
+
+    def look(self):
+        pass
+
+
+@pytest.fixture
+def line():
+    return Recorded(console.Title("evaluating"), 3)
+
+
+def cell(extension=None, split="test"):
+    context = SimpleNamespace(extension=extension, split=split)
+    return SimpleNamespace(context=context, protocol=SimpleNamespace(name="sliding"), window=512)
+
+
+def test_a_cell_is_named_when_it_begins(line):
+    CellProgress(line, "test").begin(cell())
+    assert line.line() == "evaluating 0/3  sliding at 512"
+
+
+def test_its_extension_and_other_documents_are_named(line):
+    extension = SimpleNamespace(settings={"name": "yarn"})
+    CellProgress(line, "test").begin(cell(extension, "validation"))
+    assert line.text == "+yarn sliding at 512 on validation documents"
+
+
+def test_the_bar_moves_inside_a_cell_and_never_back(line):
+    progress = CellProgress(line, "test")
+    progress.begin(cell())
+    done = []
+    for share in (0.25, 0.75, 0.1, 1.0):  # a second pass begins after the second
+        progress.inside(share)
+        done.append(line.done)
+    progress.end({}, False)
+    assert done == [0.25, 0.75, 0.75, 0.99]
+    assert line.done == 1
+
+
+def test_a_stored_cell_is_said_to_be_stored(line):
+    progress = CellProgress(line, "test")
+    progress.begin(cell())
+    progress.end({}, True)
+    assert line.text == "sliding at 512 (stored)"
