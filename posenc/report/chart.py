@@ -89,13 +89,17 @@ class RowNames:
 
 def panels_of(comparisons: Sequence[Comparison]) -> list[Panel]:
     """Return a panel for each comparison, whose title has the facts that not all of them share."""
-    facts = [facts_of(comparison) for comparison in comparisons]
-    shared = _shared_facts(facts)
     panels = []
-    for comparison, facts_of_panel in zip(comparisons, facts, strict=True):
-        title = ", ".join(fact for fact in facts_of_panel if fact not in shared)
-        panels.append(Panel(comparison, cut(title)))
+    for comparison, facts in zip(comparisons, distinct_facts(comparisons), strict=True):
+        panels.append(Panel(comparison, cut(", ".join(facts))))
     return panels
+
+
+def distinct_facts(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """Return of each comparison the facts that not all of them share."""
+    facts_by_comparison = [facts_of(comparison) for comparison in comparisons]
+    shared = _shared_facts(facts_by_comparison)
+    return [[fact for fact in facts if fact not in shared] for facts in facts_by_comparison]
 
 
 def source_sentence(panels: Sequence[Panel]) -> str:
@@ -185,9 +189,17 @@ class RowChannels:
             return alt.value(area)
         return alt.when(self._pointed, empty=False).then(alt.value(170)).otherwise(alt.value(area))
 
-    def selectable(self, points: alt.Chart) -> alt.Chart:
-        """Let a reader of the page choose rows in the legend, and point at the nearest point."""
-        return points.add_params(self._chosen, self._pointed) if self._look.is_interactive else points
+    def choosable(self, layer: alt.Chart) -> alt.Chart:
+        """Let a reader of the page choose rows in the legend.
+
+        It must be the first layer with a legend, or the one after it: Vega-Lite merges the legends of layers,
+        and lost the clicks when the points, which come last, had the choice.
+        """
+        return layer.add_params(self._chosen) if self._look.is_interactive else layer
+
+    def pointable(self, points: alt.Chart) -> alt.Chart:
+        """Let a reader of the page point at the nearest point."""
+        return points.add_params(self._pointed) if self._look.is_interactive else points
 
 
 def change_scale(low: float, high: float, fine: float) -> alt.Scale:

@@ -25,15 +25,20 @@ LENGTHS: Term = ("T", "training length; 8x is a context of 8T, its loss on the s
 BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
 
 
-def explain() -> str:
-    """Return the rules of the tables, 80 columns wide."""
+def terms_of_tables() -> list[Term]:
+    """Return every term of the tables with its meaning."""
     terms = [LENGTHS]
     for cell_column in CELL_COLUMNS:
         terms += cell_column.explain
     for row_column in ROW_COLUMNS:
         terms += row_column.explain
     terms.append(BEYOND)
-    lines = [_term_lines(term, meaning.format(**MARGINS), INDENT) for term, meaning in terms]
+    return [(term, meaning.format(**MARGINS)) for term, meaning in terms]
+
+
+def explain() -> str:
+    """Return the rules of the tables, 80 columns wide."""
+    lines = [_term_lines(term, meaning, INDENT) for term, meaning in terms_of_tables()]
     protocols = explanations()
     longest = max(len(name) for name, _ in protocols)
     lines.append("\nprotocols (--protocol)")

@@ -296,7 +296,12 @@ def _line_chart(
     )
     has_markers = _has_markers(points, rows, panels)
     channels = RowChannels(rows, names, look, has_markers)
-    layers = [_margins(y, look), _level_rules(y, look), _level_names(y, look)]
+    # Vega warns on the console about a layer without data.
+    layers: list[alt.Chart] = []
+    if any(isinstance(level, Margin) for level in levels):
+        layers.append(_margins(y, look))
+    if any(isinstance(level, Level) for level in levels):
+        layers += [_level_rules(y, look), _level_names(y, look)]
     if min(multiples) < 1 < max(multiples):
         layers += [_rule_at_t(x, look), _name_of_t(x, look)]
     if len(rows) <= MOST_BANDS:
@@ -366,7 +371,7 @@ def _bands(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
 
 
 def _lines(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
-    return (
+    lines = (
         alt.Chart()
         .transform_filter(alt.expr.isValid(alt.datum.row))
         # A missing value is a gap: a line across it would show what nobody measured.
@@ -379,6 +384,7 @@ def _lines(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
             opacity=channels.opacity(1),
         )
     )
+    return channels.choosable(lines)
 
 
 def _markers(x: alt.X, y: YAxis, channels: RowChannels, area: float) -> alt.Chart:
@@ -396,4 +402,4 @@ def _markers(x: alt.X, y: YAxis, channels: RowChannels, area: float) -> alt.Char
             tooltip="text:N",
         )
     )
-    return channels.selectable(markers)
+    return channels.pointable(markers)

@@ -6,6 +6,8 @@
   for (const box of document.querySelectorAll(".table")) {
     const body = box.querySelector("tbody");
     const heads = [...box.querySelectorAll("thead th")];
+    const labels = heads.map((head) => head.textContent);
+    for (const row of body.rows) for (const cell of row.cells) cell.dataset.head = labels[cell.cellIndex]; // of a card
     heads.forEach((head, column) => {
       head.querySelector("button").addEventListener("click", () => {
         const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
@@ -58,9 +60,19 @@
   };
   const options = { ast: true, renderer: "svg", actions: false, defaultStyle: false, tooltip };
   const specs = JSON.parse(document.getElementById("charts").textContent);
+  const plots = [...document.querySelectorAll(".plot")];
+  const views = [];
   const draw = async () => {
-    for (const [i, plot] of document.querySelectorAll(".plot").entries()) await vegaEmbed(plot, specs[i], options);
+    for (const [i, plot] of plots.entries()) views.push((await vegaEmbed(plot, specs[i], options)).view);
     root.dataset.ready = "charts";
   };
   draw();
+
+  // On paper two charts share a line. Without this, those of a wide window would be scaled down, their text with them.
+  const PRINTED_WIDTH = 330; // pixels
+  addEventListener("beforeprint", () => {
+    for (const view of views) view.width(PRINTED_WIDTH).run();
+    for (const list of document.querySelectorAll("#runs details")) list.open = true;
+  });
+  addEventListener("afterprint", () => views.forEach((view, i) => view.width(plots[i].clientWidth).run()));
 })();

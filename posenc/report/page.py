@@ -18,16 +18,21 @@ import vl_convert
 
 from posenc import __version__
 from posenc.core.errors import visible
-from posenc.report.chart import Panel, RowNames, panels_of
+from posenc.report.chart import RowNames, distinct_facts
 from posenc.report.charts import make_chart
-from posenc.report.explain import explain
+from posenc.report.explain import MARGINS, terms_of_tables
 from posenc.report.looks import PAGE, configured, specification
+from posenc.report.protocol_words import explanations, heading_of
 from posenc.report.reports import full_report, rows_table, short_report
+from posenc.report.runs_table import ListedRun, run_table
+from posenc.report.sentences import also_measured_note, more_note, protocol_fact
 from posenc.report.styles import MARKERS
-from posenc.report.tables import BEST, TIED, Table, TableCell
+from posenc.report.tables import BEST, TIED, Table, TableCell, TableColumn
 from posenc.report.texts import row_label
 from posenc.results.comparison import Comparison
 from posenc.results.records import RECALL
+from posenc.results.runs import Run
+from posenc.results.summary import summarize
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
 POLICY = (
@@ -50,6 +55,11 @@ MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 CHART_HEIGHT = 280  # pixels
 LEGEND_COLUMNS = 2  # fit a phone
 CHARTS_OF_LOSSES = ("context", "change", "use")
+RUN_COLUMNS = ("run", "status", "encoding", "T", "seed", "tokens", "precision", "corpus")
+MOST_OPEN_RUNS = 12  # a longer list is folded
+# On a phone a row turns into a card of four columns. A cell with a longer text takes two of them, or a line.
+LONGEST_NARROW = 8  # characters
+LONGEST_WIDE = 18
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class PageRow:
     """A row of a table on the page."""
 
     name: str
-    number: int  # of its style
+    number: int | None  # of its style
     cells: Sequence[TableCell]
 
 
@@ -69,7 +79,7 @@ class PageTable:
     title: str
     heads: Sequence[str]
     rows: Sequence[PageRow]
-    left: Sequence[int]  # the columns of words, without the first one
+    classes: Sequence[str]  # of the style sheet, by column; empty for the first one
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,7 @@ class Section:
     facts: Sequence[str]
     charts: Sequence[PageChart]
     table: PageTable
+    units: Sequence[str]  # what the numbers and marks of the table are
     details: Sequence[PageTable]
     notes: Sequence[str]
 
@@ -99,7 +110,10 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     Each comparison is a section; `command` is the command line that makes the page again.
     """
     names = RowNames(comparisons)
-    sections = [_section(panel, names) for panel in panels_of(comparisons)]
+    sections = [
+        _section(comparison, title, names)
+        for comparison, title in zip(comparisons, _titles(comparisons), strict=True)
+    ]
     style = _style_sheet(names)
     # Vega's bundle has 0.90 MB. Bokeh's has 1.27, needs `eval`, and draws no SVG that takes its colours
     # from a style sheet.
@@ -115,18 +129,23 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
         sections=sections,
         swatches=[(row_style, MARKERS[row_style.marker]) for row_style in names.styles.values()],
         unfinished=[run for run in runs.values() if run.state != "finished"],
+        runs=_runs_table(list(runs.values())),
+        most_open_runs=MOST_OPEN_RUNS,
         command=shlex.join(command),
         version=__version__,
         chips=WORD_CLASSES,
         means=MARK_MEANINGS,
-        rules=explain(),
+        margins=MARGINS,
+        has_baseline=any(comparison.header.baseline is not None for comparison in comparisons),
+        terms=terms_of_tables(),
+        protocols=explanations(),
     )
 
 
-def _rendered(*, policy: str, style: str, scripts: Sequence[str], rules: str, **values: Any) -> str:
+def _rendered(*, policy: str, style: str, scripts: Sequence[str], **values: Any) -> str:
     """Fill the template in; `policy`, `style` and `scripts` are markup, everything else is escaped."""
     import jinja2
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
     environment = jinja2.Environment(
         autoescape=True,
@@ -140,7 +159,6 @@ def _rendered(*, policy: str, style: str, scripts: Sequence[str], rules: str, **
         policy=Markup(policy),
         style=Markup(style),
         scripts=[Markup(script) for script in scripts],
-        rules=escape(rules),  # of several lines, which `visible` would join
         **values,
     )
 
@@ -171,12 +189,26 @@ def _hash(content: str) -> str:
 # --- the sections
 
 
-def _section(panel: Panel, names: RowNames) -> Section:
-    comparison = panel.comparison
-    title = panel.title or comparison.header.protocol
+def _titles(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return the title of each section: what is scored, in words, then what sets the section apart."""
+    headings = []
+    for comparison in comparisons:
+        header = comparison.header
+        stride = "" if header.stride is None else f", stride {header.stride}"
+        headings.append(visible(heading_of(header.protocol)) + stride)
+    titles = []
+    for comparison, heading, facts in zip(comparisons, headings, distinct_facts(comparisons), strict=True):
+        is_alone = headings.count(heading) == 1
+        conditions = [fact for fact in facts if fact != visible(protocol_fact(comparison.header))]
+        titles.append(heading if is_alone else ", ".join([heading, *conditions]))
+    return titles
+
+
+def _section(comparison: Comparison, title: str, names: RowNames) -> Section:
     short = short_report(comparison)
     full = full_report(comparison)
     numbers = {row_label(row): names.number(names.name(row)) for row in comparison.rows}
+    hints_at_commands = (more_note(comparison), also_measured_note(comparison.header))
     return Section(
         title=title,
         answer=short.answer,
@@ -184,7 +216,8 @@ def _section(panel: Panel, names: RowNames) -> Section:
         charts=_charts(comparison, names),
         table=_page_table(rows_table(comparison), title, numbers),
         details=[_page_table(table, f"{title}: {table.title}", numbers) for table in full.tables],
-        notes=[*short.notes, *full.notes],
+        units=[note for note in short.notes if note not in hints_at_commands],
+        notes=full.notes,
     )
 
 
@@ -207,10 +240,28 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
     return charts
 
 
+def _runs_table(runs: Sequence[Run]) -> PageTable | None:
+    """Return the table of the runs, without their ages: the page is the same on every day."""
+    if not runs:
+        return None
+    listed = [ListedRun(run, summarize(run)) for run in runs]
+    return _page_table(run_table(listed, now=0, names=RUN_COLUMNS), "Runs", {})
+
+
 def _page_table(table: Table, caption: str, numbers: Mapping[str, int]) -> PageTable:
     """Return a table for the template; `numbers` are those of the styles by row."""
     rows = []
     for name, *cells in table.rows:
-        rows.append(PageRow(name.text, numbers[name.text], cells))
-    left = [index for index, column in enumerate(table.columns[1:]) if column.is_words]
-    return PageTable(caption, table.title, table.heads, rows, left)
+        rows.append(PageRow(name.text, numbers.get(name.text), cells))
+    classes = ["", *(_column_class(column) for column in table.columns[1:])]
+    return PageTable(caption, table.title, table.heads, rows, classes)
+
+
+def _column_class(column: TableColumn) -> str:
+    """Return the class of a column: `line` and `wide` say how much of a card its cells take."""
+    if column.is_words:
+        return "words line"
+    longest_cell = max((len(cell.text) for cell in column.cells), default=0)
+    if longest_cell > LONGEST_WIDE:
+        return "line"
+    return "wide" if max(longest_cell, len(column.head)) > LONGEST_NARROW else ""

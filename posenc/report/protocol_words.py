@@ -10,6 +10,14 @@ from posenc.evaluation.protocols import find_protocol, protocol_names
 DOCUMENT = "document"
 
 
+def heading_of(protocol: str) -> str:
+    """Return the heading of a protocol's section on the page: `Same targets, more text`."""
+    if protocol not in protocol_names():
+        return protocol
+    title = find_protocol(protocol).title
+    return title[:1].upper() + title[1:]
+
+
 def note_of(protocol: str) -> str | None:
     """Return the line that --full puts below a table; None without one."""
     return find_protocol(protocol).note if protocol in protocol_names() else None

@@ -105,11 +105,12 @@ def facts_of(comparison: Comparison) -> list[str]:
         rows = [_count_of_rows(comparison), _seeds(comparison), *_settings(comparison)]
     precision = "/".join(header.precisions)
     evaluated_in = f"evaluated in {header.evaluated_in}" if header.evaluated_in else ""
-    facts = [*group, _protocol(header), *rows, precision, evaluated_in]
+    facts = [*group, protocol_fact(header), *rows, precision, evaluated_in]
     return [visible(fact) for fact in facts if fact]
 
 
-def _protocol(header: Header) -> str:
+def protocol_fact(header: Header) -> str:
+    """Return the protocol with its stride; empty for the headline."""
     if header.protocol == HEADLINE:
         return ""
     if header.stride is None:

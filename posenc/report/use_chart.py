@@ -217,7 +217,7 @@ def _markers(axes: Axes, channels: RowChannels, area: float) -> alt.Chart:
             tooltip="text:N",
         )
     )
-    return channels.selectable(markers)
+    return channels.pointable(channels.choosable(markers))
 
 
 # --- names beside the points, for a file, which has no tooltip

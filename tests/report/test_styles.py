@@ -32,7 +32,17 @@ VISION = {
             [-0.011820, 0.042940, 0.968881],
         ]
     ),
+    "tritanopia": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
 }
+# CIELAB units. Measured: 20.4 on white (blue and green) and 12.3 on dark (blue and sky), both of tritanopia.
+LEAST_DISTANCE_ON_WHITE = 20
+LEAST_DISTANCE_ON_DARK = 12
 OKABE_ITO = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 
 
@@ -59,6 +69,18 @@ def nearest_for_anybody(colors):
 def test_the_nearest_two_colours_differ_more_than_those_of_okabe_and_ito_for_the_colour_blind():
     on_white = [on_white for on_white, _ in COLORS.values()]
     assert nearest_for_anybody(on_white) > nearest_for_anybody(OKABE_ITO)
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_any_two_colours_on_white_are_told_apart(vision):
+    colors = [on_white for on_white, _ in COLORS.values()]
+    assert nearest_distance(colors, vision) > LEAST_DISTANCE_ON_WHITE
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_any_two_colours_on_dark_are_told_apart(vision):
+    colors = [on_dark for _, on_dark in COLORS.values()]
+    assert nearest_distance(colors, vision) > LEAST_DISTANCE_ON_DARK
 
 
 def test_every_encoding_of_the_catalogue_is_listed_with_a_look_of_its_own():

@@ -45,7 +45,7 @@ class Protocol(ABC, Generic[PlanT]):
     """One way to measure a model. An instance holds the settings of one evaluation."""
 
     name: ClassVar[str]  # as in `eval.protocols` and in records: the name of the file, with dashes
-    title: ClassVar[str]  # what the numbers are, in a few words
+    title: ClassVar[str]  # what is scored, in a few words: a heading of the page
     explain: ClassVar[str]  # a line of `compare --explain`
     note: ClassVar[str | None] = None  # a line below the table of `compare --full`
     unit: ClassVar[str] = UNIT

@@ -32,7 +32,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
 
 class FarCopy(Protocol[Blocks]):
     name = "far-copy"
-    title = "loss on text that can be copied only from far"
+    title = "text that is copied from far away"
     explain = "text that can be copied only from more than T tokens before"
     note = "loss on text that can be copied only from more than T tokens before"
     unit = "nats per token (far copies)"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class FixedTarget(Protocol[Blocks]):
     name = "fixed-target"
-    title = "loss on the same targets at every length"
+    title = "same targets, more text"
     explain = "the headline: the same last tokens at every length"
 
     class Settings(ProtocolSettings):

@@ -55,7 +55,7 @@ class Sequences(Plan):
 
 class Induction(Protocol[Sequences]):
     name = "induction"
-    title = "loss on the second copy of a random sequence"
+    title = "second copy of a random sequence"
     explain = "loss on the second copy of a random sequence"
     note = "loss on the second copy of a random sequence"
     unit = "nats per token of the second copy"

@@ -90,7 +90,7 @@ def absolute_path(run: str) -> str:
 
 class KeyTokens(Protocol[KeyBlocks]):
     name = "key-tokens"
-    title = "loss on the targets that far text makes clear"
+    title = "targets that far text makes clear"
     explain = "the fixed targets that far text makes clear"
     note = "the fixed targets that a model trained at 8T predicts clearly better from far text"
     refuses_transformers = "needs a reference with this model's tokenizer"

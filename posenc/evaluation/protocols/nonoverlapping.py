@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # favoured the longer windows.
 class NonOverlapping(Protocol[Spans]):
     name = "nonoverlapping"
-    title = "loss in windows that do not overlap"
+    title = "windows that do not overlap"
     explain = "as in papers; rewards longer windows"
     note = "rewards longer windows: use it only to compare with papers"
 

@@ -37,7 +37,7 @@ BINS_AN_OCTAVE = 4
 
 class Positions(Protocol[Spans]):
     name = "positions"
-    title = "loss at each position of one long context"
+    title = "each position of one long context"
     explain = "loss by position in one long context"
     note = "one pass over the longest context; a column is the last bin before it"
 

@@ -100,7 +100,7 @@ class PlantedTexts(Plan):
 
 class Recall(Protocol[PlantedTexts]):
     name = "recall"
-    title = "planted values found"
+    title = "planted values"
     explain = "values of planted pairs, asked for at the end of a window"
     note = "values of planted pairs, asked for at the end of a window"
     unit = "nats per value"

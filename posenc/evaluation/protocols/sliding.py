@@ -40,7 +40,7 @@ class SteppedSpans(Spans):
 
 class Sliding(Protocol[SteppedSpans]):
     name = "sliding"
-    title = "loss in a sliding window"
+    title = "a sliding window"
     explain = "all tokens, each once, with at least W minus the stride tokens before it"
     note = "windows move by the stride, and every token is scored once"
 
