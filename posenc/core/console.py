@@ -274,20 +274,25 @@ def _can_draw() -> bool:
     return sys.stderr.isatty() and can_erase
 
 
+_shown: list[Progress] = []  # the task that is shown now, if there is one
+
+
 @contextmanager
 def progress_of(title: Title, total: int | None) -> Iterator[Progress]:
     """Show how far a task is: a bar in a terminal and a notebook, elsewhere a line a minute.
 
     A task inside another one shows nothing: there is one bar.
     """
-    if DRAWS_PROGRESS in {thread.name for thread in threading.enumerate()}:
+    if _shown:
         yield _NoProgress(title, total)
         return
     progress: Progress = _Bar(title, total) if _can_draw() else _LogLines(title, total)
-    progress.open()
+    _shown.append(progress)
     try:
+        progress.open()
         yield progress
     finally:
+        _shown.remove(progress)
         progress.close()
 
 

@@ -111,6 +111,16 @@ def test_a_task_inside_another_one_shows_nothing(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_a_task_right_after_another_one_is_shown(capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "0")
+    for name in ("training", "evaluating"):
+        with progress_line(name, 3) as line:
+            line.update(1, "a step")
+    training, evaluating = capsys.readouterr().err.splitlines()
+    assert training.startswith("training 1/3  a step")
+    assert evaluating.startswith("evaluating 1/3  a step")
+
+
 # --- Notebooks
 
 
