@@ -180,18 +180,11 @@ def bias_gradient(
 
 
 @bias_gradient.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grad: Tensor,
-    log_sum: Tensor,
-    dot: Tensor,
-    bias: Tensor,
-    scale: float,
-    by_distance: bool,
+def _bias_gradient_without_numbers(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, *_: object
 ) -> Tensor:
-    return torch.empty(bias.shape, dtype=dot.dtype, device=bias.device)
+    """Tell the compiler the shape, dtype and layout of what `bias_gradient` returns."""
+    return dot.new_empty(bias.shape)
 
 
 @torch.library.custom_op("posenc::gate_gradients", mutates_args=())
@@ -231,19 +224,10 @@ def gate_gradients(
 
 
 @gate_gradients.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grad: Tensor,
-    log_sum: Tensor,
-    dot: Tensor,
-    high: Tensor,
-    low: Tensor,
-    factor: Tensor,
-    scale: float,
-    is_weighted: bool,
+def _gate_gradients_without_numbers(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Tell the compiler the shape, dtype and layout of what `gate_gradients` returns."""
     return dot.new_empty(dot.shape), dot.new_empty(dot.shape), dot.new_empty(dot.shape)
 
 

@@ -21,7 +21,7 @@ from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
 
 PRECISIONS = ("auto", "fp32", "bf16")
-COMPILE_CHOICES = ("auto", "true", "false")  # of `train.compile` and `train.cuda_graph`
+AUTO_TRUE_FALSE = ("auto", "true", "false")  # choices of `train.compile` and `train.cuda_graph`
 # options of glibc's mallopt, from its malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -84,8 +84,8 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 def resolve_compile(setting: object, device: torch.device, *, steps: int, step_flops: float) -> bool:
     """Decide `train.compile` before the run starts; `step_flops` are those of one update."""
     choice = str(setting).lower()
-    if choice not in COMPILE_CHOICES:
-        raise UserError("train.compile", setting, "there is no such choice", allowed=COMPILE_CHOICES)
+    if choice not in AUTO_TRUE_FALSE:
+        raise UserError("train.compile", setting, "there is no such choice", allowed=AUTO_TRUE_FALSE)
     if choice != "auto":
         return choice == "true"
     seconds = steps * max(step_flops / GPU_FLOPS_PER_SECOND, SHORTEST_STEP)
@@ -101,8 +101,8 @@ def resolve_cuda_graph(setting: object, device: torch.device) -> bool:
     parameters 28.6 and 26.6 (bf16, T = 1024).
     """
     choice = str(setting).lower()
-    if choice not in COMPILE_CHOICES:
-        raise UserError("train.cuda_graph", setting, "there is no such choice", allowed=COMPILE_CHOICES)
+    if choice not in AUTO_TRUE_FALSE:
+        raise UserError("train.cuda_graph", setting, "there is no such choice", allowed=AUTO_TRUE_FALSE)
     if choice == "true" and device.type != "cuda":
         problem = f"there are no CUDA graphs on device={device.type}"
         raise UserError("train.cuda_graph", setting, problem, allowed=("auto", "false"))
