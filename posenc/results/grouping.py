@@ -69,7 +69,8 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
     if not rankings:
         return [Ranking({}, tuple(runs))]
     measured = {run.path for ranking in rankings for run in ranking.runs}
-    return _with_unmeasured_runs(rankings, [run for run in runs if run.path not in measured])
+    unmeasured = [run for run in runs if run.path not in measured]
+    return _with_unmeasured_runs(rankings, unmeasured) if unmeasured else rankings
 
 
 def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:

@@ -6,6 +6,7 @@ change all follow from it.
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 from typing import Any, Self
 
@@ -64,9 +65,8 @@ class Settings(BaseModel):
     def marked(self, *marks: Mark) -> dict[str, Any]:
         """Return the fields with one of these marks as nested plain data, without empty groups."""
         values: dict[str, Any] = {}
-        for name, field in type(self).model_fields.items():
+        for name, mark in marks_of_fields(type(self)).items():
             value = getattr(self, name)
-            mark = mark_of(field.json_schema_extra)
             if mark in marks:
                 values[name] = value.plain() if isinstance(value, Settings) else value
             elif mark is None and isinstance(value, Settings):
@@ -79,6 +79,12 @@ class Settings(BaseModel):
 def mark_of(extra: Any) -> Mark | None:
     """Return the mark in a field's extra data; None for a group of fields, each of which has a mark."""
     return Mark[extra["mark"]] if isinstance(extra, dict) and "mark" in extra else None
+
+
+@functools.cache  # a comparison of 2,000 runs asks 72,000 times
+def marks_of_fields(model: type[Settings]) -> dict[str, Mark | None]:
+    """Return the mark of each field of a settings type; None for a group of fields."""
+    return {name: mark_of(field.json_schema_extra) for name, field in model.model_fields.items()}
 
 
 class Choice(Settings):
@@ -100,7 +106,7 @@ class Choice(Settings):
     def marked(self, *marks: Mark) -> dict[str, Any]:
         """Return the marked fields; the parameters have the mark of the name."""
         values = super().marked(*marks)
-        if mark_of(type(self).model_fields["name"].json_schema_extra) in marks:
+        if marks_of_fields(type(self))["name"] in marks:
             values |= self.parameters
         return values
 
