@@ -17,9 +17,12 @@ for _name in list(os.environ):
 # Before torch is loaded, here and in every process that a test starts: two processes with two spinning
 # threads each fight for two cores (a smoke run took 89 s instead of 11).
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
-# nohup leaves the signal ignored, and the processes of tests would inherit that.
+# nohup leaves SIGHUP ignored, and a shell SIGINT in what it starts in the background. The processes of
+# tests would inherit that.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 MARKERS_SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of them
