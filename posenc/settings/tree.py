@@ -196,7 +196,7 @@ class EvalSettings(Settings):
 
 class SweepSettings(Settings):
     jobs: CountingNumber | None = free()
-    slots: CountingNumber = free()
+    slots: AutoOrCount = free()
     fail_fast: Flag = free()
 
 

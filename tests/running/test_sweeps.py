@@ -20,9 +20,10 @@ from posenc.running.run_directory import FINISHED, locked
 from posenc.running.sweep import pool as pool_module
 from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool
-from posenc.running.sweep.resources import gpu_slots, tasks_at_once, visible_gpus
+from posenc.running.sweep.resources import gpu_slots, slots_of_a_gpu, tasks_at_once, visible_gpus
 from posenc.running.sweep.task import OUT_OF_MEMORY, SweepTask, make_tasks, outcome_on_disk
 from posenc.settings.stored import read_settings
+from posenc.settings.tree import SweepSettings
 
 WAITS_FOR_SIGTERM = """
 import time
@@ -326,6 +327,22 @@ def test_a_gpu_is_free_again_after_its_task(tmp_path, capsys):
 def test_how_many_tasks_there_is_room_for(tmp_path, settings, free_bytes, at_once):
     tasks = tasks_of(tmp_path, "", memory=1e9, **settings)
     assert tasks_at_once(tasks, cores=6, free_bytes=free_bytes, gpu_slots=4) == at_once
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "room", "slots"),
+    [
+        pytest.param(800_000, "auto", {}, 8, id="small models"),
+        pytest.param(800_000, "auto", {"free_bytes": 9e9}, 4, id="by the memory of the GPU"),
+        pytest.param(800_000, "auto", {"cores": 2}, 2, id="by cores"),
+        pytest.param(800_000, "auto", {"free_bytes": 1e6, "cores": 0}, 1, id="one at least"),
+        pytest.param(30_000_000, "auto", {}, 1, id="a larger model"),
+        pytest.param(30_000_000, 3, {"cores": 1}, 3, id="what was set"),
+    ],
+)
+def test_how_many_tasks_share_a_gpu(tmp_path, weights, settings, room, slots):
+    sweep = SweepSettings(jobs=None, slots=settings, fail_fast=False)
+    assert slots_of_a_gpu(tasks_of(tmp_path, "", weights=weights), sweep, **room) == slots
 
 
 @pytest.mark.parametrize(("weights", "threads"), [(800_000, 1), (100_000_000, 4)])

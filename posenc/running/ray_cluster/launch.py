@@ -31,7 +31,7 @@ from posenc.running.run_directory import FINISHED
 from posenc.running.signals import StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
 from posenc.running.sweep.pool import PROGRESS_SECONDS
-from posenc.running.sweep.resources import THREADS, threads_of
+from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
     FAILED,
     INTERRUPTED,
@@ -113,7 +113,7 @@ def _share(task: SweepTask, settings: RayLauncherSettings, sweep: SweepSettings)
     """Return what a job gets: what the settings say, or as much as it would get on one machine."""
     gpus = settings.gpus_per_task
     if gpus is None:
-        gpus = 1 / sweep.slots if task.device == "cuda" else 0
+        gpus = 1 / slots_of_a_gpu([task], sweep) if task.device == "cuda" else 0
     return Share(settings.cpus_per_task or threads_of(task), gpus)
 
 

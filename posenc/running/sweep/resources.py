@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import os
 from collections.abc import Sequence
 from queue import PriorityQueue
@@ -14,6 +15,11 @@ from posenc.settings.tree import SweepSettings
 
 THREADS = "OMP_NUM_THREADS"
 GPUS = "CUDA_VISIBLE_DEVICES"
+
+# sweep.slots=auto. On an H200 eight models of 0.8M weights trained at 4.2 to 7.3 times the speed of one.
+SMALL_MODEL = 4_000_000  # block weights; a larger one keeps a GPU busy enough
+SLOTS_FOR_SMALL_MODELS = 8
+BYTES_OF_A_SLOT = 2e9  # of a GPU's memory: CUDA's own, and a step of a small model
 
 
 class GpuSlot(NamedTuple):
@@ -55,19 +61,52 @@ def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, 
     return int(max(1, min(room, by_memory)))
 
 
+def slots_of_a_gpu(
+    tasks: Sequence[SweepTask],
+    settings: SweepSettings,
+    *,
+    free_bytes: float = math.inf,
+    cores: float = math.inf,
+) -> int:
+    """Return how many tasks share a GPU: as many as the settings say.
+
+    By `auto` it is one, or several of small models as far as the GPU's `free_bytes` and the cores that the
+    GPU may count on allow. A process of a small model keeps a core busy.
+    """
+    if settings.slots != "auto":
+        return settings.slots
+    if max(task.weights for task in tasks) > SMALL_MODEL:
+        return 1
+    return int(max(1, min(SLOTS_FOR_SMALL_MODELS, free_bytes // BYTES_OF_A_SLOT, cores)))
+
+
+def least_free_gpu_memory() -> float:
+    """Return the free bytes of the GPU, among those that this process may use, that has fewest."""
+    import torch
+
+    return min(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
+
+
 def tasks_at_once_here(tasks: Sequence[SweepTask], settings: SweepSettings) -> int:
     """Return how many tasks run at once on this machine: as many as the settings say, or as there is room."""
     at_once = settings.jobs
     if at_once is None:
+        cores = usable_cores()
         at_once = tasks_at_once(
-            tasks,
-            cores=usable_cores(),
-            free_bytes=free_memory(),
-            gpu_slots=settings.slots * len(visible_gpus()),
+            tasks, cores=cores, free_bytes=free_memory(), gpu_slots=_gpu_slots_here(tasks, settings, cores)
         )
     # tasks of one run directory wait for each other
     directories = {task.directory for task in tasks}
     return min(at_once, len(directories))
+
+
+def _gpu_slots_here(tasks: Sequence[SweepTask], settings: SweepSettings, cores: int) -> int:
+    """Return how many tasks the GPUs of this machine take at once; 0 for tasks on the CPU."""
+    gpus = len(visible_gpus())
+    if gpus == 0 or all(task.device == "cpu" for task in tasks):
+        return 0
+    slots = slots_of_a_gpu(tasks, settings, free_bytes=least_free_gpu_memory(), cores=cores // gpus)
+    return slots * gpus
 
 
 def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:

@@ -49,6 +49,7 @@ class SweepTask:
     retry: bool = False  # train a run that diverged again
     threads: int = 1
     memory: float = 0.0  # estimated bytes
+    weights: int = 0  # of the model's blocks
 
     @property
     def is_finished(self) -> bool:
@@ -148,6 +149,7 @@ def make_tasks(
                 retry=retry,
                 threads=threads_for(weights, cores),
                 memory=PROCESS_BYTES + BYTES_A_WEIGHT * weights,
+                weights=weights,
             )
         )
     return tasks
