@@ -13,6 +13,7 @@ from rich.text import Text
 
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
+from posenc.core.console import duration
 from posenc.core.errors import RunError, plural, visible
 from posenc.core.machine import free_memory
 from posenc.data import corpus_notes
@@ -183,15 +184,6 @@ def _details(estimated: EstimatedJob) -> list[str]:
         f"evaluation {', '.join(job.evaluation.protocol_names)} at {windows} tokens",
         *(f"left out   {problem}" for problem in estimated.estimate.problems),
     ]
-
-
-def duration(seconds: float) -> str:
-    """Return a time as precisely as it is known: `12 s`, `4 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def megabytes(size: float) -> str:

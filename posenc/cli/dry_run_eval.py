@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from posenc.cli.dry_run import check_corpus_is_here, duration, free_bytes, loaded_bytes, megabytes
+from posenc.cli.dry_run import check_corpus_is_here, free_bytes, loaded_bytes, megabytes
 from posenc.config.compose import Jobs
+from posenc.core.console import duration
 from posenc.core.errors import plural, visible
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column

@@ -28,6 +28,7 @@ DRAWS_PROGRESS = "posenc: progress"  # name of the thread that draws
 WIDEST_BAR = 30
 NARROWEST_BAR = 6
 SHORTEST_TEXT = 8
+BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 LONG_LOOP = 50  # rounds from which a loop shows its progress
 T = TypeVar("T")
 
@@ -57,6 +58,26 @@ def clock(seconds: float) -> str:
     return text.removeprefix("0:").removeprefix("0")
 
 
+def duration(seconds: float) -> str:
+    """Return a time as precisely as an estimate is: `12 s`, `4 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(size: float, of: float | None = None) -> str:
+    """Return `12 MB`, or `12/340 MB` of a size that is known: both in one unit, with one digit below 100."""
+    largest = size if of is None else max(size, of)
+    unit, unit_bytes = next((unit for unit in BYTE_UNITS if largest >= unit[1]), BYTE_UNITS[-1])
+    digits = 0 if largest >= 100 * unit_bytes else 1
+    done = f"{size / unit_bytes:.{digits}f}"
+    if of is None:
+        return f"{done} {unit}"
+    return f"{done}/{of / unit_bytes:.{digits}f} {unit}"
+
+
 # --- Progress
 
 
@@ -67,6 +88,8 @@ class Title:
     name: str
     counted: str = "{name} {done}/{total}"
     separator: str = "  "
+    counts_bytes: bool = False
+    time_text: Callable[[float], str] = clock  # words the seconds that are left
     has_last_line: bool = True  # in a pipe; otherwise a task of less than a minute leaves no line
 
 
@@ -130,7 +153,9 @@ class Progress(ABC):
 
     @property
     def count(self) -> str:
-        """Return `training 25/100`, without a total `reading 25`."""
+        """Return `training 25/100`, without a total `reading 25`; of bytes `reading 12/340 MB`."""
+        if self.title.counts_bytes:
+            return f"{self.title.name} {bytes_text(self.done, self.total)}"
         done = int(self.done)
         if self.total is None:
             return f"{self.title.name} {done:,}" if done else self.title.name
@@ -145,7 +170,7 @@ class Progress(ABC):
         seconds_each = (self._updated_at - self._began_at) / new
         since_update = time.monotonic() - self._updated_at
         seconds_left = seconds_each * (self.total - self.done) - since_update
-        return f"{clock(max(0.0, seconds_left))} left"
+        return f"{self.title.time_text(max(0.0, seconds_left))} left"
 
     @property
     def time_so_far(self) -> str:

@@ -101,23 +101,39 @@ class Column:
     split: str
     text_field: str
 
-    def texts(self, at_once: int) -> Iterator[str]:
+    def texts(self, at_once: int, limit: int | None = None) -> Iterator[str]:
         """Yield the text row by row, a row without text as an empty one; fetch some rows `at_once`.
 
+        The progress counts bytes. `limit` is how many bytes of text the caller takes, if it knows.
         Raises UserError for a column, split or data set that is not there, RunError for a network that fails.
         """
-        rows = 0
-        title = Title(f"reading {self.repository} ({self.split})", has_last_line=False)
+        title = Title(f"reading {self.repository} ({self.split})", counts_bytes=True, has_last_line=False)
+        read = 0
         try:
-            with progress_of(title, None) as progress:
-                for batch in load(self).iter(batch_size=at_once):
-                    yield from self._texts_in(batch)
-                    rows += len(next(iter(batch.values()), ()))
-                    progress.update(rows, "rows")
+            with progress_of(title, limit) as progress:
+                rows = load(self)
+                progress.total = self._bytes_to_read(rows, limit)
+                for batch in rows.iter(batch_size=at_once):
+                    for text in self._texts_in(batch):
+                        yield text
+                        read += len(text.encode(errors="surrogatepass"))
+                    progress.update(read)
         except (UserError, RunError):
             raise
         except Exception as error:  # five packages raise errors of their own, also in the middle of a stream
             raise self._explained(error) from error
+
+    def _bytes_to_read(self, rows: Any, limit: int | None) -> int | None:
+        """Return the bytes of text that will be read, as far as the data set's card says how large it is.
+
+        The card counts all columns, so the size is known only where the text is the only one.
+        """
+        splits = rows.info.splits or {}
+        has_other_columns = len(rows.column_names or ()) != 1
+        if self.split not in splits or has_other_columns:
+            return limit
+        size = splits[self.split].num_bytes
+        return size if limit is None else min(size, limit)
 
     def _texts_in(self, batch: dict[str, list[Any]]) -> Iterator[str]:
         field = self.text_field

@@ -209,8 +209,16 @@ def _download(name: str, revision: str) -> Path:
     is_online = reachable()
     from huggingface_hub import hf_hub_download
 
+    from posenc.data.download_bar import download_bar
+
     try:
-        file = hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not is_online)
+        file = hf_hub_download(
+            name,
+            "tokenizer.json",
+            revision=revision,
+            local_files_only=not is_online,
+            tqdm_class=download_bar(name),
+        )
     except Exception as error:  # five packages raise errors of their own, and none is worth a retry
         ways_out = "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe"
         cause = error if is_online else None  # offline the error only says that the cache does not have it

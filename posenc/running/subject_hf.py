@@ -19,6 +19,7 @@ from posenc.config.yaml_files import default_choices
 from posenc.core.atomic_files import sha256_of_file
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import conf_dir, expanded, is_file, is_folder, looks_local, why_missing
+from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.transformers import (
     TransformersModel,
@@ -142,6 +143,7 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
         "trust_remote_code": trust_remote_code,
         "local_files_only": not is_online,
     }
+    loading = {**options, **_download_options(transformers, path)}
     try:
         config = transformers.AutoConfig.from_pretrained(source, **options)
         _check_config(path, config.get_text_config())
@@ -151,7 +153,7 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
-            **options,
+            **loading,
         )
     except UserError:
         raise
@@ -163,6 +165,15 @@ def load(path: str, revision: str, trust_remote_code: bool) -> LoadedModel:
     except Exception:  # it has none, or none that can be read: said where one is needed
         tokenizer = None
     return LoadedModel(model.config, model.eval(), tokenizer)
+
+
+def _download_options(transformers: Any, path: str) -> dict[str, Any]:
+    """Return the argument that shows the download of weights by bytes.
+
+    An older transformers does not know it, and would pass it on to the model.
+    """
+    known = inspect.signature(transformers.utils.hub.cached_files).parameters
+    return {"tqdm_class": download_bar(path)} if "tqdm_class" in known else {}
 
 
 def _model_class(transformers: Any, config: Any, source: str, options: dict[str, Any]) -> Any:

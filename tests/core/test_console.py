@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from posenc.core import console
-from posenc.core.console import clock, library_at_work, progress_line, run_interruptible
+from posenc.core.console import bytes_text, clock, library_at_work, progress_line, run_interruptible
 
 PROGRAM = """
 import sys
@@ -194,6 +194,20 @@ def test_before_anything_is_done_there_is_no_estimate(capsys, monkeypatch):
 )
 def test_a_clock_has_hours_only_where_there_are_any(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "text"),
+    [
+        (12_300_000, 340_200_000, "12/340 MB"),
+        (1_230_000, 3_400_000, "1.2/3.4 MB"),
+        (0, 5_000_000_000, "0.0/5.0 GB"),
+        (2_000, None, "2.0 kB"),
+        (10, 20, "0.0/0.0 kB"),
+    ],
+)
+def test_bytes_are_told_in_one_unit(size, total, text):
+    assert bytes_text(size, total) == text
 
 
 def test_a_library_call_has_a_time_limit():

@@ -36,7 +36,7 @@ def texts(tmp_path):
 def repository(tmp_path):
     """Make a data set of parquet files as it lies on the hub, in several row groups and shards."""
 
-    def make(name="repository", rows=None, group=10):
+    def make(name="repository", rows=None, group=10, columns=("title", "text")):
         stories = [story(i) for i in range(80)]
         rows = rows or {"train": stories[:60], "validation": stories[60:]}
         for split, texts in rows.items():
@@ -44,8 +44,8 @@ def repository(tmp_path):
             for shard, part in enumerate((texts[:half], texts[half:])):
                 path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                columns = {"title": [str(i) for i in range(len(part))], "text": pa.array(part, pa.string())}
-                pq.write_table(pa.table(columns), path, row_group_size=group)
+                table = {"title": [str(i) for i in range(len(part))], "text": pa.array(part, pa.string())}
+                pq.write_table(pa.table(table).select(list(columns)), path, row_group_size=group)
         return tmp_path / name
 
     return make

@@ -117,7 +117,15 @@ def test_a_sweep_says_how_many_jobs_are_done_and_run(run_pool, monkeypatch):
     monkeypatch.setenv("POSENC_PROGRESS", "0")
     ended = run_pool(WRITES_DONE, WRITES_DONE, WRITES_DONE)
     assert "0 of 3 done, 1 running\n" in ended.err
-    assert re.search(r"^2 of 3 done, 1 running, \d:\d\d left$", ended.err, re.M)
+    assert re.search(r"^2 of 3 done, 1 running, \d+ s left$", ended.err, re.M)
+
+
+def test_a_sweep_counts_the_jobs_that_had_ended_before(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "0")
+    WorkerPool(tasks_of(tmp_path, WRITES_DONE, WRITES_DONE)).run(settled=4)
+    told = capsys.readouterr().err
+    assert "4 of 6 done, 1 running\n" in told
+    assert re.search(r"^5 of 6 done, 1 running, \d+ s left$", told, re.M)
 
 
 def test_a_sweep_that_is_finished_has_no_list_of_failures(run_pool):

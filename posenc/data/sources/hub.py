@@ -50,9 +50,9 @@ class _HubSource(Source):
         """Return the settings, which name a commit; None for a local folder, which may change."""
         return None if is_folder(self.repository) else dict(vars(self))
 
-    def _texts(self, split: str, at_once: int) -> Iterator[str]:
+    def _texts(self, split: str, at_once: int, limit: int | None = None) -> Iterator[str]:
         column = Column(self.repository, self.config, self.revision, split, self.text_field)
-        return column.texts(at_once)
+        return column.texts(at_once, limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +103,11 @@ class StreamSource(_HubSource):
 
     def read(self, notes: Notes) -> Iterator[Document]:
         """Yield the rows that hold text, split by split, until a limit is reached."""
+        limit = None if self.bytes is None else int(self.bytes)
         for split in sorted(self.splits):
             count = 0
             size = 0
-            for row, value in enumerate(self._texts(split, ROWS_AT_ONCE["documents"])):
+            for row, value in enumerate(self._texts(split, ROWS_AT_ONCE["documents"], limit)):
                 if not value.strip():
                     notes.left_out["empty"] += 1
                     continue

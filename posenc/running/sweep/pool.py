@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from posenc.core.console import PROGRESS, Title, progress_of, say
+from posenc.core.console import PROGRESS, Title, duration, progress_of, say
 from posenc.core.errors import visible
 from posenc.running.invocation import PARENT, SWEEP, WAIT
 from posenc.running.jobs import HELD
@@ -36,7 +36,9 @@ from posenc.running.sweep.task import (
 
 LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold
 PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running tasks
-SWEEP_TITLE = Title("sweep", "{done} of {total} done", separator=", ", has_last_line=False)
+SWEEP_TITLE = Title(
+    "sweep", "{done} of {total} done", separator=", ", time_text=duration, has_last_line=False
+)
 # How long the output of a task is read after its end. What the job has started may hold it open for ever.
 READ_SECONDS = 2.0
 KEPT_LINES = 20  # last lines of a task's output, to find the error in
@@ -83,21 +85,25 @@ class WorkerPool:
         self.is_stopping = False  # no more tasks begin
         self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
-    def run(self) -> SweepResult:
-        """Run all tasks; return how they ended. No process outlives this call."""
-        total = len(self.waiting)
+    def run(self, settled: int = 0) -> SweepResult:
+        """Run all tasks; return how they ended. No process outlives this call.
+
+        The progress counts the `settled` jobs of the sweep, which had ended before.
+        """
+        total = settled + len(self.waiting)
         with (
             StopFlag() as stop,
             ThreadPoolExecutor(self.at_once) as threads,
             progress_of(SWEEP_TITLE, total) as progress,
         ):
+            progress.begin(settled)
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
                 while self.waiting or self.running:
                     if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)
                     self._begin_tasks(threads)
-                    progress.update(len(self.outcomes), f"{len(self.running)} running")
+                    progress.update(settled + len(self.outcomes), f"{len(self.running)} running")
                     for future in self._wait_for_an_end(stop):
                         self._note_end(self.running.pop(future), future.result())
             finally:

@@ -76,7 +76,7 @@ def run_sweep(
     if open_tasks and launch is not None:
         result = launch(open_tasks)
     elif open_tasks:
-        result = _run_here(open_tasks, LOCKS[command], settings, invocation)
+        result = _pool_here(open_tasks, LOCKS[command], settings, invocation).run(len(outcomes))
     outcomes |= result.outcomes
     runs = _runs_to_compare(command, ordered)
     if runs:
@@ -90,14 +90,14 @@ def run_sweep(
     return 0 if len(finished) == len(tasks) else 1
 
 
-def _run_here(
+def _pool_here(
     tasks: Sequence[SweepTask], lock: str, settings: SweepSettings, invocation: Invocation
-) -> SweepResult:
-    """Run the tasks on this machine, as many at once as it has room for."""
+) -> WorkerPool:
+    """Return the pool that runs the tasks on this machine, as many at once as it has room for."""
     at_once = tasks_at_once_here(tasks, settings)
     if tasks[0].device == "cpu":
         say_load(at_once * threads_of(tasks[0]))
-    pool = WorkerPool(
+    return WorkerPool(
         tasks,
         lock=lock,
         at_once=at_once,
@@ -105,7 +105,6 @@ def _run_here(
         fail_fast=settings.fail_fast,
         sweep=invocation.sweep or "",
     )
-    return pool.run()
 
 
 def _runs_to_compare(command: str, checked: Sequence[CheckedJob]) -> list[Run]:
