@@ -199,7 +199,7 @@ def test_item_that_kills_its_process_takes_no_other_with_it(tmp_path):
     harmless = [PoolItem(f"harmless/{number}", 0, dict, ()) for number in range(2)]
     document = Document(tmp_path / "visit.json", again=False)
     notebook = Notebook(document, Clock.of(minutes=2))
-    Pool(visit_of_a_gpu(tmp_path), notebook, [deadly], harmless).run()
+    Pool(visit_of_a_gpu(tmp_path), notebook, [deadly, *harmless]).run()
     assert {key for key, item in document.items.items() if "failure" in item} == {"deadly"}
     assert {item.key for item in harmless} < set(document.items)
 

@@ -50,7 +50,7 @@ class Shape:
     head_dim: int
     n_layers: int
     train_length: int  # the context length T that the model is trained at
-    # Training positions and distances are below T. Those that `positions=` draws are below these limits.
+    # Positions and distances in training are below T, or below these limits if `positions=` draws them.
     position_limit: int | None = None
     distance_limit: int | None = None  # given if positions are drawn with gaps
 
@@ -68,7 +68,8 @@ class Shape:
 class StepCost(NamedTuple):
     """How many times as long as with nope a training step takes, at two context lengths.
 
-    Measured on a CPU: nano, bf16, 2048 tokens, one thread, the median of 7 to 15 pairs in turns.
+    Measured on a CPU: nano, bf16, 2048 tokens, one thread. The two are timed in turns, 7 to 15 times, and the
+    median ratio counts.
     """
 
     at_64: float = 1.0
@@ -90,9 +91,9 @@ class Encoding(nn.Module):
     `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. `__init__` raises ValueError for
     a parameter out of range.
 
-    Trained parameters keep the values that `__init__` gives them. What it draws there (an `nn.Linear`,
-    `torch.randn`) is drawn again from the run's seed and the parameter's name, see `initial_values.py`. What
-    it leaves as `torch.empty` is filled by `initialize`.
+    A trained parameter begins with what `__init__` gives it: a constant stays; what was drawn (`nn.Linear`,
+    `torch.randn`) is drawn again in the same way from the run's seed and the parameter's name
+    (`initial_values.py`); what was left as `torch.empty` is filled by `initialize`.
     """
 
     name: ClassVar[str]
@@ -108,21 +109,21 @@ class Encoding(nn.Module):
     # Settings and parameters that may change no number, with the reason. All others must change one.
     inert: Mapping[str, str] = {}
 
-    # Declarations that the laws (`posenc check`) verify. A sum sets them from its parts.
+    # Declarations that the laws (`posenc check`) verify. The encoding `sum` sets them from its parts.
     prefix_stable: bool = True  # False: a longer text changes the scores inside its prefix
     relative: bool = False  # scores do not change when all positions shift alike
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
-    cumulates_gates: bool = False  # `scores` adds -g_i (C_i - C_j) and nothing else, see `gates_of`
+    cumulates_gates: bool = False  # `scores` adds what `gates_of` says, and nothing else
     cost: StepCost = StepCost()  # measured where it is above 1.1; the dry run multiplies by it
-    decouples: bool = False  # it may act on the rotary part alone of an attention that has one
+    decouples: bool = False  # it may act on the rotary part of `attention=mla`, without the other part
 
     construction: Construction
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Note the arguments: initial values are found by constructing the class again."""
+        """Note the arguments: `initial_values.py` finds what is drawn by constructing the class again."""
         encoding = super().__new__(cls)
-        # nn.Module allows no attribute before its own __init__.
+        # nn.Module's __setattr__ allows nothing before its own __init__.
         encoding.__dict__["construction"] = Construction(arguments, keywords)
         return encoding
 
@@ -131,7 +132,7 @@ class Encoding(nn.Module):
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
         self.ends_at: int | None = None  # first position that cannot be encoded at all
-        self.derived: dict[str, Any] = {}  # values of null parameters, which follow from the shape
+        self.derived: dict[str, Any] = {}  # values of parameters that are null in the YAML, by the shape
         self.seed = 0  # set when the model is initialised; for values that are drawn but never trained
 
     @cached_property
@@ -153,10 +154,10 @@ class Encoding(nn.Module):
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         """Fill what `__init__` left empty of the parameter `name`, in place.
 
-        `parameter` holds what `__init__` gave it, and nan where that was `torch.empty`. The generator depends
-        on the seed and the name alone. By default an empty parameter gets normal values of deviation
-        d_model^-1/2, or zeros if it is in `zero_init`. For parameters of an encoding inside this one the
-        `initialize` of that encoding is called.
+        `parameter` holds what `__init__` gave it; the caller has put nan where that was `torch.empty`. The
+        generator depends on the seed and the name alone. By default an empty parameter gets normal values of
+        deviation d_model^-1/2, or zeros if it is in `zero_init`. A parameter of an encoding inside this one
+        is filled by that encoding.
         """
         is_empty = parameter.isnan()
         if not is_empty.any():
@@ -215,9 +216,10 @@ class Encoding(nn.Module):
         return None
 
     def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the sums C of cumulated gates, (B, H, S) float64, and g (B, H, S); None stands for 1.
+        """Return C (B, H, S) float64 and g (B, H, S) of the bias -g_i (C_i - C_j) that `scores` adds.
 
-        `state` is what `prepare` returned.
+        C is the cumulated sum of the gates. g may be None, which stands for 1. `state` is what `prepare`
+        returned.
         """
         raise TypeError(f"{type(self).__name__} does not cumulate gates")
 
@@ -226,9 +228,9 @@ class Encoding(nn.Module):
     ) -> Tensor:
         """Return changed scores of a block of queries: s (B, H, T, S) float32, scaled and biased.
 
-        q and k are the rotated ones of which s is the product, `state` is what `prepare` returned. The keys
-        are the first S of the window, the queries the last T of those S: query T - 1 and key S - 1 are one
-        token.
+        s is the product of q and k, which are rotated; `state` is what `prepare` returned. The S keys are the
+        window's first tokens, and the T queries are the last T of these: the last query and the last key are
+        the same token.
         """
         return s
 
@@ -242,7 +244,10 @@ class Encoding(nn.Module):
 
 
 def owner_of(model: nn.Module, parameter: str) -> tuple[Encoding, str]:
-    """Return the innermost encoding of a model that has the parameter, and the parameter's name in it."""
+    """Return the innermost encoding of a model that has the parameter, and the parameter's name in it.
+
+    `parameter` must be a parameter of an encoding.
+    """
     path, _, name = parameter.rpartition(".")
     module = model.get_submodule(path)
     while not isinstance(module, Encoding):

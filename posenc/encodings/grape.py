@@ -1,19 +1,24 @@
-"""GRAPE: positions act on queries and keys as a group, by rotations or by unipotent maps that add to scores.
+"""GRAPE: rotations of queries and keys, and penalties that come from one family of maps.
 
-Formula: score_ij = q_i^T G(j - i) k_j / sqrt(D) + b_ij.
-  rotation  true: G(n) = exp(n L), L the sum of rank-2 generators of the pairs (2k, 2k+1), which it turns by
-            theta_k = base^(-2k/D) e^(w_k/16) a token, w learned for each layer; w = 0, the start, is RoPE
-  additive  what products of maps 1 + a E, E^2 = 0, add up to; m_h ALiBi's slopes
-            gated: b_ij = -(i - j) o_h m_h (softplus(v_h . q_i / sqrt(D)) + softplus(u_h . k_j / sqrt(D))),
-            o > 0 from 1 (GRAPE-A-QK); ALiBi is u = v = 0, o = 1/(2 log 2)
-            forget: sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), which is FoX
-            path: m_h sum over l = j+1..i of log sigmoid(p_i . R^l p_l / W), p_l = P_h x_l of W numbers,
-            mean square 1, R a turn of its pairs by one radian (GRAPE-AP); l is absolute, so not relative
-  path_width  W; 8 as in the released configurations
+Formula: score_ij = q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij. Two settings choose the two parts.
+
+rotation=true: R(m) turns the pair (2k, 2k+1) by m theta_k, where theta_k = base^(-2k/D) exp(w_k / 16).
+  w is learned for each layer and starts at 0, which is RoPE.
+
+additive: what b_ij is; m_h are ALiBi's slopes.
+  none    0
+  gated   -(i - j) o_h m_h (softplus(v_h . q_i / sqrt(D)) + softplus(u_h . k_j / sqrt(D)))  (GRAPE-A-QK)
+          o_h > 0 starts at 1. With u = v = 0 and o_h = 1 / (2 log 2) it is ALiBi.
+  forget  the sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), which is FoX
+  path    m_h times the sum over l = j+1..i of log sigmoid(p_i . R^l p_l / W)  (GRAPE-AP)
+          p_l = P_h x_l has W = path_width numbers and mean square 1. R turns each of its pairs by one radian.
+          l is an absolute position, so the scores are not relative.
 x is the layer's normed input; P, u, v, o, w, b are learned for each layer.
-Departures: no QK-norm; p_i is scaled like p_l, as in the paper (its code scales p_l alone); u and v are not
-scaled to length 1. Left out: learned planes, which the maps of q and k already give, and GRAPE-M-ctx, angles
-summed up from the text, for which see `selective_rope`.
+
+Departures from the released code: there is no QK-norm; p_i is scaled like p_l, as in the paper (the code
+scales p_l alone); u and v are not scaled to length 1. W is 8 as in the released configurations. Two things
+are left out: learned planes, which the maps of q and k already give, and GRAPE-M-ctx, whose angles are summed
+up from the text (`selective_rope` does that).
 """
 
 from collections.abc import Mapping
@@ -31,7 +36,8 @@ from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
 from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
-SLOWER = 16  # of log theta's learning, as in the released code
+FACTOR_SCALE = 16  # w is divided by it, so that theta learns more slowly; as in the released code
+INVERSE_SOFTPLUS_OF_1 = torch.ones(()).expm1().log().item()  # log(e - 1)
 
 
 class GRAPE(Encoding):
@@ -79,12 +85,12 @@ class GRAPE(Encoding):
             check_pairs(shape)
             parameters["log_factor"] = torch.empty(layers, head_dim // 2)
         if additive == "gated":
-            one = torch.ones(()).expm1().log().item()  # before the softplus
-            parameters["rate"] = torch.full((layers, heads), one)
+            parameters["rate"] = torch.full((layers, heads), INVERSE_SOFTPLUS_OF_1)
             parameters["query"] = torch.empty(layers, heads, head_dim)
             parameters["key"] = torch.empty(layers, heads, head_dim)
         if additive == "path":
             parameters["map"] = torch.empty(layers, heads * path_width, shape.d_model)
+        # Initial values are drawn by the parameter's name, so another name would be another model.
         self.own = nn.ParameterDict(parameters)
         self.fox = FoX(shape) if additive == "forget" else None
         self.register_buffer("slope", torch.tensor(slopes(heads))[:, None], persistent=False)  # (H, 1)
@@ -118,11 +124,14 @@ class GRAPE(Encoding):
             super().initialize(name, parameter, generator)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        factor = (float64(self.own["log_factor"][layer]) / SLOWER).exp()  # (D/2,)
-        theta = sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
-        q = rotate_pairs(q, *cos_sin(q_pos, lambda device: theta), "interleaved")
-        k = rotate_pairs(k, *cos_sin(k_pos, lambda device: theta), "interleaved")
+        q = rotate_pairs(q, *cos_sin(q_pos, lambda device: self._theta(layer)), "interleaved")
+        k = rotate_pairs(k, *cos_sin(k_pos, lambda device: self._theta(layer)), "interleaved")
         return q, k
+
+    def _theta(self, layer: int) -> Tensor:
+        """Return the angles of the pairs per token: (D/2,) float64."""
+        factor = (float64(self.own["log_factor"][layer]) / FACTOR_SCALE).exp()  # (D/2,)
+        return sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
         if self.additive == "none":
@@ -153,16 +162,32 @@ class GRAPE(Encoding):
             return s
         if self.fox is not None:
             return self.fox.scores(s, q, k, q_pos, k_pos, state, layer)
-        queries, keys = s.shape[-2:]
         if self.additive == "gated":
-            q_gate, k_gate = state
-            r = q_pos[:, None] - k_pos  # (T, S)
-            q_gate_of_block = rows_of_block(q_gate, k_gate.shape[2], s)
-            return s - r * (q_gate_of_block[..., None] + k_gate[..., None, :keys])
-        p = state  # (B, H, S, W)
+            return s - self._gated_penalty(s, q_pos, k_pos, state)
+        return s + self.slope[:, None] * self._path_sums(s, k_pos, state)
+
+    def _gated_penalty(self, s: Tensor, q_pos: Tensor, k_pos: Tensor, gates: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the distance times the gates of query and key: (B, H, T, S)."""
+        q_gate, k_gate = gates  # (B, H, S of the window) each
+        r = q_pos[:, None] - k_pos  # (T, S)
+        q_gate_of_block = rows_of_block(q_gate, k_gate.shape[2], s)  # (B, H, T)
+        return r * (q_gate_of_block[..., None] + k_gate[..., None, : len(k_pos)])
+
+    def _path_sums(self, s: Tensor, k_pos: Tensor, p: Tensor) -> Tensor:
+        """Return the sums over l = j+1..i of log sigmoid(p_i . R^l p_l / W), (B, H, T, S).
+
+        p is (B, H, S, W), of the whole window.
+        """
+        queries, keys = s.shape[-2:]
         with torch.autocast(s.device.type, enabled=False):
-            cos, sin = cos_sin(k_pos, lambda device: torch.ones(self.path_width // 2, device=device))
+            cos, sin = cos_sin(k_pos, self._one_radian)
             rotated = rotate_pairs(p[:, :, :keys], cos, sin, "interleaved")  # (B, H, S, W)
-            z = rows_of_block(p, p.shape[2], s) @ rotated.mT / self.path_width  # (B, H, T, S)
-        edges = F.logsigmoid(z).tril(keys - queries)  # of the path from a key to the query, both included
-        return s + self.slope[:, None] * F.pad(reversed_cumsum(edges)[..., 1:], (0, 1))
+            p_of_block = rows_of_block(p, p.shape[2], s)  # (B, H, T, W)
+            products = p_of_block @ rotated.mT / self.path_width  # (B, H, T, S)
+        steps = F.logsigmoid(products).tril(keys - queries)  # at [i, l]; 0 for tokens l after the query i
+        sums_from = reversed_cumsum(steps)  # at [i, j]: over l = j..i
+        return F.pad(sums_from[..., 1:], (0, 1))  # over l = j+1..i: one place on, and 0 for the last key
+
+    def _one_radian(self, device: torch.device) -> Tensor:
+        """Return the angles of the pairs of p per token: (W/2,)."""
+        return torch.ones(self.path_width // 2, device=device)

@@ -82,10 +82,11 @@ class LatentAttention(nn.Module):
     Formula: c_t = norm(W_DKV x_t), kC = W_UK c, v = W_UV c for each head; queries likewise from a latent of
     their own. The encoding turns qR (for each head) and kR (one, shared by the heads) and nothing else:
       score_ij = (qC_i . kC_j + qR_i . kR_j) / sqrt(D_h + D_R)
-    A cache needs (kv_rank + rope_dim) numbers a token and layer, since W_UK can be absorbed into the queries;
-    turning kC itself would put a rotation that depends on i - j between the two and undo that.
+    A key-value cache needs (kv_rank + rope_dim) numbers a token and layer, since W_UK can be multiplied into
+    the map of the queries. If kC itself were turned, a rotation by i - j would stand between the two maps.
     Paper: DeepSeek-V2, arXiv 2405.04434.
-    Departures: the published ranks (4 D_h and 12 D_h) are cut to d_model, which small models do not reach.
+    Departures: the published ranks are 4 D_h and 12 D_h. In models of few heads that is more than d_model,
+    and they are cut to it.
     """
 
     is_decoupled = True  # positions act on a separate part of each head
@@ -103,8 +104,8 @@ class LatentAttention(nn.Module):
         super().__init__()
         width = d_model // n_heads
         kv = min(4 * width, d_model) if kv_rank is None else kv_rank
-        query = min(12 * width, d_model) if q_rank is None else q_rank
-        for key, value in (("kv_rank", kv), ("q_rank", query)):
+        q_latent = min(12 * width, d_model) if q_rank is None else q_rank
+        for key, value in (("kv_rank", kv), ("q_rank", q_latent)):
             if not 1 <= value <= d_model:
                 raise ValueError(f"{key}={value}: must be in 1..d_model={d_model}")
         self.n_heads = n_heads
@@ -112,10 +113,10 @@ class LatentAttention(nn.Module):
         self.layer = layer
         self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
         self.kv_rank = kv
-        self.derived = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
-        self.q_down = nn.Linear(d_model, query, bias=False)
-        self.q_norm = nn.RMSNorm(query)
-        self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)
+        self.derived = {"kv_rank": kv, "q_rank": q_latent, "rope_dim": self.rope_dim}
+        self.q_down = nn.Linear(d_model, q_latent, bias=False)
+        self.q_norm = nn.RMSNorm(q_latent)
+        self.q_up = nn.Linear(q_latent, n_heads * (width + self.rope_dim), bias=False)
         self.kv_down = nn.Linear(d_model, kv + self.rope_dim, bias=False)  # the latent, then kR
         self.kv_norm = nn.RMSNorm(kv)
         self.kv_up = nn.Linear(kv, 2 * d_model, bias=False)  # kC of every head, then v
@@ -123,7 +124,7 @@ class LatentAttention(nn.Module):
 
     @property
     def key_value_width(self) -> int:
-        """Return the width of a key and a value of this layer, over all heads."""
+        """Return the width of a key and a value of this layer, over all heads, as the products see them."""
         return self.n_heads * (2 * self.head_dim + self.rope_dim)
 
     @staticmethod
@@ -143,7 +144,8 @@ class LatentAttention(nn.Module):
         width = self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
         kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))  # (B, S, 2 * d_model)
-        k_content, v = kv.view(batch, length, 2, heads, width).transpose(1, 3).unbind(2)  # (B, H, S, D)
+        kv_by_head = kv.view(batch, length, 2, heads, width).permute(2, 0, 3, 1, 4)  # (2, B, H, S, D)
+        k_content, v = kv_by_head.unbind(0)
         q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
         q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)

@@ -37,11 +37,11 @@ class Limits:
     max_scores_gpu: int = 1 << 26
 
     # From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of
-    # 32, on two cores). With gradients it takes 1.2 to 2.6 times as long at 512 keys, 0.7 to 0.9 at 2048;
-    # from there on also for memory: blocks keep their weights for the backward pass.
+    # 32, on two cores). With gradients it takes 1.2 to 2.6 times as long at 512 keys, 0.7 to 0.9 at 2048.
+    # It also saves memory, because blocks keep their weights for the backward pass.
     causal_from: int = 2048
-    # With a bias (`masked`) it takes 0.7 to 0.85 times as long, in float32 without gradients. A learned bias
-    # in training would make its memory quadratic.
+    # The fused kernel with a bias (`masked`) takes 0.7 to 0.85 times as long as blocks, in float32 without
+    # gradients. It is not used in training, where with a learned bias it would need memory for T x T numbers.
     masked_from: int = 256
     masked_queries: int = 128  # in a block: 64 and 256 are within 10%
     mask_entries: int = 1 << 22  # in a block of queries, 16 MB of float32
@@ -83,7 +83,9 @@ class BiasAndMask:
     """
 
     def __init__(self, layer: Layer, queries: int) -> None:
-        self.encoding, self.layer, self.pos, _ = layer
+        self.encoding = layer.encoding
+        self.layer = layer.number
+        self.pos = layer.pos
         self.keys = len(self.pos)
         self.queries = queries
         self.query_pos = self.pos[self.keys - queries :]
@@ -92,10 +94,11 @@ class BiasAndMask:
         self.has_visible = "visible" in hooks
         # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
         self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
-        is_contiguous = "positions" not in hooks or not self.has_bias
+        # a bias by distance is one strip only if neighbours are 1 apart, which drawn positions need not be
+        fits_a_strip = "bias" not in hooks and not (self.has_bias and "positions" in hooks)
         self.strip: Tensor | None = None
         self.may_have_gradient = self.has_bias
-        if is_contiguous and "bias" not in hooks:
+        if fits_a_strip:
             self.strip = self._make_strip()
             self.may_have_gradient = self.has_bias and self.strip.requires_grad
 
@@ -117,11 +120,12 @@ class BiasAndMask:
         """
         if self.strip is None:
             return self.encoding.bias(self.query_pos[start:stop], self.pos[:keys], self.layer)
-        # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
-        start_of_last = self.queries - stop  # S-1-i of the block's last query
-        length = keys + stop - start - 1
-        rows = self.strip[:, start_of_last : start_of_last + length].unfold(-1, keys, 1)
-        return rows.flip(1)
+        # The token i of the window needs the strip from place S-1-i on: its own key, key i, falls on distance
+        # 0. So the block's last query begins first, and each earlier one begins a place later.
+        first_place = self.queries - stop  # of the block's last query
+        length = keys + (stop - start) - 1
+        rows_last_first = self.strip[:, first_place : first_place + length].unfold(-1, keys, 1)
+        return rows_last_first.flip(1)
 
     def allowed(self, start: int, stop: int, keys: int) -> Tensor:
         """Return the causal and visible pairs of a block of queries: ([H,] T block, keys) bool."""
@@ -138,8 +142,9 @@ class BiasAndMask:
     def masked_bias(self, start: int, stop: int, keys: int) -> Tensor:
         """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, keys) float32."""
         bias = self.bias(start, stop, keys)
-        if self.strip is not None and not self.has_visible:
-            return bias  # its future is the causal mask
+        has_causal_mask = self.strip is not None and self.future == float("-inf")
+        if has_causal_mask and not self.has_visible:
+            return bias
         return bias.masked_fill(~self.allowed(start, stop, keys), float("-inf"))
 
 
@@ -151,7 +156,8 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
     q, k, v = heads
     encoding, number, pos, _ = layer
     hooks = encoding.hooks
-    # If all tokens are queries, both get the same tensor: `rotate` recognises it and computes angles once.
+    # If all tokens are queries, q_pos is the very tensor pos: `rotate` sees that by `is` and computes the
+    # angles once.
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     state = encoding.prepare(x, q, k, number) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
@@ -198,7 +204,7 @@ def choose_kernel(heads: Heads, layer: Layer) -> str:
         return "blocks" if is_biased else "causal"
     if q.shape[-1] != v.shape[-1]:  # a CPU's fused kernel has no code for two widths
         return "blocks"
-    if not is_biased and queries == keys >= _limits.causal_from:
+    if not is_biased and queries == keys and keys >= _limits.causal_from:
         return "causal"
     if not torch.is_grad_enabled() and keys >= _limits.masked_from and v.dtype == torch.float32:
         return "masked"
@@ -223,8 +229,8 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
     keys = k.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)
     outputs: list[Tensor] = []
-    queries_of_entries = _limits.mask_entries // (q.shape[1] * keys)
-    size = max(1, min(_limits.masked_queries, queries_of_entries))
+    most_queries = _limits.mask_entries // (q.shape[1] * keys)  # whose masks fit into `mask_entries`
+    size = max(1, min(_limits.masked_queries, most_queries))
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
         seen = keys - queries + stop  # keys up to the block's last query
@@ -258,7 +264,8 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
         return softmax_attention(q, k, v, blocks, bias_of, scale, bias_and_mask.may_have_gradient)
     outputs: list[Tensor] = []
     for start, stop, padded in _blocks(q, keys, torch.float32):
-        seen = keys - queries + stop  # keys up to the block's last query; hooks get these, products `padded`
+        # Hooks get the keys up to the block's last query. Products get some more, see `block_sizes`.
+        seen = keys - queries + stop
         q_block = slice_tokens(q, start, stop)
         q_pos = pos[keys - queries + start : seen]
         k_pos = pos[:seen]
@@ -278,15 +285,17 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
 def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     """Cut queries q (B, H, T, D) with scores in `dtype` into blocks of few sizes, the last one first.
 
-    The last block sees the most keys, so all others fit into the memory that it frees. From the first block
-    on, every one would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
+    The last block sees the most keys, so all others fit into the memory that it frees. In the other order
+    every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
     max_scores = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores  # of float32
-    max_scores *= max(1, 4 // dtype.itemsize)
+    if dtype.itemsize < 4:
+        max_scores *= 4 // dtype.itemsize
     size = max(1, min(queries, max_scores // (batch * heads * keys)))
-    # Numbers of keys are rounded up to a multiple of whole blocks, so that at most `block_sizes` differ.
-    step = size * math.ceil(queries / (size * _limits.block_sizes))
+    # The number of keys is rounded up to a multiple of `step` queries, so that at most `block_sizes` differ.
+    n_blocks = math.ceil(queries / size)
+    step = size * math.ceil(n_blocks / _limits.block_sizes)
     blocks: list[QueryBlock] = []
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)

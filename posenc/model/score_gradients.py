@@ -46,7 +46,7 @@ class Gates(NamedTuple):
 
 
 def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_distance: bool) -> Tensor:
-    """Return the output (B, H, T, E) unchanged, but so that in the backward pass `bias` gets its gradient.
+    """Return the attention's output (B, H, T, E) unchanged; its backward pass gives `bias` its gradient.
 
     The attention must have been computed with `bias.detach()`: else it would get its gradient twice.
     bias   (H, T, T): that of query i and key j is at [h, i, j]
@@ -129,9 +129,9 @@ class _GateGradient(torch.autograd.Function):
         columns, rows, weighted_rows = gate_gradients(
             q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, weight is not None
         )
-        # The score of query i and key j has -g_i C_i and +g_i C_j. In exact numbers the gradient of C_i, a
-        # sum over a row, is zero: the softmax takes away what is added to all scores of a row. In bf16 it is
-        # not zero, and if it were left out, its rounding errors would add up along the text.
+        # The score of query i and key j has -g_i C_i and +g_i C_j. `rows`, for the C_i of the query, would be
+        # zero in exact numbers, as the softmax does not see what is added to a whole row. In bf16 it has the
+        # rounding errors that `columns` has with the other sign, so the two cancel along the text.
         d_sums = (columns - factor * rows).to(ctx.sums_dtype)
         d_weight = None if weight is None else weighted_rows.to(weight.dtype)
         no_gradients = (None,) * 5  # of q, k, v, log_sum and scale
@@ -160,13 +160,12 @@ def bias_gradient(
     if q.is_cuda:
         from posenc.model.triton_score_gradients import pair_gradient
 
-        d_s = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)  # (H, T, T)
+        # (H, T, T): at [h, i, j] that of query i and key j, with `by_distance` of the key j tokens before i
+        gradients = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)
         if not by_distance:
-            return d_s
-        by_distance_of_query = d_s  # at [h, i, r] that of query i and the key r tokens before it
-        length = by_distance_of_query.shape[-1]
-        d_table = d_s.new_zeros(bias.shape)
-        d_table[:, :length] = by_distance_of_query.sum(1)
+            return gradients
+        d_table = gradients.new_zeros(bias.shape)
+        d_table[:, : gradients.shape[-1]] = gradients.sum(1)
         return d_table
     length = q.shape[2]
     distance = _distances(length, q.device)
@@ -175,8 +174,8 @@ def bias_gradient(
     if not by_distance:
         return d_s
     d_table = d_s.new_zeros(bias.shape)
-    # the future is added to distance 0, and its gradients are zero
-    return d_table.index_add_(1, distance.clamp_min(0).flatten(), d_s.flatten(1))
+    place_of_pair = distance.clamp_min(0).flatten()  # pairs of the future add their zeros to distance 0
+    return d_table.index_add_(1, place_of_pair, d_s.flatten(1))
 
 
 @bias_gradient.register_fake
@@ -184,7 +183,7 @@ def _bias_gradient_without_numbers(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, *_: object
 ) -> Tensor:
     """Tell the compiler the shape, dtype and layout of what `bias_gradient` returns."""
-    return dot.new_empty(bias.shape)
+    return dot.new_empty(bias.shape)  # in the dtype of `dot`, which is float32 or wider
 
 
 @torch.library.custom_op("posenc::gate_gradients", mutates_args=())
@@ -213,6 +212,7 @@ def gate_gradients(
         from posenc.model.triton_score_gradients import gate_sums
 
         return gate_sums(q, k, v, grad, log_sum, dot, high, low, factor, scale, is_weighted)
+    # C_i - C_j: the large parts first, whose difference is exact for near tokens
     difference = (high[..., :, None] - high[..., None, :]) + (low[..., :, None] - low[..., None, :])
     bias = -factor[..., None] * difference  # (B, H, T, T)
     d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)

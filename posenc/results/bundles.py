@@ -22,16 +22,17 @@ SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
 # Sums by document are stored with so many digits. A table shows three to five, and more do not compress.
 DIGITS = 7
-# A file that unpacks to more times its size is refused. Real bundles unpack to 5 to 10 times theirs.
+# A file is refused that unpacks to more than so many times its size. Real bundles grow 5 to 10 times.
 MOST_EXPANSION = 50
+LEAST_ROOM = 10_000  # bytes that every bundle may unpack to, however small it is
 STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
 def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
-        content = read_file(path.parent, path.name)  # None if it is gone; empty bytes are no bundle either
-        for line in unpack_bundle(content or b""):
+        content = read_file(path.parent, path.name)  # None if it is gone
+        for line in unpack_bundle(content or b""):  # raises for empty bytes too
             yield _run(path, line)
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
@@ -49,7 +50,7 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
         has_diverged = run.status.get("status") == "diverged"
         if results is None and has_diverged:
             return run  # such a run has no results
-        return with_results(run, results or {})  # which refuses an empty object
+        return with_results(run, results or {})  # raises ValueError for an empty object
     except ValueError as error:
         return replace(run, problem=str(error))
 
@@ -63,7 +64,7 @@ def bundle_line(run: Run) -> bytes:
 
     config = None
     if run.settings is not None:
-        config = run.settings.with_changes(runs_dir="runs").plain()
+        config = run.settings.with_changes(runs_dir="runs").plain()  # not the owner's folder
     results = None
     if run.facts is not None:
         records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
@@ -93,7 +94,7 @@ def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     Of a bundle that was cut the whole lines are yielded before the error is raised.
     """
     unzip = zlib.decompressobj(wbits=31)  # 31 stands for the format of gzip
-    most_bytes = MOST_EXPANSION * len(data) + 10_000
+    most_bytes = MOST_EXPANSION * len(data) + LEAST_ROOM
     try:
         content = unzip.decompress(data, most_bytes)
     except zlib.error as error:

@@ -1,4 +1,7 @@
-"""Make a visit: first what is not timed, in several processes at once; then timings, one after the other."""
+"""Make a visit: warm-ups in several processes at once, then timings one after the other, then the checks.
+
+The checks of uncompiled encodings took most of a whole visit, so timings come before them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import asdict, dataclass
 from gpu import nanos
 from gpu.document import Document
 from gpu.items import NanosItem, PoolItem, TimedItem, Visit, check_items, timed_items, warm_ups
+from gpu.times import warm_up
 from gpu.turns import Turns
 from gpu.workers import Worker, WorkerFailedError
 
@@ -70,13 +74,14 @@ def run(visit: Visit, document: Document, clock: Clock) -> None:
     if timed and clock.left() > 0:
         turns.start()  # they import while the others compile
     # What an earlier call compiled was on another machine, so warm-ups are made for every call.
-    Pool(visit, notebook, warm_ups(timed, visit), checks).run()
+    Pool(visit, notebook, warm_ups(timed, visit)).run()
     # What could not be compiled in time would now compile while the others wait: it comes last.
     timed.sort(key=lambda item: notebook.has_failed(item.warm_up))
     for item in timed:
         if clock.left() >= item.seconds:
             _measure_timed(item, visit, notebook, turns)
     turns.stop()
+    Pool(visit, notebook, checks).run()
     document.set_left_out([item.key for item in (*checks, *timed) if notebook.is_open(item.key)])
 
 
@@ -100,39 +105,35 @@ def _measure_timed(item: TimedItem | NanosItem, visit: Visit, notebook: Notebook
 class Pool:
     """Make the items that are not timed, in several processes at once."""
 
-    def __init__(
-        self, visit: Visit, notebook: Notebook, warm_up_items: list[PoolItem], checks: list[PoolItem]
-    ) -> None:
+    def __init__(self, visit: Visit, notebook: Notebook, items: list[PoolItem]) -> None:
         self._visit = visit
         self._notebook = notebook
-        self._warm_ups = deque(warm_up_items)
-        self._checks = deque(checks)
+        self._items = deque(items)
 
     def run(self) -> None:
         """Return when all items are done, or there is no time for them."""
-        sizes = self._visit.sizes
-        jobs = min(sizes.pool, len(self._warm_ups) + len(self._checks))
-        threads = []
-        for number in range(jobs):
-            # Warm-ups need much of the GPU's memory, so only some of the processes take them.
-            queues = [self._warm_ups, self._checks] if number < sizes.warm_ups else [self._checks]
-            threads.append(threading.Thread(target=self._work, args=(queues,)))
+        threads = [threading.Thread(target=self._work) for _ in range(self._processes())]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _work(self, queues: list[deque[PoolItem]]) -> None:
-        """Make the items of the first queue, then of the next, in the worker of this thread."""
+    def _processes(self) -> int:
+        """Return how many processes there are; warm-ups need much of the GPU's memory."""
+        sizes = self._visit.sizes
+        are_warm_ups = any(item.function is warm_up for item in self._items)
+        return min(sizes.warm_ups if are_warm_ups else sizes.pool, len(self._items))
+
+    def _work(self) -> None:
+        """Make one item after the other, in the worker of this thread."""
         worker: Worker | None = None
-        for queue in queues:
-            while True:
-                try:
-                    item = queue.popleft()
-                except IndexError:
-                    break
-                if self._notebook.clock.left() >= item.seconds:
-                    worker = self._make(item, worker or Worker(self._visit.log))
+        while True:
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                break
+            if self._notebook.clock.left() >= item.seconds:
+                worker = self._make(item, worker or Worker(self._visit.log))
         if worker is not None:
             worker.stop()
 

@@ -55,10 +55,10 @@ class Estimate:
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
         """Return the value +- hypot(half width of the seeds, half width of the documents).
 
-        None below MIN_DOCUMENTS. Banerjee (1960): the interval covers at least the confidence, whatever the
-        share of the seeds. A single t quantile with Satterthwaite's degrees of freedom covers too little,
-        because few seeds tell little of their own variance. With 3 seeds that had 0.9 of the variance, such
-        a 95% interval covered 92.2%, and this one 96%.
+        None below MIN_DOCUMENTS. Banerjee (1960): it covers at least the confidence, whatever part of the
+        variance is that of the seeds. A single t quantile with Satterthwaite's degrees of freedom covers too
+        little, because few seeds tell little of their own variance. With 3 seeds and 0.9 of the variance from
+        seeds, such a 95% interval covered 92.2%, and this one 96%.
         """
         half_widths = self.half_widths(1 - confidence)
         if half_widths is None:
@@ -68,11 +68,11 @@ class Estimate:
 
 
 def p_beyond(estimate: Estimate, margin: float) -> float | None:
-    """Return the one-sided p of the hypothesis that the truth does not exceed the margin.
+    """Return the one-sided p of the hypothesis that the truth lies within the margin, on the value's side.
 
-    It is tested on the side of the value. For a value of 0.05 and a margin of 0.02 the hypothesis is that the
-    truth is at most 0.02; for -0.05 that it is at least -0.02. p is the number at which the lower end (the
-    upper one) of the interval with confidence 1 - 2p just reaches the margin. None without an interval.
+    For a value of 0.05 and a margin of 0.02 the hypothesis is that the truth is at most 0.02; for -0.05 that
+    it is at least -0.02. p is the number for which the interval with confidence 1 - 2p just reaches the
+    margin, with the end that is nearer to it. None without an interval.
     """
     if estimate.document_variance is None:
         return None
