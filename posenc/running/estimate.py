@@ -22,9 +22,10 @@ from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabul
 from posenc.data.documents import SPLITS
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, plan_cells, record_key, still_holds
-from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
-from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
+from posenc.evaluation.models.transformers import attention_parts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
@@ -33,6 +34,7 @@ from posenc.results.records import find_record
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
 from posenc.running.model_parts import build_outline
+from posenc.running.unloaded_model import UnloadedModel, attention_seconds_a_flop
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.device import fit_threads, keep_freed_memory
@@ -51,7 +53,12 @@ BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
 WIDTH_OF_GIVEN = 512  # numbers, for the rates of a given model, whose width is unknown
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
-BYTES_A_TOKEN = 3.0  # about, for a vocabulary of some thousands
+BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
+SAMPLED_DOCUMENTS = 32
+SAMPLED_BYTES = 8192  # of each
+# What a model of transformers computes besides matrix products, in multiplications of two numbers.
+HF_TIMES_A_WIDTH = 60  # of a layer, for each number of its width
+TIMES_A_LOGIT = 8
 CALIBRATION_SECONDS = 0.1  # of measuring each of the three rates
 NUMBERS = 1 << 20  # numbers in the multiplication that is timed
 
@@ -150,15 +157,20 @@ class EvaluationEstimate:
         return self.tuning_seconds + sum(cell.seconds for cell in self.cells)
 
 
-def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
+def estimate_evaluation(
+    job: Job, step: int, threads: int | None = None, bytes_a_token: float | None = None
+) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
 
     Which cells are stored already is known where a token is a byte: their targets are those of the text.
+    `bytes_a_token` is that of the text, if it is known.
     """
     evaluation = job.evaluation
-    store = store_of_lengths(job.facts, job.tokenizer)
+    if bytes_a_token is None:
+        bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
+    store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
     model = job.subject or build_outline(job.run_settings, job.shape, vocabulary(job.data.plant, store))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
     rates = measure_rates(job.device, as_trained.precision, _width(model), min(batch_tokens, 4096), threads)
@@ -166,6 +178,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
+    most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     is_exact = job.tokenizer.name == "bytes"
     stored = [is_exact and _is_stored(job, cell, step) for cell in planned]
     longest = max(request.lengths.windows)
@@ -174,7 +187,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         cells=_cell_estimates(planned, rates, stored),
         tries=evaluation.tries if extension is not None else 0,
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
-        memory=_evaluation_memory(model, parameters, max(batch_tokens, longest), longest),
+        memory=_evaluation_memory(model, parameters, max(batch_tokens, longest), longest, most_targets),
     )
 
 
@@ -240,8 +253,7 @@ def _cell_estimates(
         seconds = 0.0
         if key not in counted:
             counted.add(key)
-            n_tokens = tokens * inputs / cell.window
-            seconds = forward_seconds(context.model, rates, inputs, n_tokens, context.batch_tokens)
+            seconds = _cell_seconds(cell, rates, inputs, windows)
         draws = min(DRAWS, windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)
         passes = draws * math.ceil(windows / draws / batch)
@@ -249,8 +261,43 @@ def _cell_estimates(
     return estimates
 
 
-def _evaluation_memory(model: Subject, parameters: int, batch_tokens: int, window: int) -> float:
+def _cell_seconds(cell: EvalCell, rates: Rates, inputs: int, windows: int) -> float:
+    """Return the seconds of the passes of a cell over so many windows of so many inputs."""
+    context = cell.context
+    model = context.model
+    if not isinstance(model, UnloadedModel) or model.sizes is None:
+        n_tokens = cell.plan.tokens(cell.window) * inputs / cell.window
+        return forward_seconds(model, rates, inputs, n_tokens, context.batch_tokens)
+    sizes = model.sizes
+    n_tokens = windows * max(inputs, cell.plan.targets_in(cell.window))
+    dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
+    attention_rate = attention_seconds_a_flop(context.device, sizes.heads, sizes.head_dim, dtype)
+    seconds_a_token = 2 * sizes.products * rates.flop
+    seconds_a_token += sizes.attention_flops(inputs) * attention_rate
+    seconds_a_token += sizes.layers * sizes.width * HF_TIMES_A_WIDTH * rates.times
+    acting = context.effective_encoding(cell.window)
+    if attention_parts(leaves(acting)):  # posenc's own attention, which makes and keeps every score
+        scores = sizes.layers * sizes.heads * inputs
+        seconds_a_token += scores * TIMES_A_SCORE * rates.times
+    logits = windows * cell.plan.targets_in(cell.window)
+    seconds_a_target = 2 * sizes.width * sizes.vocab_size * rates.flop
+    seconds_a_target += sizes.vocab_size * TIMES_A_LOGIT * rates.times
+    return n_tokens * seconds_a_token + logits * seconds_a_target
+
+
+def _count_parameters(model: Subject) -> int:
+    if isinstance(model, UnloadedModel) and model.sizes is not None:
+        return model.sizes.parameters
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _evaluation_memory(
+    model: Subject, parameters: int, batch_tokens: int, window: int, n_targets: int
+) -> float:
     """Return the bytes of weights and of one layer in float32; of a given model those of weights alone."""
+    if isinstance(model, UnloadedModel) and model.sizes is not None:
+        logits = min(LOGITS_AT_ONCE, n_targets * model.vocab_size)
+        return model.sizes.memory(batch_tokens, logits)
     weights = BYTES_A_WEIGHT * parameters
     if isinstance(model, CallableModel):
         return weights
@@ -320,13 +367,34 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
         torch.set_num_threads(threads_before)
 
 
-def store_of_lengths(facts: CorpusFacts, tokenizer: TokenizerSettings) -> TokenStore:
+def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, split: str) -> float:
+    """Return how many bytes of the longest documents a token stands for, by a sample of them.
+
+    Long documents decide which lengths can be measured. A tokenizer that would have to be trained is not
+    asked, and a text that is not in memory is not read.
+    """
+    if tokenizer.name == "bytes":
+        return 1.0
+    if tokenizer.name == "bpe" or not facts.text.is_loaded:
+        return BYTES_A_TOKEN
+    texts = [document.text for document in facts.read() if document.split == split]
+    longest = sorted(texts, key=len, reverse=True)[:SAMPLED_DOCUMENTS]
+    middles = [text[len(text) // 2 :][:SAMPLED_BYTES].decode(errors="ignore").encode() for text in longest]
+    encoded = build_tokenizer(tokenizer, facts).encode_all(middles)
+    n_tokens = sum(len(text.ids) for text in encoded)
+    return sum(map(len, middles)) / max(1, n_tokens)
+
+
+def store_of_lengths(
+    facts: CorpusFacts, tokenizer: TokenizerSettings, bytes_a_token: float | None = None
+) -> TokenStore:
     """Return a store whose documents are as long as the corpus's, all of the same token."""
     if tokenizer.name == "bpe":  # building the tokenizer would train it, and write it to the cache
         vocab_size = int(tokenizer.parameters["vocab_size"])
     else:
         vocab_size = build_tokenizer(tokenizer, facts).vocab_size
-    bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
+    if bytes_a_token is None:
+        bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
     splits: dict[str, Split] = {}
     start = 0
     for name in SPLITS:

@@ -92,10 +92,11 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
 
 def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     """Measure a model that posenc did not train."""
-    corpus = tokenise(job)
     directory = job.directory
-    subject = job.subject
-    assert subject is not None
+    assert job.subject is not None
+    # what is wrong with the weights is said before a text is tokenised, and before anything is written
+    subject = job.subject.loaded()
+    corpus = tokenise(job)
     with locked(directory, waits=invocation.waits):
         run_directory.refuse_links(directory)
         with run_directory.recorded_status(directory, stop):

@@ -24,8 +24,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
+from posenc.running.hf_checkpoint import library_of
 from posenc.running.stored_run import load_model, stored_run
-from posenc.running.subject_hf import library_of
 from posenc.settings.tree import NONE
 
 STILL = 1e30  # a rotation whose frequencies are divided by this turns nothing at any length

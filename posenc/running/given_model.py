@@ -21,7 +21,7 @@ from posenc.evaluation.resolve import Evaluation
 from posenc.model.decoder import ModelShape
 from posenc.running.checks import check_name, check_runs_dir
 from posenc.running.job import Job
-from posenc.running.measured_text import text_to_measure
+from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.settings.tree import (
     NONE,
     Choice,
@@ -51,6 +51,7 @@ class GivenModel:
     seed: int = 0
     digest: str | None = None  # identifies the weights; None: the logits for one text do
     subject: Choice | None = None  # how it was found, which config.yaml keeps
+    text: MeasuredText | None = None  # None: it is read by `data`
 
 
 def plan_given_model(given: GivenModel) -> Job:
@@ -62,7 +63,7 @@ def plan_given_model(given: GivenModel) -> Job:
     check_runs_dir(given.runs_dir, folder, writing=True)
     tokenizer = absolute_tokenizer(given.tokenizer)
     # what it was trained on is not known: perhaps on the part of this text that a training takes
-    text = text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
+    text = given.text or text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
     data = text.data
     facts = text.facts
     encoder = build_tokenizer(tokenizer, facts)
@@ -93,6 +94,7 @@ def plan_given_model(given: GivenModel) -> Job:
         device=given.device,
         evaluation=evaluation,
         is_own_text=False,
+        notes=text.notes,
         subject=model,
     )
 

@@ -89,7 +89,9 @@ def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
 
 def filled_in(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     """Return the settings that were asked for, with the stored value of each that is null."""
-    return EvalSettings.model_validate(_merged(asked.plain(), stored.plain()))
+    values = asked.plain()
+    values.pop("max_minutes")  # it chooses max_targets
+    return EvalSettings.model_validate(_merged(values, stored.plain()))
 
 
 def _merged(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:

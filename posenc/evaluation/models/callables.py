@@ -14,6 +14,8 @@ from posenc.evaluation.errors import NotApplicableError
 
 # The number of its heads is unknown. Memory is estimated for so many before a pass is tried.
 ASSUMED_HEADS = 32
+# float32 logits that are made at once, 64 MB: a window of 16,384 tokens has 3.2 GB of a vocabulary of 49,152
+LOGITS_AT_ONCE = 1 << 24
 
 
 class CallableModel(nn.Module):
@@ -33,6 +35,10 @@ class CallableModel(nn.Module):
         self.encoding = Encoding(Shape(1, ASSUMED_HEADS, 1, 1, train_length))
         self.effective_encoding = self.encoding
         self.shape = self.encoding.shape
+
+    def loaded(self) -> CallableModel:
+        """Return the model with its weights. One that is given has them."""
+        return self
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
         """Return 0..n-1: only their number counts."""

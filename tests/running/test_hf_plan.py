@@ -1,0 +1,134 @@
+"""The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
+
+import hf_models
+import pytest
+import torch
+import transformers
+
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.core.errors import UserError
+from posenc.data.tokenizers import EncodedText, Tokenizer
+from posenc.running import estimate, hf_checkpoint, subject_hf
+from posenc.running.jobs import plan_job
+
+T = hf_models.T
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A Llama that was not trained: nothing here looks at its loss."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model("llama", **(hf_models.SIZES | hf_models.LLAMA))
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    return hf_models.save(model, tmp_path_factory.mktemp("checkpoint") / "llama")
+
+
+@pytest.fixture
+def plan(checkpoint, corpus, working_folder, monkeypatch):
+    """Return a function that plans an evaluation; reading weights, or the tokens of the text, is an error."""
+
+    def refuse(*_, **__):
+        raise AssertionError("too early")
+
+    monkeypatch.setattr(subject_hf, "load_weights", refuse)
+    monkeypatch.setattr("posenc.running.evaluate.prepare", refuse)
+    monkeypatch.setattr(estimate, "CALIBRATION_SECONDS", 0.01)
+
+    def planned(*overrides):
+        fixed = [
+            "subject=hf",
+            f"subject.path={checkpoint}",
+            "data=files",
+            f"data.paths={corpus}",
+            "device=cpu",
+        ]
+        (composed,) = compose_jobs("eval", parse([*fixed, *overrides])).jobs
+        return plan_job(composed.settings)
+
+    return planned
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["extend=rerope"], "before their rotation"),
+        (["eval.protocols=[recall]"], "planted in the training text"),
+        (["eval.lengths=[100000]"], "no document of the test split is that long"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_weights_are_read(plan, overrides, message):
+    with pytest.raises(UserError) as caught:
+        plan(*overrides)
+    assert message in str(caught.value)
+
+
+def test_a_length_that_only_bytes_have_is_refused_before_the_text_is_tokenised(plan, corpus, monkeypatch):
+    longest = max(path.stat().st_size for path in corpus.iterdir())
+
+    def encode_all(self, texts):
+        """Encode texts as tokens of five bytes."""
+        return [EncodedText([0] * (len(text) // 5), None) for text in texts]
+
+    monkeypatch.setattr(Tokenizer, "encode_all", encode_all)
+    with pytest.raises(UserError, match="the longest that works is"):
+        plan(f"eval.lengths=[{longest // 4}]")
+
+
+def test_parameters_are_counted_by_the_headers_of_the_files(plan, checkpoint):
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    sizes = plan().subject.sizes
+    assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
+    layers = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
+    assert sizes.products == sum(parameter.numel() for parameter in layers)
+
+
+def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 no json")
+    assert hf_checkpoint._tensors_of_file(file) == []
+
+
+# --- lengths that documents have
+def test_default_lengths_are_those_that_documents_have(plan):
+    job = plan("context_length=1024")
+    lengths = job.evaluation.lengths
+    assert lengths.windows[0] == 512
+    assert lengths.longest < 8192
+    assert any(note.startswith("lengths    without") for note in job.notes)
+
+
+def test_lengths_that_were_asked_for_are_measured(plan):
+    job = plan("eval.lengths=[1x,4x]")
+    assert job.evaluation.lengths.windows == (T, 4 * T)
+    assert not any(note.startswith("lengths") for note in job.notes)
+
+
+def test_without_other_wishes_the_headline_alone_is_measured(plan):
+    assert plan().evaluation.protocol_names == ["fixed-target"]
+
+
+# --- targets that the machine has time for
+def test_fewer_minutes_are_fewer_targets(plan):
+    many = plan("eval.max_minutes=1000").evaluation.settings.max_targets
+    few = plan("eval.max_minutes=0.0001").evaluation.settings.max_targets
+    assert few < many == 32000
+
+
+def test_targets_that_were_chosen_once_stay(plan, monkeypatch):
+    """A machine under load would choose fewer, and an extension would be measured on other targets."""
+    first = plan("eval.max_minutes=0.01").evaluation.settings
+    monkeypatch.setattr(estimate, "TIMES_A_LOGIT", 10**6)
+    again = plan("eval.max_minutes=0.01", "extend=yarn").evaluation.settings
+    assert again.max_targets == first.max_targets
+    assert again.lengths == first.lengths
+
+
+def test_a_number_of_targets_is_taken_as_it_is(plan):
+    job = plan("eval.max_targets=5000", "eval.max_minutes=0.0001")
+    assert job.evaluation.settings.max_targets == 5000
+
+
+def test_one_length_beyond_t_is_always_left(plan):
+    windows = plan("eval.max_minutes=0.000001").evaluation.lengths.windows
+    assert [window for window in windows if window > T] == [2 * T]
