@@ -45,6 +45,16 @@ class Scores:
     is_best: np.ndarray  # (windows, targets) bool: no token has a higher logit than the target
 
 
+@dataclass(frozen=True)
+class WindowBatch:
+    """Windows that go through the model at once."""
+
+    windows: np.ndarray  # (B,) their numbers
+    tokens: Tensor  # (B, inputs + 1): the inputs and the last target
+    pos: Tensor  # (inputs,)
+    encoding: Encoding  # that acts
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalContext:
     """A trained model and the documents it is measured on."""
@@ -110,40 +120,57 @@ class EvalContext:
         return score_windows(self, read, count, window, n_targets, with_best=True)
 
 
-@torch.no_grad()
 def score_windows(
     context: EvalContext, read: WindowReader, count: int, window: int, n_targets: int, *, with_best: bool
 ) -> Scores:
-    """Score the last `n_targets` of `count` windows. Raises NotApplicableError, OutOfMemoryError.
+    """Score the last `n_targets` of `count` windows. Raises NotApplicableError, OutOfMemoryError."""
+    nats = np.empty((count, n_targets))
+    is_best = np.zeros((count, n_targets), dtype=bool)
+
+    def score(batch: WindowBatch) -> None:
+        losses, best = forward(context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best)
+        nats[batch.windows] = losses.cpu().double().numpy()
+        if best is not None:
+            is_best[batch.windows] = best.cpu().numpy()
+
+    run_windows(context, read, count, window, n_targets, score)
+    return Scores(nats, is_best)
+
+
+@torch.no_grad()
+def run_windows(
+    context: EvalContext,
+    read: WindowReader,
+    count: int,
+    window: int,
+    n_targets: int,
+    run_batch: Callable[[WindowBatch], None],
+) -> None:
+    """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
 
     Drawn positions depend on the seed, the window's length and its number, never on the batch. Batches hold
-    about `batch_tokens` tokens, and halve when memory runs out.
+    about `batch_tokens` tokens, and halve when memory runs out. Then `run_batch` is called again, so it may
+    keep nothing of a pass that raised.
     """
     context.model.to(context.device).eval()
     encoding = context.effective_encoding(window)
     inputs = inputs_given(encoding, window, n_targets)
     draws = positions_of_windows(context, encoding, window, inputs)
     check_memory(context, draws[0], encoding, n_targets)
-    nats = np.empty((count, n_targets))
-    is_best = np.zeros((count, n_targets), dtype=bool)
     batch_size = max(1, context.batch_tokens // inputs)
     for draw, pos in enumerate(draws):
-        unscored = np.arange(draw, count, len(draws))  # windows with these positions
-        while len(unscored):
+        remaining = np.arange(draw, count, len(draws))  # windows with these positions
+        while len(remaining):
             context.check_stop()
-            batch = unscored[:batch_size]
-            tokens = np.stack([read(i)[-inputs - 1 :] for i in batch]).astype(np.int64)  # (B, inputs + 1)
+            windows = remaining[:batch_size]
+            tokens = np.stack([read(i)[-inputs - 1 :] for i in windows]).astype(np.int64)  # (B, inputs + 1)
             try:
-                losses, best = forward(context, torch.from_numpy(tokens), pos, encoding, n_targets, with_best)
+                run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, inputs)
                 continue
-            nats[batch] = losses.cpu().double().numpy()
-            if best is not None:
-                is_best[batch] = best.cpu().numpy()
-            unscored = unscored[batch_size:]
-            context.on_batch((draw + 1 - len(unscored) * len(draws) / count) / len(draws))
-    return Scores(nats, is_best)
+            remaining = remaining[batch_size:]
+            context.on_batch((draw + 1 - len(remaining) * len(draws) / count) / len(draws))
 
 
 def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:

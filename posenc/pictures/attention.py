@@ -77,10 +77,10 @@ def mean_weights(encoding: Encoding, keys: int) -> Numbers:
         for query in range(queries):
             seen_keys = weights[:, query, : distances + query]
             total += seen_keys.flip(-1)[:, :distances]
-    return _smooth((total / (WINDOWS * queries)).detach().numpy())
+    return smooth((total / (WINDOWS * queries)).detach().numpy())
 
 
-def _smooth(values: Numbers) -> Numbers:
+def smooth(values: Numbers) -> Numbers:
     """Return means (H, R) over the neighbours of each distance, more of them the farther it is."""
     count = values.shape[1]
     distances = np.arange(count)

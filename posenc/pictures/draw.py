@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import altair as alt
 import numpy as np
 
-from posenc.pictures.panels import Curves, Map, Panel, Picture
+from posenc.pictures.panels import POSITION, Curves, Heat, Map, Numbers, Panel, Picture
 from posenc.report.looks import PAPER, AnyChart, configured, data_of, specification
 from posenc.report.styles import ON_WHITE
 from posenc.report.vega import draw_svg, image_bytes
@@ -20,11 +20,14 @@ COLUMNS = 2  # panels in a row
 LEGEND_COLUMNS = 3
 PANEL_WIDTH = 190  # points, without its axis
 PANEL_HEIGHT = 115  # points
+POINTS_A_LETTER = 3.7  # of the mean width of a letter below a panel's title
+OVERLAP = 0.3  # of a square by the next one, or white hairlines are between them
 PANEL_GAP = 66  # points from panel to panel, with the axis
 SMALLEST_SHARE = 1e-7  # of the largest weight: a logarithmic axis does not show smaller ones
 DASHES = ([1, 0], [6, 2], [6, 2, 1, 2], [1, 1.5], [6, 1, 1, 1, 1, 1], [2, 3], [1, 3])
 GREY = "#737373"
 VIRIDIS = alt.SchemeParams(name="viridis", extent=[0, 0.85])  # its end is too pale for a line on white
+VIRIDIS_COLORS = ("#440154", "#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D", "#A0DA39")  # the same
 HIDDEN_COLOR = "#00224E"  # of a key that a query does not see
 SEEN_COLOR = "#FEE838"
 DOT_IN_LEGEND = 40  # square points, the area of a dot
@@ -54,6 +57,17 @@ class SeenKey:
 
 
 @dataclass(frozen=True)
+class VectorNumber:
+    """A square of a map of vectors, from x to x2 and from y to y2."""
+
+    x: float
+    x2: float
+    y: float
+    y2: float
+    value: float
+
+
+@dataclass(frozen=True)
 class Mark:
     """A named place on an axis."""
 
@@ -72,11 +86,10 @@ def _picture_chart(picture: Picture) -> alt.VConcatChart:
     panels = picture.panels
     rows = []
     if len(panels) % COLUMNS:
-        rows.append(alt.hconcat(_panel_chart(panels[0], COLUMNS * PANEL_WIDTH + PANEL_GAP)))
+        rows.append(_row_chart(panels[:1], COLUMNS * PANEL_WIDTH + PANEL_GAP))
         panels = panels[1:]
     for start in range(0, len(panels), COLUMNS):
-        charts = [_panel_chart(panel, PANEL_WIDTH) for panel in panels[start : start + COLUMNS]]
-        rows.append(alt.hconcat(*charts, spacing=24))
+        rows.append(_row_chart(panels[start : start + COLUMNS], PANEL_WIDTH))
     title = alt.TitleParams(
         text=picture.title,
         subtitle=[line for note in picture.notes for line in textwrap.wrap(note, NOTE_WIDTH)],
@@ -101,10 +114,35 @@ def _with_own_scales(chart: AnyChart) -> AnyChart:
     )
 
 
-def _panel_chart(panel: Panel, width: float) -> alt.LayerChart:
+def _row_chart(panels: Sequence[Panel], width: float) -> alt.HConcatChart:
+    """Return panels side by side, each below its title and the sentence that says what to see."""
+    sentences = [textwrap.wrap(panel.sentence, int(width / POINTS_A_LETTER)) for panel in panels]
+    most = max(map(len, sentences))
+    charts = []
+    for panel, lines in zip(panels, sentences, strict=True):
+        # as many lines in each panel of the row, so that their titles are at one height
+        padded = [*lines, *[" "] * (most - len(lines))]
+        charts.append(_panel_chart(panel, padded, width))
+    return alt.hconcat(*charts, spacing=24)
+
+
+def _panel_chart(panel: Panel, sentence: Sequence[str], width: float) -> alt.LayerChart:
     """Return the chart of one panel."""
-    layers = [_squares(panel)] if isinstance(panel, Map) else [*_marks(panel, width), _lines(panel)]
-    title = alt.TitleParams(text=panel.title, anchor="start", frame="group", fontSize=8, offset=14)
+    if isinstance(panel, Heat):
+        layers = [_vectors(panel), *_position_marks(panel, width)]
+    elif isinstance(panel, Map):
+        layers = [_squares(panel)]
+    else:
+        layers = [*_marks(panel, width), _lines(panel)]
+    title = alt.TitleParams(
+        text=panel.title,
+        subtitle=list(sentence),
+        anchor="start",
+        frame="group",
+        fontSize=8,
+        subtitleFontSize=7,
+        offset=14,
+    )
     return alt.LayerChart(layer=layers).properties(title=title, width=width, height=PANEL_HEIGHT)
 
 
@@ -130,6 +168,55 @@ def _squares(panel: Map) -> alt.Chart:
             stroke=alt.Stroke("seen:N", legend=None, scale=colors),  # fills the hairlines between squares
         )
     )
+
+
+def _vectors(panel: Heat) -> alt.Chart:
+    """Return a square for each number of the vectors, blue below zero and orange above."""
+    row_edges = _edges(panel.positions)
+    column_edges = _edges(panel.dimensions)
+    rows_apart = row_edges[1] - row_edges[0]
+    columns_apart = column_edges[1] - column_edges[0]
+    squares = []
+    for row, column in np.ndindex(panel.values.shape):
+        square = VectorNumber(
+            x=column_edges[column],
+            x2=min(column_edges[column + 1] + OVERLAP * columns_apart, column_edges[-1]),
+            y=row_edges[row],
+            y2=min(row_edges[row + 1] + OVERLAP * rows_apart, row_edges[-1]),
+            value=float(panel.values[row, column]),
+        )
+        squares.append(square)
+    largest = float(np.abs(panel.values).max()) or 1.0
+    colors = alt.Scale(scheme="blueorange", domain=[-largest, largest], domainMid=0)
+    legend = alt.Legend(
+        type="gradient", title=None, gradientLength=PANEL_WIDTH / 2, gradientThickness=6, tickCount=3
+    )
+    plain = alt.Scale(nice=False, zero=False)
+    reversed_scale = alt.Scale(nice=False, zero=False, reverse=True)  # position 0 at the top
+    chart = alt.Chart(data_of(squares)).mark_rect()
+    return chart.encode(
+        x=alt.X("x:Q", title="number of the vector", scale=plain, axis=alt.Axis(grid=False)),
+        x2="x2:Q",
+        y=alt.Y("y:Q", title=POSITION, scale=reversed_scale, axis=alt.Axis(grid=False, tickCount=5)),
+        y2="y2:Q",
+        color=alt.Color("value:Q", scale=colors, legend=legend),
+    )
+
+
+def _edges(centres: Numbers) -> list[float]:
+    """Return the edges of squares around ascending centres, one more than there are centres."""
+    if len(centres) == 1:
+        return [float(centres[0]) - 0.5, float(centres[0]) + 0.5]
+    middles = (centres[1:] + centres[:-1]) / 2
+    first = centres[0] - (middles[0] - centres[0])
+    last = centres[-1] + (centres[-1] - middles[-1])
+    return [float(first), *middles.tolist(), float(last)]
+
+
+def _position_marks(panel: Heat, width: float) -> list[alt.Chart]:
+    """Return dashed lines at marked positions, with their names at the right."""
+    visible = {name: place for name, place in panel.marks.items() if place <= panel.positions[-1]}
+    return _horizontal_marks(visible, width)
 
 
 def _lines(panel: Curves) -> alt.Chart:
@@ -180,8 +267,12 @@ def _y_title(panel: Curves) -> str | list[str]:
 def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -> alt.Scale:
     """Return the colours of lines: of a scale if they have an order; grey for references."""
     labels = [*compared, *references]
-    if panel.is_ordered:
+    if panel.is_ordered and not references:
         return alt.Scale(domain=labels, scheme=VIRIDIS)
+    if panel.is_ordered:  # a scheme has no grey for the references
+        steps = np.linspace(0, len(VIRIDIS_COLORS) - 1, len(compared)).round().astype(int)
+        ordered = [VIRIDIS_COLORS[step] for step in steps]
+        return alt.Scale(domain=labels, range=[*ordered, *[GREY] * len(references)])
     colors = [ON_WHITE[number % len(ON_WHITE)] for number in range(len(compared))]
     return alt.Scale(domain=labels, range=[*colors, *[GREY] * len(references)])
 
@@ -202,12 +293,17 @@ def _marks(panel: Curves, width: float) -> list[alt.Chart]:
         marks = alt.Chart(data_of([Mark(name, place) for name, place in panel.marks.items()]))
         layers.append(_dashed(marks).encode(x="place:Q"))
         layers.append(marks.mark_text(align="center").encode(x="place:Q", y=alt.value(-6), text="name:N"))
-    if panel.y_marks:
-        marks = alt.Chart(data_of([Mark(name, place) for name, place in panel.y_marks.items()]))
-        layers.append(_dashed(marks).encode(y="place:Q"))
-        right = alt.value(width + 3)
-        layers.append(marks.mark_text(align="left").encode(x=right, y="place:Q", text="name:N"))
-    return layers
+    return [*layers, *_horizontal_marks(panel.y_marks, width)]
+
+
+def _horizontal_marks(places: Mapping[str, float], width: float) -> list[alt.Chart]:
+    """Return dashed lines at places on y, with their names at the right of the panel."""
+    if not places:
+        return []
+    marks = alt.Chart(data_of([Mark(name, place) for name, place in places.items()]))
+    right = alt.value(width + 3)
+    names = marks.mark_text(align="left").encode(x=right, y="place:Q", text="name:N")
+    return [_dashed(marks).encode(y="place:Q"), names]
 
 
 def _dashed(marks: alt.Chart) -> alt.Chart:

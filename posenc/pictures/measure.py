@@ -6,30 +6,41 @@ Which panels there are follows from `encoding.hooks`, so that an encoding of one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, float64
 from posenc.encodings.shared.composed import Composed
 from posenc.encodings.shared.rotary import Rotary
+from posenc.pictures import sentences
 from posenc.pictures.attention import mean_weights, random_generator
-from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
+from posenc.pictures.panels import (
+    DISTANCE,
+    FAR,
+    POSITION,
+    Curves,
+    Heat,
+    Line,
+    Map,
+    Numbers,
+    Panel,
+    in_lengths,
+)
 
-FAR = 8  # pictures go to this many times T
 MOST_POINTS = 1024  # in a curve
 MOST_ROWS = 64  # in a map
+MOST_COLUMNS = 128  # in a map of vectors
 MOST_LINES = 6  # in a panel
 MOST_RANDOM_LINES = 2  # in a panel with random parameters: more of them are a tangle
 MOST_MAPS = 3  # in a picture
 MOST_KEYS = 4096  # in an attention on random inputs
 RANDOM_QUERIES = 64  # a score is the mean over so many
 DRAWN_WINDOWS = 5  # in a panel of random positions
-POSITION = "position in tokens"
-DISTANCE = "distance r in tokens"
 PARAMETERS_ARE_RANDOM = (
     "parameters that start at zero, where they change nothing, are drawn with random values"
 )
@@ -40,12 +51,14 @@ BIAS_HOOKS = {"bias", "distance_bias"}
 
 
 @torch.no_grad()
-def measure(encoding: Encoding, trained: Encoding | None = None) -> tuple[list[Panel], list[str]]:
-    """Return the panels of an encoding, and notes on them, of which the last say what to see.
+def measure(
+    encoding: Encoding, trained: Encoding | None = None, *, is_trained: bool = False
+) -> tuple[list[Panel], list[str]]:
+    """Return the panels of an encoding, and notes on them.
 
     The encoding comes with its options, as the attention sees it. Parameters of a bias or a score that are
     all zero get random values, since at zero there is nothing to see. `trained` is the encoding as it was
-    trained, where a test-time extension acts.
+    trained, where a test-time extension acts. `is_trained` says that its parameters are those of a run.
     """
     hooks = encoding.hooks
     notes = []
@@ -54,25 +67,20 @@ def measure(encoding: Encoding, trained: Encoding | None = None) -> tuple[list[P
         _fill_randomly(zeros)
         notes.append(PARAMETERS_ARE_RANDOM)
     panels: list[Panel] = []
-    sentences: list[str] = []
     if "positions" in hooks:
         panels.append(_positions_panel(encoding))
     if "embed" in hooks:
-        panels.append(_embed_panel(encoding))
+        panels += _embed_panels(encoding, is_trained)
     if "rotate" in hooks:
-        arcs = _arcs_of(encoding, trained or encoding)
-        panels += _rotation_panels(encoding, arcs)
-        sentences += [] if arcs is None else [_arcs_sentence(arcs)]
+        panels += _rotation_panels(encoding, trained or encoding)
     if hooks & BIAS_HOOKS:
-        bias_panel = _bias_panel(encoding, MOST_RANDOM_LINES if zeros else MOST_LINES)
-        panels.append(bias_panel)
-        sentences += [] if zeros else [_bias_sentence(bias_panel)]
+        panels.append(_bias_panel(encoding, are_random=bool(zeros)))
     if "visible" in hooks:
         panels += _mask_panels(encoding)
     if hooks & INPUT_HOOKS or not panels:
         panels.append(_attention_panel(encoding))
         notes.append(INPUTS_ARE_RANDOM)
-    return panels, [*notes, *sentences]
+    return panels, notes
 
 
 def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
@@ -127,17 +135,6 @@ def _length_marks(encoding: Encoding) -> dict[str, float]:
     return {"T": float(length), f"{FAR}T": float(FAR * length)}
 
 
-def _in_lengths(tokens: int, length: int) -> str:
-    """Return `4T` for a multiple of T, `T/4` for a part of it, else the number of tokens."""
-    if tokens == length:
-        return "T"
-    if tokens and tokens % length == 0:
-        return f"{tokens // length}T"
-    if tokens and length % tokens == 0:
-        return f"T/{length // tokens}"
-    return str(tokens)
-
-
 # --- panels of positions, vectors and rotations
 
 
@@ -152,19 +149,61 @@ def _positions_panel(encoding: Encoding) -> Curves:
         positions = encoding.positions(length, True, generator)[indices]
         lines.append(Line(f"draw {number}", x, _array(positions)))
     lines.append(Line("contiguous", x, x, is_reference=True))
-    return Curves(
+    panel = Curves(
         title="Positions drawn in training",
         x_label="index in the window",
         y_label=POSITION,
         lines=lines,
         y_marks={"T": float(length)},
     )
+    return replace(panel, sentence=sentences.positions_sentence(panel))
 
 
-def _embed_panel(encoding: Encoding) -> Curves:
+def _embed_panels(encoding: Encoding, is_trained: bool) -> list[Panel]:
+    """Measure an `embed` hook: the vectors, unless they are random, and the products of two of them."""
+    reach = _reach_of_vectors(encoding)
+    is_random = _has_learned_vectors(encoding) and not is_trained
+    products = _products_panel(encoding, reach)
+    if is_random:
+        return [replace(products, sentence=sentences.TRAIN_FIRST)]
+    return [_heat_panel(encoding, reach), products]
+
+
+def _has_learned_vectors(encoding: Encoding) -> bool:
+    """Tell whether training changes the vectors of positions."""
+    if isinstance(encoding, Composed):
+        return any(_has_learned_vectors(part) for part in encoding.parts)
+    return "embed" in encoding.hooks and any(True for _ in encoding.parameters())
+
+
+def _heat_panel(encoding: Encoding, reach: int) -> Heat:
+    """Draw the numbers of the vectors by position and dimension, up to 2T where there are so many."""
+    length = encoding.shape.train_length
+    end = min(2 * length, reach)
+    vectors = _array(_vectors(encoding, torch.arange(end), reach))  # (positions, d_model)
+    rows = _even_steps(end - 1, MOST_ROWS).numpy()
+    columns = _pairs_of_columns(vectors.shape[1])
+    panel = Heat(
+        title="Vectors of positions",
+        values=vectors[np.ix_(rows, columns)],
+        positions=rows.astype(np.float64),
+        dimensions=columns.astype(np.float64) + 1,
+        marks={"T": float(length)},
+    )
+    return replace(panel, sentence=sentences.heat_sentence(panel, vectors))
+
+
+def _pairs_of_columns(width: int) -> NDArray[np.int64]:
+    """Return the columns to draw: all, or pairs of neighbours at even steps, as sine and cosine are."""
+    if width <= MOST_COLUMNS:
+        return np.arange(width)
+    pairs = _even_steps(width // 2 - 1, MOST_COLUMNS // 2).numpy()
+    return np.stack((2 * pairs, 2 * pairs + 1), axis=1).ravel()
+
+
+def _products_panel(encoding: Encoding, reach: int) -> Curves:
     """Measure the inner products of the vectors of two positions, as far as the encoding has vectors."""
     length = encoding.shape.train_length
-    reach = _reach_of_vectors(encoding)
     half = max(1, min(length, reach) // 2)
     centres = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
     offsets = torch.arange(-half, half + 1)
@@ -176,11 +215,12 @@ def _embed_panel(encoding: Encoding) -> Curves:
         positions = positions[(positions >= 0) & (positions < reach)]
         centre = _vectors(encoding, torch.tensor([t]), reach)  # (1, d_model)
         products = centre @ _vectors(encoding, positions, reach).T  # (1, n)
-        lines.append(Line(f"t = {_in_lengths(t, length)}", _array(positions - t), _array(products[0])))
+        lines.append(Line(f"t = {in_lengths(t, length)}", _array(positions - t), _array(products[0])))
     title = "PE(t) · PE(t+r)"
     if reach < FAR * length:
-        title += f" (defined below {_in_lengths(reach, length)})"
-    return Curves(title, "offset r in tokens", "inner product", lines, is_ordered=True)
+        title += f" (defined below {in_lengths(reach, length)})"
+    panel = Curves(title, "offset r in tokens", "inner product", lines, is_ordered=True)
+    return replace(panel, sentence=sentences.products_sentence(panel))
 
 
 def _reach_of_vectors(encoding: Encoding) -> int:
@@ -208,16 +248,11 @@ def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
     return vectors[torch.searchsorted(present, positions)]
 
 
-@dataclass(frozen=True)
-class Arcs:
-    """How far each pair of numbers turns, in turns: (pairs,) each."""
+def _arcs_panel(encoding: Encoding, trained: Encoding) -> Curves | None:
+    """Draw how far each pair turns within T in training, and within 8T, where an extension may act.
 
-    trained: Numbers  # by the end of a window of T, in training
-    far: Numbers  # by the end of a window of 8T, where an extension may act
-
-
-def _arcs_of(encoding: Encoding, trained: Encoding) -> Arcs | None:
-    """Return the arcs of the pairs that turn; None where no pair has a frequency."""
+    Return None where no pair has a frequency.
+    """
     frequencies = _frequencies(trained)
     acting = _frequencies(encoding)
     if frequencies is None or acting is None or len(frequencies) != len(acting):
@@ -226,40 +261,25 @@ def _arcs_of(encoding: Encoding, trained: Encoding) -> Arcs | None:
     if not bool(turning.any()):
         return None
     turns = encoding.shape.train_length / (2 * math.pi)
-    return Arcs(_array(turns * frequencies[turning]), _array(FAR * turns * acting[turning]))
-
-
-def _arcs_sentence(arcs: Arcs) -> str:
-    """Return which pairs meet angles past T that no training window had: those that do not finish a turn."""
-    is_unfinished = arcs.trained < 1
-    count = int(is_unfinished.sum())
-    if not count:
-        return "To see: every pair finishes a turn within T, so no single angle past T is new."
-    verb = "do not finish a turn" if count > 1 else "does not finish a turn"
-    subject = f"To see: {count} of {len(arcs.trained)} pairs {verb} within T"
-    goes_beyond = bool((arcs.far > arcs.trained * (1 + 1e-6))[is_unfinished].any())
-    if goes_beyond:
-        return f"{subject}; past T they reach angles never trained."
-    return f"{subject}; up to {FAR}T they stay within the angles of training."
-
-
-def _arcs_panel(arcs: Arcs) -> Curves:
-    """Draw how far each pair turns within T in training, and within 8T."""
-    pairs = np.arange(len(arcs.trained), dtype=np.float64)
-    return Curves(
+    in_training = _array(turns * frequencies[turning])
+    far = _array(FAR * turns * acting[turning])
+    pairs = np.arange(len(in_training), dtype=np.float64)
+    panel = Curves(
         title="How far each pair turns",
         x_label="pair of numbers",
         y_label="turns",
-        lines=[Line("within T, in training", pairs, arcs.trained), Line(f"within {FAR}T", pairs, arcs.far)],
+        lines=[Line("within T, in training", pairs, in_training), Line(f"within {FAR}T", pairs, far)],
         y_scale="log",
         y_marks={"a turn": 1.0},
         has_points=True,
     )
+    return replace(panel, sentence=sentences.arcs_sentence(panel))
 
 
-def _rotation_panels(encoding: Encoding, arcs: Arcs | None) -> list[Panel]:
+def _rotation_panels(encoding: Encoding, trained: Encoding) -> list[Panel]:
     """Measure a `rotate` hook: arcs and wavelengths, if it has them, and the score with an equal key."""
-    panels: list[Panel] = [] if arcs is None else [_arcs_panel(arcs)]
+    arcs = _arcs_panel(encoding, trained)
+    panels: list[Panel] = [] if arcs is None else [arcs]
     frequencies = _frequencies(encoding)
     if frequencies is not None and bool((frequencies > 0).any()):
         panels.append(_wavelength_panel(encoding, frequencies))
@@ -276,7 +296,7 @@ def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
     title = "Wavelength of each pair"
     if n_still:
         title += f" ({n_still} of {len(frequencies)} are still)"
-    return Curves(
+    panel = Curves(
         title=title,
         x_label="pair of numbers",
         y_label="wavelength in tokens",
@@ -285,6 +305,7 @@ def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
         y_marks=_length_marks(encoding),
         has_points=True,
     )
+    return replace(panel, sentence=sentences.wavelengths_sentence(panel))
 
 
 def _first_turning_layer(encoding: Encoding) -> int | None:
@@ -337,14 +358,15 @@ def _self_score_panel(encoding: Encoding, layer: int) -> Curves:
     else:
         title = "Score of a query with an equal key"
     marks = _length_marks(encoding)
-    return Curves(title, DISTANCE, "mean score (nats)", lines, "symlog", marks=marks, y_marks={"": 0.0})
+    panel = Curves(title, DISTANCE, "mean score (nats)", lines, "symlog", marks=marks, y_marks={"": 0.0})
+    return replace(panel, sentence=sentences.score_sentence(panel))
 
 
 # --- panels of biases, masks and attention weights
 
 
-def _bias_panel(encoding: Encoding, most: int) -> Curves:
-    """Draw the bias of `most` heads in the first layer, for a query at position 8T."""
+def _bias_panel(encoding: Encoding, *, are_random: bool) -> Curves:
+    """Draw the bias of some heads in the first layer, for a query at position 8T."""
     i = FAR * encoding.shape.train_length
     r = _distances(i)
     title = "Bias"
@@ -354,14 +376,16 @@ def _bias_panel(encoding: Encoding, most: int) -> Curves:
         bias = encoding.bias(torch.tensor([i]), keys, 0)[:, 0].flip(-1)  # (H, R)
     else:
         bias = encoding.distance_bias(r, 0)  # (H, R)
-    lines = _head_lines(_array(bias), r, most)
+    lines = _head_lines(_array(bias), r, MOST_RANDOM_LINES if are_random else MOST_LINES)
     if len(lines) == len(bias):
         title += ", each head"
     else:
         title += f", {len(lines)} of {len(bias)} heads"
     # A logarithmic axis would bend straight lines.
     scale: Literal["linear", "symlog"] = "linear" if all(map(_is_straight, lines)) else "symlog"
-    return Curves(title, DISTANCE, "added to the score (nats)", lines, scale, marks=_length_marks(encoding))
+    panel = Curves(title, DISTANCE, "added to the score (nats)", lines, scale, marks=_length_marks(encoding))
+    sentence = sentences.TRAIN_FIRST if are_random else sentences.bias_sentence(panel)
+    return replace(panel, sentence=sentence)
 
 
 def _is_straight(line: Line) -> bool:
@@ -371,24 +395,6 @@ def _is_straight(line: Line) -> bool:
         return False
     straight = line.y[0] + (line.y[-1] - line.y[0]) * (line.x - line.x[0]) / span
     return bool(np.abs(line.y - straight).max() <= 1e-5 * np.abs(line.y).max())
-
-
-def _bias_sentence(panel: Curves) -> str:
-    """Return how much the bias of the drawn heads falls up to T, and from T to 8T."""
-    length = panel.marks["T"]
-    falls_to_t = []
-    falls_past_t = []
-    for line in panel.lines:
-        at_t = line.y[np.abs(line.x - length).argmin()]
-        falls_to_t.append(float(line.y[0] - at_t))
-        falls_past_t.append(float(at_t - line.y[-1]))
-    past = max(map(abs, falls_past_t))
-    if past <= 1e-6 * max(1.0, *map(abs, falls_to_t)):
-        return "To see: past T the bias stays as it is at T, so all far keys count alike."
-    if max(falls_to_t) <= 0 and max(falls_past_t) <= 0:
-        return "To see: the bias does not fall with the distance, so far keys are not held back."
-    fall = f"falls by up to {max(falls_to_t):.3g} nats to T and by {max(falls_past_t):.3g} more to {FAR}T"
-    return f"To see: the bias {fall}."
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
@@ -410,7 +416,8 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
     panels: list[Panel] = []
     for name, mask in named_masks[:MOST_MAPS]:
         seen = mask.double().masked_fill(~causal, torch.nan)
-        panels.append(Map(f"Keys seen in {name}", _array(seen), _array(positions)))
+        panel = Map(f"Keys seen in {name}", _array(seen), _array(positions))
+        panels.append(replace(panel, sentence=sentences.mask_sentence(panel)))
     return panels
 
 
@@ -421,8 +428,8 @@ def _attention_panel(encoding: Encoding) -> Curves:
     for keys in sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)}):
         weights = mean_weights(encoding, keys).mean(0)  # (R,)
         distances = np.arange(len(weights), dtype=np.float64)
-        lines.append(Line(f"n = {_in_lengths(keys, length)}", distances, weights))
-    return Curves(
+        lines.append(Line(f"n = {in_lengths(keys, length)}", distances, weights))
+    panel = Curves(
         title="Attention of random inputs to n keys",
         x_label=DISTANCE,
         y_label="mean attention weight",
@@ -432,3 +439,4 @@ def _attention_panel(encoding: Encoding) -> Curves:
         marks=_length_marks(encoding),
         is_ordered=True,
     )
+    return replace(panel, sentence=sentences.near_keys_sentence(panel))

@@ -1,4 +1,7 @@
-"""What a picture of an encoding holds, before it is drawn: panels with curves or with a map."""
+"""What a picture of an encoding holds, before it is drawn: panels with curves, a mask or vectors.
+
+Each panel has a sentence that says what to see, made of the numbers that the panel shows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+FAR = 8  # pictures go to this many times T
+POSITION = "position in tokens"
+DISTANCE = "distance r in tokens"
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Curves:
     y_marks: dict[str, float] = field(default_factory=dict)  # name -> y of a horizontal dashed line
     has_points: bool = False  # dots instead of lines
     is_ordered: bool = False  # the lines have an order, so their colours come from a scale
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,22 @@ class Map:
     title: str
     seen: Numbers  # (queries, keys) of 0 and 1; nan is not drawn
     positions: Numbers  # the same for queries and keys
+    sentence: str = ""
 
 
-Panel = Curves | Map
+@dataclass(frozen=True)
+class Heat:
+    """The vectors of positions as a map, position x dimension."""
+
+    title: str
+    values: Numbers  # (positions, dimensions)
+    positions: Numbers  # in tokens
+    dimensions: Numbers  # their numbers, from 1 on
+    marks: dict[str, float] = field(default_factory=dict)  # name -> position of a dashed line
+    sentence: str = ""
+
+
+Panel = Curves | Map | Heat
 
 
 @dataclass(frozen=True)
@@ -56,3 +76,14 @@ class Picture:
     title: str
     panels: list[Panel]
     notes: list[str] = field(default_factory=list)
+
+
+def in_lengths(tokens: int, length: int) -> str:
+    """Return `4T` for a multiple of T, `T/4` for a part of it, else the number of tokens."""
+    if tokens == length:
+        return "T"
+    if tokens and tokens % length == 0:
+        return f"{tokens // length}T"
+    if tokens and length % tokens == 0:
+        return f"T/{length // tokens}"
+    return str(tokens)

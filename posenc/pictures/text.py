@@ -6,7 +6,8 @@ import textwrap
 
 import numpy as np
 
-from posenc.pictures.panels import Curves, Map, Picture
+from posenc.pictures.panels import Curves, Heat, Map, Panel, Picture
+from posenc.pictures.sentences import number_text
 from posenc.report.tables import Table, table_of_rows
 from posenc.report.terminal import table_text
 
@@ -15,16 +16,23 @@ MOST_NUMBERS = 7  # printed of each curve
 
 
 def picture_text(picture: Picture) -> str:
-    """Return title, notes and the numbers of each panel, one below the other."""
-    head = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in (picture.title, *picture.notes)]
+    """Return title, notes, and of each panel its numbers and what to see, one below the other."""
+    head = [_filled(line) for line in (picture.title, *picture.notes)]
     blocks = ["\n".join(head)]
     for panel in picture.panels:
-        blocks.append(table_text(_panel_table(panel), WIDTH).rstrip("\n"))
+        table = table_text(_panel_table(panel), WIDTH).rstrip("\n")
+        blocks.append(f"{table}\n{_filled(panel.sentence)}")
     return "\n\n".join(blocks)
 
 
-def _panel_table(panel: Curves | Map) -> Table:
-    """Return the numbers of a panel: a row for each curve, or how many keys of a map are seen."""
+def _filled(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ")
+
+
+def _panel_table(panel: Panel) -> Table:
+    """Return the numbers of a panel: a row for each curve or position, or how many keys a mask lets see."""
+    if isinstance(panel, Heat):
+        return _heat_table(panel)
     if isinstance(panel, Map):
         n_seen = np.nansum(panel.seen[-1])
         n_keys = panel.seen.shape[1]
@@ -36,9 +44,27 @@ def _panel_table(panel: Curves | Map) -> Table:
     rows = []
     for line in panel.lines:
         value_at = dict(zip(line.x.tolist(), line.y.tolist(), strict=True))
-        texts = [_number(value_at[x]) if x in value_at else "" for x in printed]
+        texts = [number_text(value_at[x]) if x in value_at else "" for x in printed]
         rows.append([line.label, *texts])
     return table_of_rows([panel.x_label, *heads], rows, f"{panel.title}: {panel.y_label}")
+
+
+def _heat_table(panel: Heat) -> Table:
+    """Return a few rows and columns of a map of vectors."""
+    rows = _even_steps(len(panel.positions))
+    columns = _even_steps(len(panel.dimensions))
+    heads = [f"{panel.dimensions[column]:g}" for column in columns]
+    printed = []
+    for row in rows:
+        numbers = [number_text(panel.values[row, column]) for column in columns]
+        printed.append([f"{panel.positions[row]:g}", *numbers])
+    return table_of_rows(["position", *heads], printed, f"{panel.title}: number of the vector")
+
+
+def _even_steps(count: int) -> list[int]:
+    """Return up to MOST_NUMBERS of the indices 0..count-1, the first and the last among them."""
+    steps = np.linspace(0, count - 1, min(count, MOST_NUMBERS))
+    return [round(step) for step in steps.tolist()]
 
 
 def _printed_x(panel: Curves) -> list[float]:
@@ -67,9 +93,3 @@ def powers_of_four(end: float) -> list[float]:
     while 4 * powers[-1] < end:
         powers.append(4 * powers[-1])
     return powers if end > 1 else []
-
-
-def _number(value: float) -> str:
-    """Return a number with three digits, or as a whole number from 100 on."""
-    value = value + 0.0  # it turns -0.0 into 0.0
-    return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"

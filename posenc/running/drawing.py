@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+
+import torch
 
 from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.config.refusals import missing_setting
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import RunError, UserError, plural, visible
+from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.pictures.measure import FAR, measure
-from posenc.pictures.panels import Picture
+from posenc.pictures.measure import measure
+from posenc.pictures.panels import FAR, Panel, Picture
+from posenc.pictures.trained import behaviour_on_text, trained_panels
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
+from posenc.running.evaluate import eval_context, request_of, tokenise
+from posenc.running.job import Job
 from posenc.running.model_parts import build_model, check_parts
+from posenc.running.plan_evaluation import plan_evaluation
 from posenc.running.stored_run import load_model, stored_run
-from posenc.settings.tree import EncodingSettings, ExtendRequest
+from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest
 
 VOCABULARY = 17  # tokens of a model that reads no text
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
@@ -59,7 +67,46 @@ def _of_run(line: CommandLine) -> Picture:
     run = stored_run(settings.run, settings.plugins)
     model = load_model(run.settings, run.shape, run.checkpoint)
     facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
-    return _picture(model, run.settings.encoding, facts, _extension(settings.extend, model))
+    extension = _extension(settings.extend, model)
+    picture = _picture(model, run.settings.encoding, facts, extension, is_trained=True)
+    panels, note = _on_text(settings, model, extension)
+    return Picture(picture.title, [*picture.panels, *panels], [*picture.notes, visible(note)])
+
+
+def _on_text(
+    settings: EvalCommandSettings, model: Decoder, extension: Extension | None
+) -> tuple[list[Panel], str]:
+    """Measure what the model does on test documents of its own text, and say on what it was measured."""
+    try:
+        job = _job_on_text(settings)
+        corpus = tokenise(job)
+    except (UserError, RunError) as error:
+        return [], f"its attention on text is not drawn: {getattr(error, 'problem', error)}"
+    # Always in the same way, so that a picture is the same on every machine.
+    context = dataclasses.replace(
+        eval_context(job, model, corpus.store),
+        extension=extension,
+        device=torch.device("cpu"),
+        precision="fp32",
+    )
+    blocks = job.evaluation.headline.plan(request_of(job, corpus.store))
+    try:
+        behaviour = behaviour_on_text(context, blocks, job.evaluation.lengths.longest)
+    except (NotApplicableError, OutOfMemoryError) as error:
+        return [], f"its attention on text is not drawn: {error}"
+    count = plural(behaviour.windows, "window")
+    return trained_panels(
+        behaviour
+    ), f"attention and loss: on {count} of {context.split} text of {job.data.name}"
+
+
+def _job_on_text(settings: EvalCommandSettings) -> Job:
+    """Return the evaluation of the run up to 8T, or up to its own longest window where texts are shorter."""
+    asked = settings.with_changes(extend=ExtendRequest(name=NONE, tune=False, tries=1))
+    try:
+        return plan_evaluation(asked.with_changes(eval=asked.eval.with_changes(lengths=[f"{FAR}x"])))
+    except UserError:
+        return plan_evaluation(asked)
 
 
 def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:
@@ -71,7 +118,12 @@ def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:
 
 
 def _picture(
-    model: Decoder, settings: EncodingSettings, facts: Sequence[str], extension: Extension | None = None
+    model: Decoder,
+    settings: EncodingSettings,
+    facts: Sequence[str],
+    extension: Extension | None = None,
+    *,
+    is_trained: bool = False,
 ) -> Picture:
     """Measure the panels, and write the lines below the title: formulas, sizes, `facts`, remarks."""
     name = encoding_name(settings.plain())
@@ -87,7 +139,7 @@ def _picture(
         all_facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
     if model.encoding.beyond:
         all_facts.append(f"past T: {model.encoding.beyond}")
-    panels, remarks = measure(encoding, trained)
+    panels, remarks = measure(encoding, trained, is_trained=is_trained)
     formulas = [part.formula for part in leaves(model.encoding)]
     notes = [*formulas, ", ".join(all_facts), *remarks]
     return Picture(visible(name), panels, [visible(note) for note in notes])

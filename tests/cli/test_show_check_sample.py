@@ -10,6 +10,7 @@ from fake_runs import only_run, stamps
 from in_process import called_in
 
 import posenc as px
+from posenc.core.errors import UserError
 from posenc.laws import LAWS, statement
 
 PROMPT = "the tale of the sea = the stone\n\x1bis that of the tide, as it was told"
@@ -112,6 +113,25 @@ def test_a_trained_run_is_drawn_with_its_learned_values(learned_run, posenc):
     trained = posenc("show", f"run={learned_run}").out
     initial = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
     assert trained.split("PE(t)")[1] != initial.split("PE(t)")[1]
+
+
+def test_a_trained_run_is_drawn_on_its_own_text(learned_run, posenc):
+    text = posenc("show", f"run={learned_run}").out
+    for title in ("Attention of the trained model", "Attention on the first token", "Entropy of attention"):
+        assert title in text
+    assert "Loss by position, windows of 8T" in text
+    assert fits(text)
+
+
+def test_without_its_text_a_run_is_drawn_as_far_as_it_can_be(learned_run, posenc, monkeypatch):
+    def is_gone(settings):
+        raise UserError("data.paths", "/gone", "there is no such folder")
+
+    monkeypatch.setattr("posenc.running.drawing.plan_evaluation", is_gone)
+    result = posenc("show", f"run={learned_run}")
+    assert result.code == 0
+    assert "attention on text is not drawn: there is no such folder" in result.out.replace("\n  ", " ")
+    assert "PE(t)" in result.out
 
 
 def test_a_trained_run_is_left_as_it_is(learned_run, posenc):

@@ -16,10 +16,12 @@ from posenc.encodings.positions.randomized import Randomized
 from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import ModelShape
+from posenc.pictures import measure as measure_module
 from posenc.pictures.attention import attention_weights, mean_weights
 from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
-from posenc.pictures.panels import Curves, Map, Picture
+from posenc.pictures.panels import Curves, Heat, Map, Picture
+from posenc.pictures.sentences import TRAIN_FIRST
 from posenc.pictures.text import WIDTH, picture_text
 from posenc.running.law_check import changed
 from posenc.running.model_parts import build_model, check_parts
@@ -69,6 +71,11 @@ def test_every_encoding_has_a_panel_with_finite_lines(catalogued):
         for line in panel.lines if isinstance(panel, Curves) else []:
             assert line.x.shape == line.y.shape
             assert np.isfinite(line.y).all()
+
+
+def test_every_panel_says_what_to_see(catalogued):
+    panels, _ = catalogued
+    assert all(panel.sentence.startswith("To see: ") for panel in panels)
 
 
 def test_every_map_has_one_mask_also_where_heads_differ(catalogued):
@@ -126,12 +133,52 @@ def test_wavelengths_are_those_of_the_angles():
     assert np.allclose(line.y, [2 * math.pi, 2 * math.pi * 10])
 
 
-# --- Why a rotation fails or holds past T
 def sentence_of(encoding, trained=None):
-    """Return the sentence that says what to see."""
-    _, notes = measure(encoding, trained)
-    (sentence,) = [note for note in notes if note.startswith("To see: ")]
-    return sentence
+    """Return the sentence of the first panel."""
+    panels, _ = measure(encoding, trained)
+    return panels[0].sentence
+
+
+# --- Vectors of positions
+def test_the_vectors_are_a_map_of_position_and_dimension():
+    heat = panels_of(encoding_of("sinusoidal", per_layer=False, combine="add", base=100.0))[
+        "Vectors of positions"
+    ]
+    rows = heat.positions[:, None]
+    pairs = np.arange(12)
+    angles = rows * 100.0 ** (-pairs / 12)
+    assert np.allclose(heat.values[:, 0::2], np.sin(angles), atol=1e-6)
+    assert np.allclose(heat.values[:, 1::2], np.cos(angles), atol=1e-6)
+
+
+def test_wide_vectors_are_drawn_in_pairs_of_neighbours():
+    columns = measure_module._pairs_of_columns(300)
+    assert len(columns) == 128
+    assert np.array_equal(columns[1::2], columns[0::2] + 1)
+
+
+def test_learned_vectors_are_not_drawn_before_they_are_trained():
+    learned = encoding_of("learned", per_layer=False, combine="add", beyond="untrained")
+    (panel,) = panels_of(learned).values()
+    assert panel.sentence == TRAIN_FIRST
+
+
+def test_learned_vectors_of_a_run_are_a_map():
+    learned = encoding_of("learned", per_layer=False, combine="add", beyond="untrained")
+    panels, _ = measure(learned, is_trained=True)
+    assert isinstance(panels[0], Heat)
+
+
+def test_the_size_of_vectors_past_t_is_said():
+    learned = encoding_of("learned", per_layer=False, combine="add", beyond="untrained")
+    with torch.no_grad():
+        for parameter in learned.parameters():
+            parameter.mul_(100)
+    panels, _ = measure(learned, is_trained=True)
+    assert "vectors past T are 0.00" in panels[0].sentence
+
+
+# --- Why a rotation fails or holds past T
 
 
 def test_arcs_are_the_turns_within_t_and_within_8t():

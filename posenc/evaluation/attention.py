@@ -1,0 +1,200 @@
+"""Measure a model's attention on text: where its weights go, and how much its outputs still differ.
+
+Of the weights p_ij of query i on its keys j = 0 .. n - 1, with the sum S_i = sum over j of p_ij:
+  entropy    - sum over j of (p_ij / S_i) log(p_ij / S_i), in nats; log n where all keys get the same
+  first      p_i0, the weight on the first token of the window, which many models use as a sink
+  variance   of the output sum over j of p_ij v_j: of each of its numbers over the queries, then their mean
+Each is a mean over heads and over the last queries of windows of text. S_i is 1 but for encodings that leave
+a rest, as stick-breaking does. A query that gives no weight at all has entropy 0.
+
+The variance falls with the length where attention spreads over more keys, because a mean over more values
+differs less from text to text (Li et al. 2025, arXiv 2504.02827).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, float64
+from posenc.encodings.shared.composed import Composed
+from posenc.evaluation import passes
+from posenc.evaluation.models.callables import CallableModel
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """What attention does in each of L layers, as means over heads and queries."""
+
+    entropy: np.ndarray  # (L,) nats
+    first: np.ndarray  # (L,) weight on the first token
+    variance: np.ndarray  # (L,) of the output's numbers over the queries
+    by_distance: np.ndarray | None  # (L, R) weight on the key at each distance; None if it was not asked for
+
+
+@dataclass(frozen=True)
+class WatchedPass:
+    """The losses of a pass over windows, and what its attention did."""
+
+    nats: np.ndarray  # (windows, targets) float64
+    attention: AttentionStatistics
+
+
+def watch_windows(
+    context: passes.EvalContext,
+    stops: np.ndarray,
+    window: int,
+    n_targets: int,
+    *,
+    with_distances: bool = False,
+) -> WatchedPass:
+    """Measure the attention of the last `n_targets` queries of windows of text, and their losses.
+
+    Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store. The
+    weights of a block of queries are reduced to sums at once, so memory grows linearly with the window.
+    Raises NotApplicableError, OutOfMemoryError.
+    """
+    assert not isinstance(context.model, CallableModel), "its attention is out of reach"
+    nats = np.empty((len(stops), n_targets))
+    layers = [LayerSums() for _ in range(context.model.shape.n_layers)]
+
+    def read(i: int) -> np.ndarray:
+        return context.store.tokens[stops[i] - window - 1 : stops[i]]
+
+    def watch(batch: passes.WindowBatch) -> None:
+        recorder = AttentionRecorder(batch.encoding, len(batch.pos), n_targets, with_distances)
+        losses, _ = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
+        nats[batch.windows] = losses.cpu().double().numpy()
+        # Only now: a pass that runs out of memory on its way is made again.
+        for layer, sums in enumerate(recorder.sums):
+            layers[layer].add(sums)
+
+    passes.run_windows(context, read, len(stops), window, n_targets, watch)
+    return WatchedPass(nats, statistics_of(layers))
+
+
+def _zero() -> np.ndarray:
+    """Return a zero that takes the shape of what is added to it."""
+    return np.zeros(())
+
+
+@dataclass
+class LayerSums:
+    """Sums over the queries of one layer, all float64."""
+
+    rows: int = 0  # queries times heads
+    queries: int = 0
+    entropy: float = 0.0
+    first: float = 0.0
+    output: np.ndarray = field(default_factory=_zero)  # (H, E), E numbers of a head's output
+    squares: np.ndarray = field(default_factory=_zero)  # (H, E)
+    by_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (R,); empty if not asked for
+
+    def add(self, other: LayerSums) -> None:
+        """Add the sums over other queries of the same layer."""
+        self.rows += other.rows
+        self.queries += other.queries
+        self.entropy += other.entropy
+        self.first += other.first
+        self.output = self.output + other.output
+        self.squares = self.squares + other.squares
+        if len(self.by_distance) < len(other.by_distance):
+            missing = len(other.by_distance) - len(self.by_distance)
+            self.by_distance = np.pad(self.by_distance, (0, missing))
+        self.by_distance[: len(other.by_distance)] += other.by_distance
+
+
+def statistics_of(layers: list[LayerSums]) -> AttentionStatistics:
+    """Divide the sums of every layer, once."""
+    variances = []
+    for sums in layers:
+        mean = sums.output / sums.queries  # (H, E)
+        variances.append(float(np.mean(sums.squares / sums.queries - mean**2)))
+    by_distance = None
+    if len(layers[0].by_distance):
+        by_distance = np.stack([sums.by_distance / sums.rows for sums in layers])
+    return AttentionStatistics(
+        entropy=np.array([sums.entropy / sums.rows for sums in layers]),
+        first=np.array([sums.first / sums.rows for sums in layers]),
+        variance=np.maximum(0.0, variances),
+        by_distance=by_distance,
+    )
+
+
+class AttentionRecorder(Composed):
+    """Pass an encoding through, and add up what the attention of the last queries of a pass does.
+
+    With its hook `values`, the attention computes its weights in blocks of queries, which is what every
+    encoding can do, and hands each block to this hook.
+    """
+
+    def __init__(self, encoding: Encoding, inputs: int, n_targets: int, with_distances: bool = False) -> None:
+        super().__init__(encoding.shape, (encoding,))
+        self.inputs = inputs
+        self.n_targets = n_targets
+        self.with_distances = with_distances
+        self.sums = [LayerSums() for _ in range(encoding.shape.n_layers)]
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        return super().hooks | {"values"}
+
+    def for_one_pass(self) -> AttentionRecorder:
+        """Return a recorder of the encoding of one pass, which adds to the same sums."""
+        encoding = self.parts[0].for_one_pass()
+        if encoding is self.parts[0]:
+            return self
+        recorder = AttentionRecorder(encoding, self.inputs, self.n_targets, self.with_distances)
+        recorder.sums = self.sums
+        return recorder
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        y = self.parts[0].values(p, v, q_pos, k_pos, layer)  # (B, H, T, E)
+        queries, keys = p.shape[-2:]
+        first_query = keys - queries  # index of the block's first query in the window
+        skipped = max(0, self.inputs - self.n_targets - first_query)
+        if skipped < queries:
+            self.sums[layer].add(
+                sums_of_block(p[..., skipped:, :].float(), y[..., skipped:, :], self.with_distances)
+            )
+        return y
+
+
+def sums_of_block(p: Tensor, y: Tensor, with_distances: bool) -> LayerSums:
+    """Return the sums over a block of queries: weights p (B, H, T, S) float32, outputs y (B, H, T, E)."""
+    outputs = float64(y)
+    return LayerSums(
+        rows=p[..., 0].numel(),
+        queries=p.shape[0] * p.shape[2],
+        entropy=float(float64(entropies(p)).sum()),
+        first=float(float64(p[..., 0]).sum()),
+        output=outputs.sum((0, 2)).cpu().numpy(),
+        squares=outputs.square().sum((0, 2)).cpu().numpy(),
+        by_distance=sums_by_distance(p) if with_distances else np.zeros(0),
+    )
+
+
+def entropies(p: Tensor) -> Tensor:
+    """Return the entropy in nats of each row of weights, (..., S) -> (...), whatever it sums to."""
+    total = p.sum(-1)
+    positive = total.clamp_min(torch.finfo(p.dtype).tiny)
+    entropy = torch.special.entr(p).sum(-1) / positive + positive.log()
+    return torch.where(total > 0, entropy, 0.0)
+
+
+def sums_by_distance(p: Tensor) -> np.ndarray:
+    """Return the sum of the weights at each distance from the query: (B, H, T, S) -> (S,) float64.
+
+    Query T - 1 and key S - 1 are one token.
+    """
+    queries, keys = p.shape[-2:]
+    totals = float64(p.sum((0, 1)))  # (T, S)
+    sums = np.zeros(keys)
+    for query, row in enumerate(totals.cpu().numpy()):
+        seen = keys - queries + query + 1
+        sums[:seen] += row[:seen][::-1]
+    return sums

@@ -1,0 +1,231 @@
+"""Say what to see in a panel, by the numbers that it shows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
+from posenc.results.records import BREAK
+
+TRAIN_FIRST = "To see: nothing yet, the values are random: train first, then posenc show run=DIR."
+SAME = 1e-6  # of the largest number: smaller differences are rounding
+
+
+def number_text(value: float) -> str:
+    """Return a number with three digits, or as a whole number from 100 on."""
+    value = value + 0.0  # it turns -0.0 into 0.0
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def percent_text(share: float) -> str:
+    """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
+    percent = 100 * share
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
+
+
+def value_at(line: Line, x: float) -> float:
+    """Return y at the point of a line that is nearest to x."""
+    return float(line.y[np.abs(line.x - x).argmin()])
+
+
+# --- positions and vectors
+
+
+def positions_sentence(panel: Curves) -> str:
+    """Return how far the drawn positions reach."""
+    ends = [line.y[-1] for line in panel.lines if not line.is_reference]
+    length = panel.y_marks["T"]
+    reach = f"{number_text(min(ends))} to {number_text(max(ends))}"
+    if max(ends) < length:
+        return f"To see: the draws end at positions {reach}, so training sees none past T."
+    return f"To see: the draws end at positions {reach}, so training sees positions past T = {length:g}."
+
+
+def products_sentence(panel: Curves) -> str:
+    """Return how the product falls with the offset, and whether it depends on the position as well."""
+    line = panel.lines[0]
+    peak = value_at(line, 0)
+    end = float(line.x[-1])
+    fall = f"the product is {number_text(peak)} at r = 0 and {number_text(line.y[-1])} at r = {end:g}"
+    if len(panel.lines) == 1:
+        return f"To see: {fall}."
+    difference = _largest_difference(panel.lines)
+    if difference <= 1e-3 * abs(peak):
+        return f"To see: {fall}; the curves coincide, so it tells the distance alone."
+    return f"To see: {fall}; the curves differ by up to {number_text(difference)}, so it depends on t."
+
+
+def _largest_difference(lines: list[Line]) -> float:
+    """Return the largest difference of a line to the first one, where both have a point."""
+    largest = 0.0
+    for line in lines[1:]:
+        _, first, other = np.intersect1d(lines[0].x, line.x, return_indices=True)
+        largest = max(largest, float(np.abs(lines[0].y[first] - line.y[other]).max(initial=0.0)))
+    return largest
+
+
+def heat_sentence(panel: Heat, vectors: Numbers) -> str:
+    """Return how the numbers change with the position, and how large they are past T.
+
+    `vectors` (positions, dimensions) are those of every position: the panel shows some of them.
+    """
+    length = round(panel.marks["T"])
+    within = vectors[:length]
+    changes = (np.diff(np.sign(within), axis=0) != 0).sum(axis=0)  # (dimensions,)
+    still = int((changes == 0).sum())
+    text = f"within T a number changes its sign up to {changes.max()} times, {still} of {len(changes)} never"
+    past = vectors[length:]
+    size = _root_mean_square(within)
+    if not len(past) or not size:
+        return f"To see: {text}."
+    ratio = _root_mean_square(past) / size
+    if abs(ratio - 1) < 0.1:
+        return f"To see: {text}; vectors past T are as long as those within."
+    return f"To see: {text}; vectors past T are {ratio:.2g} times as long as those within."
+
+
+def _root_mean_square(values: Numbers) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+# --- rotations
+
+
+def arcs_sentence(panel: Curves) -> str:
+    """Return which pairs meet angles past T that no training window had: those that do not finish a turn."""
+    trained = panel.lines[0].y
+    far = panel.lines[1].y
+    is_unfinished = trained < 1
+    count = int(is_unfinished.sum())
+    if not count:
+        return "To see: every pair finishes a turn within T, so no single angle past T is new."
+    verb = "do not finish a turn" if count > 1 else "does not finish a turn"
+    subject = f"To see: {count} of {len(trained)} pairs {verb} within T"
+    goes_beyond = bool((far > trained * (1 + SAME))[is_unfinished].any())
+    if goes_beyond:
+        return f"{subject}; past T they reach angles never trained."
+    return f"{subject}; up to {FAR}T they stay within the angles of training."
+
+
+def wavelengths_sentence(panel: Curves) -> str:
+    """Return how many waves are longer than T."""
+    waves = panel.lines[0].y
+    longer = int((waves > panel.y_marks["T"]).sum())
+    span = f"{number_text(waves.min())} to {number_text(waves.max())} tokens"
+    return f"To see: waves of {span}; {longer} of {len(waves)} are longer than T."
+
+
+def score_sentence(panel: Curves) -> str:
+    """Return the score at distance 0 and at T, and its range past T."""
+    line = panel.lines[0]
+    length = panel.marks["T"]
+    past = line.y[line.x > length]
+    subject = "the score" if len(panel.lines) == 1 else f"the score of {line.label}"
+    falls = f"{subject} is {number_text(line.y[0])} at r = 0 and {number_text(value_at(line, length))} at T"
+    return f"To see: {falls}; past T it is {number_text(past.min())} to {number_text(past.max())}."
+
+
+# --- biases, masks and attention on random inputs
+
+
+def bias_sentence(panel: Curves) -> str:
+    """Return how much the bias of the drawn heads falls up to T, and from T to 8T."""
+    length = panel.marks["T"]
+    falls_to_t = []
+    falls_past_t = []
+    for line in panel.lines:
+        at_t = value_at(line, length)
+        falls_to_t.append(float(line.y[0] - at_t))
+        falls_past_t.append(float(at_t - line.y[-1]))
+    past = max(map(abs, falls_past_t))
+    if past <= SAME * max(1.0, *map(abs, falls_to_t)):
+        return "To see: past T the bias stays as it is at T, so all far keys count alike."
+    if max(falls_to_t) <= 0 and max(falls_past_t) <= 0:
+        return "To see: the bias does not fall with the distance, so far keys are not held back."
+    fall = f"falls by up to {max(falls_to_t):.3g} nats to T and by {max(falls_past_t):.3g} more to {FAR}T"
+    return f"To see: the bias {fall}."
+
+
+def mask_sentence(panel: Map) -> str:
+    """Return how many keys the last query sees."""
+    seen = round(float(np.nansum(panel.seen[-1])))
+    keys = panel.seen.shape[1]
+    if seen == keys:
+        return f"To see: the last query sees all {keys} keys."
+    return f"To see: the last query sees {seen} of {keys} keys."
+
+
+def near_keys_sentence(panel: Curves) -> str:
+    """Return the weight of the nearest keys, of the fewest and of the most keys."""
+    near = max(1, round(panel.marks["T"]) // 4)
+    shares = [percent_text(float(line.y[:near].sum())) for line in (panel.lines[0], panel.lines[-1])]
+    subject = "key gets" if near == 1 else f"{near} keys get"
+    text = f"the nearest {subject} {shares[0]} of the weight where {panel.lines[0].label}"
+    if len(panel.lines) == 1:
+        return f"To see: {text}."
+    return f"To see: {text}, and {shares[1]} where {panel.lines[-1].label}."
+
+
+# --- a trained model on text
+
+
+def far_keys_sentence(panel: Curves) -> str:
+    """Return how much weight goes to distances that no training window had, and to the nearest keys."""
+    length = round(panel.marks["T"])
+    near = max(1, length // 4)
+    at_t, at_far = panel.lines
+    past = percent_text(float(at_far.y[length:].sum()))
+    changes = f"{percent_text(float(at_t.y[:near].sum()))} at {at_t.label}"
+    changes += f" and {percent_text(float(at_far.y[:near].sum()))} at {at_far.label}"
+    keys = "nearest key gets" if near == 1 else f"nearest {near} keys get"
+    text = f"at {at_far.label}, {past} of the attention goes farther than any training window reached"
+    return f"To see: {text}; the {keys} {changes}."
+
+
+def first_token_sentence(panel: Curves) -> str:
+    """Return the weight on the first token at T and at the longest window, in the layer that has most."""
+    length = panel.marks["T"]
+    layers = [line for line in panel.lines if not line.is_reference]
+    most = max(layers, key=lambda line: value_at(line, length))
+    at_t = value_at(most, length)
+    at_end = float(most.y[-1])
+    equal = percent_text(1 / length)
+    end = _length_name(panel)
+    text = f"the first token gets most in {most.label}, {percent_text(at_t)} at T"
+    return f"To see: {text} (an equal share is {equal}) and {percent_text(at_end)} at {end}."
+
+
+def entropy_sentence(panel: Curves) -> str:
+    """Return to how many keys attention spreads, at T and at the longest window, mean over layers."""
+    layers = [line for line in panel.lines if not line.is_reference]
+    at_t = float(np.mean([value_at(line, panel.marks["T"]) for line in layers]))
+    at_end = float(np.mean([line.y[-1] for line in layers]))
+    spread = f"like {number_text(np.exp(at_t))} equal keys at T and {number_text(np.exp(at_end))}"
+    nats = f"{at_t:.2f} and {at_end:.2f} nats, mean of the layers"
+    return f"To see: attention spreads {spread} at {_length_name(panel)} ({nats})."
+
+
+def loss_sentence(panel: Curves) -> str:
+    """Return where past T the loss leaves its level, and where it ends."""
+    (line,) = panel.lines
+    length = panel.marks["T"]
+    level = float(line.y[(line.x > length / 2) & (line.x <= length)].mean())
+    past = line.x > length
+    start = f"the loss is {level:.2f} nats from T/2 to T"
+    if not past.any():
+        return f"To see: {start}."
+    end = f"ends at {line.y[-1]:.2f}"
+    is_high = line.y > level + BREAK
+    if not is_high[-1]:
+        return f"To see: {start}, and it {end}: it does not stay more than {BREAK:g} above that."
+    # One bin alone may be high by chance: the break is where the loss rises and never comes back.
+    is_low = past & ~is_high
+    position = line.x[is_low][-1] if is_low.any() else length
+    return f"To see: {start}; past position {position:,.0f} it stays more than {BREAK:g} above, and it {end}."
+
+
+def _length_name(panel: Curves) -> str:
+    """Return the name of the last marked length: `8T`."""
+    return max(panel.marks, key=lambda name: panel.marks[name])
