@@ -18,6 +18,8 @@ from test_add_an_encoding import in_a_clone, in_a_package, in_one_file, loose
 
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!--(?P<mark>(?:(?!-->).)*)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
+# A file that the reader is told to write: This one is `mine.py`, and its text.
+FILE = re.compile(r"`(?P<name>\w+\.py)`:\n```python\n(?P<text>.*?)^```", re.S | re.M)
 # Added to whatever trains or measures: seconds instead of minutes.
 SMALL_MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2")
 SMALL_TRAINING = (*SMALL_MODEL, "train.tokens=4096")
@@ -107,6 +109,7 @@ def working_folder(command, folder_of_pages, shared_cache, monkeypatch):
     if not folder.exists():
         folder.mkdir(parents=True)
         tiny.write_corpus(folder / "my_texts")  # the reader's own files
+        write_files_of(command.page, folder)
     environment = None
     if set_up is not None:
         shutil.rmtree(folder / "clone", ignore_errors=True)
@@ -117,6 +120,13 @@ def working_folder(command, folder_of_pages, shared_cache, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("COLUMNS", "80")
     return folder, environment
+
+
+def write_files_of(name, folder):
+    """Write the files whose texts the page shows."""
+    (page,) = [page for page in PAGES if page.name == name]
+    for file in FILE.finditer(page.read_text(encoding="utf-8")):
+        (folder / file["name"]).write_text(file["text"])
 
 
 def with_fewer_jobs(text):
@@ -134,6 +144,10 @@ def with_real_runs(text):
         assert runs, f"no run {pattern}"
         return f"{match[1]}{runs[0]}"
 
+    if "--delete NAME" in text:
+        # the last one by name: later commands of the page need the run of rope
+        name = max(file.parent.name for file in Path("runs").glob("*/*/results.json"))
+        text = text.replace("--delete NAME", f"--delete {name} --yes")
     return re.sub(r"(run=|(?= ?runs/))([\w/.-]*?)\.\.\.", trained_run, text)
 
 
