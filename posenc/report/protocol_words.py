@@ -23,6 +23,13 @@ def note_of(protocol: str) -> str | None:
     return find_protocol(protocol).note if protocol in protocol_names() else None
 
 
+def in_longer_windows(protocol: str) -> str:
+    """Return what differs in a longer window: `the same targets see more text`."""
+    if protocol not in protocol_names():
+        return "the window is longer"
+    return find_protocol(protocol).in_longer_windows
+
+
 def sample_noun(protocol: str) -> str:
     """Return the noun of the text that targets are in: `document`, or `sequence` for random text."""
     return find_protocol(protocol).sample_noun if protocol in protocol_names() else DOCUMENT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from posenc.core.errors import plural, visible
 from posenc.report.columns import breaks_text, horizon_text, rank_of_number, recovered_with_interval
-from posenc.report.protocol_words import note_of, sample_noun
+from posenc.report.protocol_words import in_longer_windows, note_of, sample_noun
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
     MOST_NAMED,
@@ -508,7 +508,7 @@ def unit_note(comparison: Comparison) -> str:
     chance = re.search(r"\(chance.*", header.unit)
     if chance and header.metric != "ppl":
         quantity += f" {chance[0]}"
-    return f"{quantity} at T, then the change when the same targets see more text"
+    return f"{quantity} at T, then the change when {in_longer_windows(header.protocol)}"
 
 
 def recall_note(comparison: Comparison, with_interval: bool) -> str:

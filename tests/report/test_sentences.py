@@ -7,7 +7,7 @@ from fake_runs import T, compared, positions, recall_records, record, write_run
 
 from posenc.report.formats import render
 from posenc.report.reports import paper_report, short_report
-from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line
+from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line, unit_note
 
 WEAK = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
 
@@ -240,6 +240,21 @@ def test_the_sample_of_one_seed_says_what_its_interval_does_not_cover(tmp_path):
 def test_with_few_documents_there_is_no_interval(tmp_path):
     write_run(tmp_path, records=[record(T, 1.2, count=5), record(8 * T, 2.2, count=5)])
     assert sample_line(compared(tmp_path)) == "5 test documents; 1 seed: no 95% CI"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "in_longer_windows"),
+    [
+        ("fixed-target", "the same targets see more text"),
+        ("nonoverlapping", "the same text is cut into longer windows"),
+        ("induction", "more random tokens stand between the copies"),
+        ("not-of-this-version", "the window is longer"),
+    ],
+)
+def test_the_note_on_units_says_what_the_changes_are_due_to(tmp_path, protocol, in_longer_windows):
+    write_run(tmp_path, records=[record(T, 1.2, protocol=protocol), record(8 * T, 2.2, protocol=protocol)])
+    note = unit_note(compared(tmp_path, protocol=protocol))
+    assert note == f"loss in nats/byte at T, then the change when {in_longer_windows}"
 
 
 def test_a_random_probe_has_sequences(sweep):

@@ -48,6 +48,8 @@ class Protocol(ABC, Generic[PlanT]):
     title: ClassVar[str]  # what is scored, in a few words: a heading of the page
     explain: ClassVar[str]  # a line of `compare --explain`
     note: ClassVar[str | None] = None  # a line below the table of `compare --full`
+    # what the changes of a table are due to, for the note below it
+    in_longer_windows: ClassVar[str] = "the same targets see more text"
     unit: ClassVar[str] = UNIT
     sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
     refuses_given: ClassVar[str | None] = None  # why models that posenc did not train are refused

@@ -103,6 +103,7 @@ class Recall(Protocol[PlantedTexts]):
     title = "planted values"
     explain = "values of planted pairs, asked for at the end of a window"
     note = "values of planted pairs, asked for at the end of a window"
+    in_longer_windows = "the pairs may stand farther back"
     unit = "nats per value"
     refuses_given = "asks for what posenc planted in the training text"
 
