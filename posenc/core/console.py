@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -107,6 +108,7 @@ class Progress(ABC):
         self.done = 0.0
         self.text = ""
         self._done_before = 0.0
+        self._work_before = [0.0]  # that of all items before an item
         self._began_at = time.monotonic()
         self._updated_at = self._began_at
         self._lock = threading.Lock()
@@ -116,6 +118,10 @@ class Progress(ABC):
         """Draw it for the first time, and begin to draw it again and again."""
         self.look()
         threading.Thread(target=self._keep_looking, daemon=True, name=DRAWS_PROGRESS).start()
+
+    def weigh(self, work: Sequence[float]) -> None:
+        """Tell how much work each item is, for the time left. Without it all items are alike."""
+        self._work_before = [0.0, *itertools.accumulate(work)]
 
     def begin(self, done: float) -> None:
         """Tell what was done before, such as by an earlier process. The clock starts now."""
@@ -164,13 +170,24 @@ class Progress(ABC):
     @property
     def time_left(self) -> str:
         """Return `2:05 left`; an empty text before anything is done."""
-        new = self.done - self._done_before
-        if new <= 0 or self.total is None:
+        if self.total is None:
             return ""
-        seconds_each = (self._updated_at - self._began_at) / new
+        work_done = self._work(self.done)
+        new_work = work_done - self._work(self._done_before)
+        if new_work <= 0:
+            return ""
+        seconds_each = (self._updated_at - self._began_at) / new_work
         since_update = time.monotonic() - self._updated_at
-        seconds_left = seconds_each * (self.total - self.done) - since_update
+        seconds_left = seconds_each * (self._work(self.total) - work_done) - since_update
         return f"{self.title.time_text(max(0.0, seconds_left))} left"
+
+    def _work(self, done: float) -> float:
+        """Return the work of so many items, the last of which may be done in part."""
+        item = int(done)
+        if item + 1 >= len(self._work_before):  # past the items that were weighed
+            return self._work_before[-1] + done - (len(self._work_before) - 1)
+        before = self._work_before[item]
+        return before + (done - item) * (self._work_before[item + 1] - before)
 
     @property
     def time_so_far(self) -> str:

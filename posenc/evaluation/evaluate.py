@@ -86,6 +86,12 @@ def evaluate(
     return records
 
 
+def is_stored(cell: EvalCell, run_dir: Path, checkpoint_step: int) -> bool:
+    """Tell whether a cell has a record below `run_dir` that need not be measured again."""
+    record = find_record(run_dir, record_key(cell, checkpoint_step))
+    return record is not None and still_holds(record, cell)
+
+
 def still_holds(record: Record, cell: EvalCell) -> bool:
     """Tell whether a stored record of a cell is what measuring it again would give."""
     model = cell.context.model

@@ -23,7 +23,7 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
 from posenc.evaluation.models import Subject
-from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.callables import CallableModel, OnLayer
 from posenc.model.loss import token_losses
 from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
@@ -53,6 +53,7 @@ class WindowBatch:
     tokens: Tensor  # (B, inputs + 1): the inputs and the last target
     pos: Tensor  # (inputs,)
     encoding: Encoding  # that acts
+    on_layer: OnLayer  # tells of the progress inside the pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,9 @@ def score_windows(
     is_best = np.zeros((count, n_targets), dtype=bool)
 
     def score(batch: WindowBatch) -> None:
-        losses, best = forward(context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best)
+        losses, best = forward(
+            context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best, batch.on_layer
+        )
         nats[batch.windows] = losses.cpu().double().numpy()
         if best is not None:
             is_best[batch.windows] = best.cpu().numpy()
@@ -164,13 +167,25 @@ def run_windows(
             context.check_stop()
             windows = remaining[:batch_size]
             tokens = np.stack([read(i)[-inputs - 1 :] for i in windows]).astype(np.int64)  # (B, inputs + 1)
+            done = (draw + 1 - len(remaining) * len(draws) / count) / len(draws)
+            on_layer = layer_progress(context, done, len(windows) / count)
             try:
-                run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding))
+                run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding, on_layer))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, inputs)
                 continue
             remaining = remaining[batch_size:]
             context.on_batch((draw + 1 - len(remaining) * len(draws) / count) / len(draws))
+
+
+def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnLayer:
+    """Return what tells of a batch's layers: a pass of a large model may take minutes."""
+
+    def on_layer(share: float) -> None:
+        context.check_stop()
+        context.on_batch(done + share * batch_share)
+
+    return on_layer
 
 
 def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
@@ -224,6 +239,7 @@ def forward(
     encoding: Encoding,
     n_targets: int,
     with_best: bool = False,
+    on_layer: OnLayer | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Score the last targets of tokens (B, inputs + 1) at positions pos (inputs,).
 
@@ -233,11 +249,12 @@ def forward(
     inputs = tokens[:, :-1]  # (B, inputs)
     targets = tokens[:, -n_targets:]  # (B, targets)
     if isinstance(context.model, CallableModel):
-        assert not with_best, "only `recall` asks for it, which is for runs that posenc trains"
-        with autocast(context.precision, context.device):
-            logits = context.model(inputs, n_targets, encoding).float()  # (B, targets, V)
-        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-        return losses.view_as(targets), None
+        model = context.model
+        # weights in bf16 compute as transformers computes with them, without autocast
+        precision = context.precision if model.dtype == torch.float32 else "fp32"
+        with autocast(precision, context.device):
+            scored = model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
+        return scored.nats, scored.is_best
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)

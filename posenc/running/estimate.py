@@ -21,7 +21,7 @@ from posenc.core.machine import wait_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabulary
 from posenc.data.documents import SPLITS
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.evaluate import EvalCell, plan_cells, record_key, still_holds
+from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
@@ -30,7 +30,6 @@ from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
-from posenc.results.records import find_record
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
 from posenc.running.model_parts import build_outline
@@ -180,7 +179,7 @@ def estimate_evaluation(
     planned = plan_cells(context, request, evaluation.protocols)
     most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     is_exact = job.tokenizer.name == "bytes"
-    stored = [is_exact and _is_stored(job, cell, step) for cell in planned]
+    stored = [is_exact and is_stored(cell, job.directory, step) for cell in planned]
     longest = max(request.lengths.windows)
     return EvaluationEstimate(
         parameters=parameters,
@@ -189,11 +188,6 @@ def estimate_evaluation(
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
         memory=_evaluation_memory(model, parameters, max(batch_tokens, longest), longest, most_targets),
     )
-
-
-def _is_stored(job: Job, cell: EvalCell, step: int) -> bool:
-    record = find_record(job.directory, record_key(cell, step))
-    return record is not None and still_holds(record, cell)
 
 
 def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates: Rates) -> float:
@@ -225,7 +219,7 @@ def _cell_estimates(
     """
     counted: set[tuple[object, int, str]] = set()
     estimates = []
-    for cell, is_stored in zip(cells, stored or [False] * len(cells), strict=True):
+    for cell, has_record in zip(cells, stored or [False] * len(cells), strict=True):
         context = cell.context
         targets_in_window = cell.plan.targets_in(cell.window)
         tokens = cell.plan.tokens(cell.window)
@@ -238,9 +232,9 @@ def _cell_estimates(
             targets=windows * targets_in_window,
             passes=0,
             seconds=0.0,
-            is_stored=is_stored,
+            is_stored=has_record,
         )
-        if is_stored:
+        if has_record:
             estimates.append(estimate_of_cell)
             continue
         try:

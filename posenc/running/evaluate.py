@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from posenc.core.console import Progress, progress_line, say
+from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.data import TokenStore, check_lengths, prepare, vocabulary
-from posenc.evaluation.evaluate import EvalCell, evaluate, plan_cells
+from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import Subject
 from posenc.evaluation.passes import EvalContext
@@ -20,6 +20,7 @@ from posenc.evaluation.tune import tune
 from posenc.results.records import Record, RunFacts
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
+from posenc.running.cell_progress import CellProgress, work_of_cells
 from posenc.running.facts import run_facts, subject_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
@@ -32,7 +33,6 @@ from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
-MOST_OF_A_CELL = 0.99  # that may be done before it ends
 BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 
@@ -190,6 +190,8 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
         )
         cells = plan_cells(context, request, evaluation.protocols)
         line.total = len(cells) + cells_of_tuning
+        if not cells_of_tuning:
+            line.weigh(work_of_cells(cells, lambda cell: is_stored(cell, job.directory, step)))
 
         def evaluate_cells(cells: Sequence[EvalCell]) -> list[Record]:
             return evaluate(
@@ -226,34 +228,6 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
             )
             records.append(reference)
     return records
-
-
-class CellProgress:
-    """Show which cell is measured, and how far it is: a long one takes minutes."""
-
-    def __init__(self, line: Progress, split: str) -> None:
-        self._line = line
-        self._split = split  # whose documents are not named
-        self._ended = 0  # cells
-        self._share = 0.0  # of the cell that is measured
-
-    def begin(self, cell: EvalCell) -> None:
-        """Name a cell: `+yarn fixed-target at 512`."""
-        self._share = 0.0
-        extension = cell.context.extension
-        name = "" if extension is None else f"+{extension.settings['name']} "
-        documents = "" if cell.context.split == self._split else f" on {cell.context.split} documents"
-        self._line.update(self._ended, f"{name}{cell.protocol.name} at {cell.window}{documents}")
-
-    def inside(self, share: float) -> None:
-        """Take the share of a pass that is done. Some cells need several, and the bar never goes back."""
-        self._share = max(self._share, min(share, MOST_OF_A_CELL))
-        self._line.update(self._ended + self._share)
-
-    def end(self, record: Record, was_stored: bool) -> None:
-        """Count a cell as measured."""
-        self._ended += 1
-        self._line.update(self._ended, f"{self._line.text} (stored)" if was_stored else None)
 
 
 def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:

@@ -51,6 +51,7 @@ class GivenModel:
     seed: int = 0
     digest: str | None = None  # identifies the weights; None: the logits for one text do
     subject: Choice | None = None  # how it was found, which config.yaml keeps
+    precision: str = "fp32"  # of the weights
     text: MeasuredText | None = None  # None: it is read by `data`
 
 
@@ -80,6 +81,7 @@ def plan_given_model(given: GivenModel) -> Job:
         seed=given.seed,
         experiment_name=given.experiment_name,
         subject=given.subject,
+        precision=given.precision,
     )
     return Job(
         directory=folder / f"{given.name}-T{length}-{digest}",

@@ -115,17 +115,22 @@ def outline_of(checkpoint: Checkpoint) -> nn.Module:
     return model
 
 
-def load_weights(checkpoint: Checkpoint) -> nn.Module:
-    """Load the model with its weights. Raises UserError."""
+def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device_map: str | None) -> nn.Module:
+    """Load the model with its weights, of this type unless they are quantised. Raises UserError.
+
+    `device_map` is that of transformers: None leaves the model on the CPU.
+    """
     transformers = library_of("subject")
+    placed = {} if device_map is None else {"device_map": device_map}
     try:
         model, report = _model_class(transformers, checkpoint).from_pretrained(
             checkpoint.source,
             config=checkpoint.config,
-            dtype=torch.float32,
+            dtype="auto" if checkpoint.is_quantised else dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **checkpoint.options,
+            **placed,
             **_download_options(transformers, checkpoint.path),
         )
     except Exception as error:
@@ -162,6 +167,22 @@ def _from_config(kind: Any, checkpoint: Checkpoint) -> Any:
     if hasattr(kind, "from_config"):
         return kind.from_config(checkpoint.config)
     return kind(checkpoint.config)
+
+
+# --- the type of the weights
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def dtype_name(checkpoint: Checkpoint, asked: str) -> str:
+    """Return fp32, bf16 or fp16; `auto` is the type that the checkpoint stores. Raises UserError."""
+    if asked != "auto":
+        return asked
+    stored = checkpoint.text_config.dtype
+    if isinstance(stored, str):
+        stored = getattr(torch, stored, None)
+    names = [name for name, dtype in DTYPES.items() if dtype == stored]
+    return names[0] if names else "fp32"
 
 
 # --- sizes of the weights

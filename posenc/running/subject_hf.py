@@ -7,6 +7,8 @@ by an outline of the model, which takes two seconds more.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +30,9 @@ from posenc.running.fit_evaluation import (
 )
 from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
+    DTYPES,
     Checkpoint,
+    dtype_name,
     identity_of,
     load_weights,
     outline_of,
@@ -37,7 +41,7 @@ from posenc.running.hf_checkpoint import (
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plan_evaluation import filled_in
-from posenc.running.unloaded_model import FLOAT_BYTES, UnloadedModel, sizes_of
+from posenc.running.unloaded_model import UnloadedModel, sizes_of
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import (
     NONE,
@@ -53,13 +57,15 @@ from posenc.training.device import resolve_device
 BIASED = ("bloom", "mpt")
 
 
-def _parameters(
+def _parameters(  # noqa: PLR0913 (a parameter for each key of conf/subject/hf.yaml)
     *,
     path: str,
     revision: str,
     tokenizer: str | None,
     bos: Literal["auto"] | bool,
     trust_remote_code: bool,
+    dtype: Literal["fp32", "bf16", "fp16", "auto"],
+    device_map: str | None,
     runs_dir: str,
 ) -> None:
     """Declare the parameters of `subject=hf`; only the signature is used."""
@@ -77,12 +83,15 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
     is_auto = settings.context_length in (None, "auto")
     length = trained_length(checkpoint.config) if is_auto else settings.context_length
     assert isinstance(length, int)
-    evaluation = _evaluation(settings, length, checkpoint)
+    weights = _weights(chosen, checkpoint)
+    evaluation = _evaluation(settings, length, checkpoint, weights)
     bos = bos_of(chosen, checkpoint.tokenizer)
-    subject = _subject(checkpoint, length, bos, evaluation)
+    subject = _subject(checkpoint, length, bos, evaluation, weights)
     tokenizer = _tokenizer(chosen["tokenizer"], checkpoint.tokenizer, chosen["path"])
     text, texts, evaluation = _fitted_to_text(settings, evaluation, length, tokenizer)
     about = {**chosen, "bos": bos, "architecture": checkpoint.text_config.model_type}
+    # records in float32 keep the names that they had before there was a choice
+    of_dtype = "" if weights.dtype == "fp32" else f" dtype={weights.dtype}"
     job = plan_given_model(
         GivenModel(
             model=subject,
@@ -93,7 +102,8 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
             device=resolve_device(settings.device),
             runs_dir=chosen["runs_dir"],
             experiment_name="subjects",
-            digest=f"{identity_of(checkpoint)} bos={bos}",
+            digest=f"{identity_of(checkpoint)} bos={bos}{of_dtype}",
+            precision=weights.dtype,
             subject=Choice.model_validate({"name": "hf", **about}),
             text=text,
         )
@@ -101,7 +111,30 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
     return _fitted_to_time(job, settings, texts)
 
 
-def _evaluation(settings: EvalCommandSettings, length: int, checkpoint: Checkpoint) -> Evaluation:
+@dataclass(frozen=True)
+class WeightOptions:
+    """Say how weights are loaded."""
+
+    dtype: str  # fp32, bf16 or fp16
+    device_map: str | None
+
+
+def _weights(chosen: dict[str, Any], checkpoint: Checkpoint) -> WeightOptions:
+    """Return how the weights are to be loaded. Raises UserError for what cannot be."""
+    device_map = chosen["device_map"]
+    if device_map is not None and importlib.util.find_spec("accelerate") is None:
+        problem = "needs the package accelerate"
+        raise UserError("subject.device_map", device_map, problem, hint="pip install accelerate")
+    asked = chosen["dtype"]
+    if checkpoint.is_quantised and asked not in ("auto", "fp32"):
+        problem = "its weights are quantised, and are loaded as transformers loads them"
+        raise UserError("subject.dtype", asked, problem, allowed="auto")
+    return WeightOptions(dtype_name(checkpoint, asked), device_map)
+
+
+def _evaluation(
+    settings: EvalCommandSettings, length: int, checkpoint: Checkpoint, weights: WeightOptions
+) -> Evaluation:
     """Return what is measured, as far as it does not depend on the text. Raises UserError."""
     default = EvalSettings.model_validate(own_yaml(conf_dir() / "eval" / "default.yaml"))
     # the others would take as long again; of a model that is trained here they take seconds
@@ -111,20 +144,31 @@ def _evaluation(settings: EvalCommandSettings, length: int, checkpoint: Checkpoi
     evaluation.check_transformers_model()
     config = checkpoint.text_config
     is_biased = config.model_type in BIASED or has_bias_instead(config)
-    if evaluation.settings.precision == "bf16" and is_biased:
-        problem = "its bias is slope times position, which bf16 rounds: 256 and 257 are one"
-        raise UserError("eval.precision", "bf16", problem, allowed="fp32")
+    problem = "its bias is slope times position, which {} rounds: 256 and 257 are one"
+    precision = evaluation.settings.precision
+    if precision == "bf16" and is_biased:
+        raise UserError("eval.precision", "bf16", problem.format("bf16"), allowed="fp32")
+    if weights.dtype != "fp32" and is_biased:
+        raise UserError("subject.dtype", weights.dtype, problem.format(weights.dtype), allowed="fp32")
+    if weights.dtype != "fp32" and precision not in ("auto", weights.dtype):
+        problem = f"its weights are loaded in {weights.dtype}"
+        raise UserError("eval.precision", precision, problem, hint="subject.dtype=fp32")
     return evaluation
 
 
-def _subject(checkpoint: Checkpoint, length: int, bos: int | None, evaluation: Evaluation) -> UnloadedModel:
+def _subject(
+    checkpoint: Checkpoint, length: int, bos: int | None, evaluation: Evaluation, weights: WeightOptions
+) -> UnloadedModel:
     """Return the model before its weights are read. Raises UserError for an extension that cannot act."""
+    is_placed = weights.device_map is not None or checkpoint.is_quantised
 
     def load() -> TransformersModel:
-        return TransformersModel(load_weights(checkpoint), length, bos)
+        model = load_weights(checkpoint, DTYPES[weights.dtype], weights.device_map)
+        return TransformersModel(model, length, bos, is_placed=is_placed)
 
     encoding = None
-    sizes = sizes_of(checkpoint, FLOAT_BYTES)
+    # quantised weights stay as small as they are stored
+    sizes = sizes_of(checkpoint, None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize)
     if evaluation.extend["name"] != NONE or sizes is None:
         outline = TransformersModel(outline_of(checkpoint), length, bos)
         outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from posenc.core import console
-from posenc.running.evaluate import CellProgress
+from posenc.running.cell_progress import CellProgress, work_of_cells
 
 
 class Recorded(console.Progress):
@@ -46,6 +46,23 @@ def test_the_bar_moves_inside_a_cell_and_never_back(line):
     progress.end({}, False)
     assert done == [0.25, 0.75, 0.75, 0.99]
     assert line.done == 1
+
+
+def test_the_time_left_goes_by_work(line, monkeypatch):
+    """The third cell is nine tenths of the work: after a tenth of it in ten seconds 90 are left."""
+    line.weigh([0.5, 0.5, 9.0])
+    began = line._began_at
+    monkeypatch.setattr(console.time, "monotonic", lambda: began + 10)
+    line.update(2)
+    assert line.time_left == "1:30 left"
+
+
+def test_cells_that_are_stored_or_shared_are_no_work():
+    model = SimpleNamespace(effective_encoding="as trained")
+    context = SimpleNamespace(model=model, effective_encoding=lambda window: "as trained", extension=None)
+    plans = [SimpleNamespace(hash=name, tokens=lambda window: 10 * window) for name in ("a", "b", "b")]
+    cells = [SimpleNamespace(context=context, window=4, plan=plan) for plan in plans]
+    assert work_of_cells(cells, lambda cell: cell.plan.hash == "a") == [0.0, 40.0, 0.0]
 
 
 def test_a_stored_cell_is_said_to_be_stored(line):

@@ -229,6 +229,31 @@ def test_a_bias_that_would_be_rounded_is_refused(name, checkpoints, settings):
         evaluate(checkpoints(name), settings, context_length=T, **{"eval.precision": "bf16"})
 
 
+# --- The type of the weights
+@pytest.mark.parametrize("dtype", ["bf16", "auto"])
+def test_weights_in_bf16_are_what_transformers_makes_of_them(dtype, checkpoints, settings, corpus, tmp_path):
+    model = load(checkpoints("llama"), dtype=torch.bfloat16)
+    path = hf_models.save(model, tmp_path / "rounded")
+    run = evaluate(path, settings, **{"subject.dtype": dtype})
+    expected = loss_by_hand(model, target_windows(path, corpus, 2 * T))
+    assert losses(run.records)[2 * T] == pytest.approx(expected, abs=1e-4)
+    assert run.config["precision"] == "bf16"
+
+
+def test_another_type_of_weights_is_another_run(checkpoints, settings):
+    paths = [
+        evaluate(checkpoints("llama"), settings, **{"subject.dtype": name}).path for name in ("bf16", "fp32")
+    ]
+    assert paths[0] != paths[1]
+
+
+def test_quantised_weights_take_no_other_type(checkpoints, settings, tmp_path):
+    quantised = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    path = changed(tmp_path / "quantised", checkpoints("llama"), quantised)
+    with pytest.raises(UserError, match="are loaded as transformers loads them"):
+        evaluate(path, settings, **{"subject.dtype": "bf16"})
+
+
 # --- T, and the first token of a window
 @pytest.fixture
 def with_yarn(checkpoints, tmp_path):
@@ -279,6 +304,10 @@ def test_the_number_of_bos_is_stored(checkpoints, settings):
         ("bloom", {"extend": "logn", "context_length": T}, "lets nothing into the attention"),
         ("llama", {"eval.protocols": ["recall"]}, "planted in the training text"),
         ("llama", {"eval.protocols": ["key-tokens"]}, "a reference with this model's tokenizer"),
+        ("llama", {"subject.dtype": "fp8"}, "subject.dtype=fp8"),
+        ("llama", {"subject.device_map": "auto"}, "needs the package accelerate"),
+        ("bloom", {"subject.dtype": "bf16", "context_length": T}, "256 and 257 are one"),
+        ("llama", {"subject.dtype": "bf16", "eval.precision": "fp32"}, "its weights are loaded in bf16"),
         ("llama", {"context_length": "aut"}, "context_length=aut"),
         ("llama", {"subject.bos": "maybe"}, "subject.bos=maybe"),
         ("llama", {"subject.tokenizer": "nowhere.json"}, "nowhere.json"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
@@ -16,6 +18,40 @@ from posenc.evaluation.errors import NotApplicableError
 ASSUMED_HEADS = 32
 # float32 logits that are made at once, 64 MB: a window of 16,384 tokens has 3.2 GB of a vocabulary of 49,152
 LOGITS_AT_ONCE = 1 << 24
+
+
+OnLayer = Callable[[float], None]  # is given the share of a pass that is done
+
+
+@dataclass(frozen=True)
+class TargetLosses:
+    """The losses of some targets, and whether each is the model's first choice."""
+
+    nats: Tensor  # (B, n) float32
+    is_best: Tensor | None  # (B, n) bool; None: not asked for
+
+
+def blocks_of_targets(targets: Tensor, vocab_size: int) -> Iterator[slice]:
+    """Yield the columns of targets (B, n) whose logits are made at once."""
+    batch_size, n_targets = targets.shape
+    columns = max(1, LOGITS_AT_ONCE // (batch_size * vocab_size))
+    for start in range(0, n_targets, columns):
+        yield slice(start, start + columns)
+
+
+def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> TargetLosses:
+    """Return the losses of targets (B, n) by their logits (B, n, V); softmax and sums are float32."""
+    losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    is_best = logits.argmax(-1) == targets if with_best else None
+    return TargetLosses(losses.view_as(targets), is_best)
+
+
+def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
+    """Return the losses of neighbouring blocks of targets as those of all."""
+    best = [part.is_best for part in parts if part.is_best is not None]
+    return TargetLosses(
+        nats=torch.cat([part.nats for part in parts], dim=1), is_best=torch.cat(best, dim=1) if best else None
+    )
 
 
 class CallableModel(nn.Module):
@@ -35,6 +71,12 @@ class CallableModel(nn.Module):
         self.encoding = Encoding(Shape(1, ASSUMED_HEADS, 1, 1, train_length))
         self.effective_encoding = self.encoding
         self.shape = self.encoding.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the type of its weights; float32 for a function."""
+        weights = (weight.dtype for weight in self.parameters() if weight.is_floating_point())
+        return next(weights, torch.float32)
 
     def loaded(self) -> CallableModel:
         """Return the model with its weights. One that is given has them."""
@@ -56,6 +98,26 @@ class CallableModel(nn.Module):
             raise NotApplicableError(f"n/a: {type(error).__name__}: {first_line(error)}") from error
         logits = getattr(output, "logits", output)
         return self.checked(logits, tuple(tokens.shape))[:, -n_targets:]
+
+    def losses(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        encoding: Encoding | None = None,
+        *,
+        with_best: bool = False,
+        on_layer: OnLayer | None = None,
+    ) -> TargetLosses:
+        """Return the losses of the last targets (B, n) of tokens (B, W). Raises what `forward` raises.
+
+        `on_layer` is called with the share of a pass that is done; a function has no layers to tell of.
+        """
+        logits = self(tokens, targets.shape[1], encoding)  # (B, n, V)
+        losses = [
+            losses_of_logits(logits[:, rows], targets[:, rows], with_best=with_best)
+            for rows in blocks_of_targets(targets, logits.shape[-1])
+        ]
+        return joined(losses)
 
     def checked(self, logits: object, text_shape: tuple[int, ...]) -> Tensor:
         """Return the logits (B, S, V) of a text of shape (B, S). Raises UserError for any other shape."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,14 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
-from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.callables import (
+    CallableModel,
+    OnLayer,
+    TargetLosses,
+    blocks_of_targets,
+    joined,
+    losses_of_logits,
+)
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 QUERY_BLOCK = 512  # queries that it handles at once
@@ -48,15 +55,21 @@ class KnownRotary(Rotary):
 
 
 class TransformersModel(CallableModel):
-    """A model of transformers, loaded in float32. The token `bos` replaces the first one of every window."""
+    """A model of transformers. The token `bos` replaces the first one of every window.
+
+    A model that `is_placed` stays on the devices that it was loaded to.
+    """
 
     has_known_weights = True
 
-    def __init__(self, model: nn.Module, train_length: int, bos: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, train_length: int, bos: int | None = None, *, is_placed: bool = False
+    ) -> None:
         whole_config: Any = model.config
         config = whole_config.get_text_config()
         super().__init__(model, config.vocab_size, train_length)
         self.bos = bos
+        self.is_placed = is_placed
         self.config = config
         self.shape = shape_of(config, train_length)
         modules = dict(model.named_modules())
@@ -70,6 +83,10 @@ class TransformersModel(CallableModel):
     def model(self) -> Any:
         """Return the model of transformers."""
         return self.function
+
+    def to(self, *arguments: Any, **options: Any) -> Self:
+        """Move the model, unless it has its place: layers on several devices, or weights that are packed."""
+        return self if self.is_placed else super().to(*arguments, **options)
 
     @property
     def rotates(self) -> bool:
@@ -133,6 +150,82 @@ class TransformersModel(CallableModel):
 
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
+        options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
+        with self._acting(encoding):
+            output = self.model(self._inputs(tokens), use_cache=False, **options)
+        return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
+
+    @torch.no_grad()
+    def losses(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        encoding: Encoding | None = None,
+        *,
+        with_best: bool = False,
+        on_layer: OnLayer | None = None,
+    ) -> TargetLosses:
+        """Return the losses of the last targets (B, n) of tokens (B, W), a block of logits at a time.
+
+        At 16,384 targets and a vocabulary of 49,152 all logits would take 3.2 GB, and their softmax again.
+        """
+        decoder = self.model.base_model
+        if decoder is self.model:  # its logits cannot be told from its hidden states
+            return super().losses(tokens, targets, encoding, with_best=with_best)
+        with self._acting(encoding), self._telling(on_layer):
+            output = decoder(self._inputs(tokens), use_cache=False)
+        hidden = output.last_hidden_state[:, -targets.shape[1] :]  # (B, n, d)
+        parts = []
+        with self._giving_logits_of(output) as give:
+            for columns in blocks_of_targets(targets, self.vocab_size):
+                logits = self.checked(give(hidden[:, columns]), tuple(targets[:, columns].shape))
+                parts.append(losses_of_logits(logits, targets[:, columns], with_best=with_best))
+        return joined(parts)
+
+    @contextmanager
+    def _giving_logits_of(self, output: Any) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Yield a function from hidden states (B, n, d) to logits (B, n, V).
+
+        It calls the model with its decoder replaced by one that returns these states. So what an architecture
+        does to its logits (a cap in Gemma 2, a factor in Granite and Cohere) is its own code.
+        """
+        decoder = self.model.base_model
+
+        def give(hidden: Tensor) -> Tensor:
+            answer = type(output)(**{**output, "last_hidden_state": hidden})
+            decoder.forward = lambda *_, **__: answer
+            tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+            logits: Tensor = self.model(tokens, use_cache=False).logits
+            return logits
+
+        replaced = vars(decoder).get("forward")  # accelerate puts one there for models on several devices
+        try:
+            yield give
+        finally:
+            if replaced is None:
+                vars(decoder).pop("forward", None)
+            else:
+                decoder.forward = replaced
+
+    @contextmanager
+    def _telling(self, on_layer: OnLayer | None) -> Iterator[None]:
+        """Call `on_layer` with the share of the layers that are done, after each layer."""
+        layers = layers_of(self.model, self.shape.n_layers)
+        if on_layer is None or layers is None:
+            yield
+            return
+        handles = []
+        for number, layer in enumerate(layers, 1):
+            share = number / len(layers)
+            handles.append(layer.register_forward_hook(lambda *_, share=share: on_layer(share)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _inputs(self, tokens: Tensor) -> Tensor:
+        """Return the tokens (B, W) as the model takes them, with BOS. Raises UserError for unknown ones."""
         highest = int(tokens.max())
         if highest >= self.vocab_size:
             problem = f"the text has token {highest}, the model {self.vocab_size}"
@@ -143,17 +236,20 @@ class TransformersModel(CallableModel):
         if self.config.model_type == "mpt":
             # its bias is made for this many tokens, and longer texts fail
             self.config.max_seq_len = tokens.shape[1]
+        return tokens.to(self.model.device)
+
+    @contextmanager
+    def _acting(self, encoding: Encoding | None) -> Iterator[None]:
+        """Let the acting encoding act. Raises NotApplicableError past the model's last position."""
         acting = self.effective_encoding if encoding is None else encoding
-        options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
         with self._rotated(acting), self._attending(acting):
             try:
-                output = self.model(tokens, use_cache=False, **options)
+                yield
             except (IndexError, RuntimeError) as error:
                 message = str(error)
                 if "out of bounds" not in message and "out of range" not in message:
                     raise
                 raise NotApplicableError(f"n/a: {first_line(error)}") from error  # GPT-J's table of angles
-        return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
 
     @contextmanager
     def _rotated(self, acting: Encoding) -> Iterator[None]:
@@ -263,6 +359,12 @@ def attention(
         p = s.masked_fill(~allowed, float("-inf")).softmax(-1).to(v.dtype)
         blocks.append(p @ v[:, :, :end])  # (B, H, queries, D)
     return torch.cat(blocks, dim=2).transpose(1, 2)
+
+
+def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
+    """Return the layers of a model: the first list of as many modules as its configuration says."""
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return next((layers for layers in lists if len(layers) == count), None)
 
 
 # --- what a configuration says

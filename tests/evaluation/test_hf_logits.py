@@ -1,0 +1,83 @@
+"""Logits of models of transformers are made a block at a time: the same losses in less memory."""
+
+import hf_models
+import pytest
+import torch
+import transformers
+
+from posenc.evaluation.models import callables
+from posenc.evaluation.models.transformers import TransformersModel
+from posenc.training.device import LiveTensors
+
+T = hf_models.T
+
+
+def model_of(name, **changes):
+    """Return an untrained model of an architecture as a subject."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name, **(hf_models.SIZES | hf_models.CONFIGS[name] | changes))
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    return TransformersModel(model, T)
+
+
+def windows(vocab_size, length, count=2):
+    """Return inputs (B, W) and their next tokens as targets (B, W)."""
+    tokens = torch.randint(vocab_size, (count, length + 1), generator=torch.Generator().manual_seed(1))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+@pytest.mark.parametrize("name", [*sorted(hf_models.CONFIGS)])
+def test_losses_by_blocks_are_those_of_all_logits(name, monkeypatch):
+    subject = model_of(name)
+    tokens, targets = windows(250, T)
+    targets = targets[:, -11:]
+    with torch.no_grad():
+        logits = subject.model(tokens).logits[:, -11:]
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    monkeypatch.setattr(callables, "LOGITS_AT_ONCE", 2 * 257 * 3)  # three targets of two windows
+    scored = subject.losses(tokens, targets, with_best=True)
+    torch.testing.assert_close(scored.nats, expected, atol=1e-6, rtol=0)
+    assert torch.equal(scored.is_best, logits.argmax(-1) == targets)
+
+
+def test_a_factor_and_a_cap_of_the_logits_are_the_models_own():
+    """Gemma 2 caps its logits, which its head alone does not show."""
+    subject = model_of("gemma2", final_logit_softcapping=0.01)
+    tokens, targets = windows(250, T)
+    losses = subject.losses(tokens, targets).nats
+    assert (losses - torch.log(torch.tensor(257.0))).abs().max() < 0.03
+
+
+def test_the_model_is_as_before_after_a_pass():
+    subject = model_of("llama")
+    tokens, targets = windows(250, T)
+    before = subject.model(tokens).logits
+    subject.losses(tokens, targets)
+    torch.testing.assert_close(subject.model(tokens).logits, before)
+
+
+def test_memory_does_not_grow_with_the_vocabulary_times_the_targets():
+    """All logits of 2048 targets would take 403 MB, and their softmax again."""
+    subject = model_of("llama", vocab_size=49_152)
+    tokens, targets = windows(49_152, 2048, count=1)
+    with LiveTensors() as meter:
+        subject.losses(tokens, targets)
+    assert meter.peak < 4 * 4 * callables.LOGITS_AT_ONCE
+
+
+def test_a_function_gives_its_losses_by_blocks(monkeypatch):
+    logits = torch.randn(2, 9, 17, generator=torch.Generator().manual_seed(0))
+    subject = callables.CallableModel(lambda tokens: logits, 17, 9)
+    tokens, targets = windows(17, 9)
+    whole = subject.losses(tokens, targets).nats
+    monkeypatch.setattr(callables, "LOGITS_AT_ONCE", 2 * 17 * 2)
+    assert torch.equal(subject.losses(tokens, targets).nats, whole)
+
+
+def test_layers_tell_how_far_a_pass_is():
+    subject = model_of("llama")
+    tokens, targets = windows(250, T)
+    shares = []
+    subject.losses(tokens, targets, on_layer=shares.append)
+    assert shares == [0.5, 1.0]
+    assert not any(module._forward_hooks for module in subject.modules())
