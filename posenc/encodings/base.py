@@ -18,6 +18,7 @@ from torch import Tensor, nn
 HOOKS = (
     "positions",
     "embed",
+    "adjust",
     "rotate",
     "distance_bias",
     "bias",
@@ -25,7 +26,9 @@ HOOKS = (
     "prepare",
     "scores",
     "weights",
+    "sink",
     "values",
+    "output",
 )
 
 
@@ -187,6 +190,19 @@ class Encoding(nn.Module):
         """Return q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
         return q, k
 
+    def adjust(
+        self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return q (B, H, T, D) and k (B, H or 1, S, D) changed before anything else reads them.
+
+        x (B, S, d_model) is the layer's normed input. Only latent attention has rotated them already.
+        """
+        return q, k
+
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        """Return the indices of a head's numbers that `rotate` leaves as they are in this layer."""
+        return [] if "rotate" in self.hooks else list(range(self.shape.head_dim))
+
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         """Return the bias of distances r >= 0, (R,) int64 -> (H, R) float32."""
         raise TypeError(f"{type(self).__name__} has no bias by distance")
@@ -238,9 +254,23 @@ class Encoding(nn.Module):
         """Return attention weights of float32 scores (B, H, T, S); `allowed` ([H,] T, S) is the mask."""
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
+    def sink(self, layer: int) -> Tensor:
+        """Return the score of one more key without a value, (H,) float32.
+
+        It tells a fused kernel what this encoding's `weights` does, so that the kernel need not call it.
+        """
+        raise TypeError(f"{type(self).__name__} has no sink")
+
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return the output of a block of queries: p (B, H, T, S), v (B, H, S, D) -> (B, H, T, D)."""
         return p @ v
+
+    def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
+        """Return the changed output of all heads, y (B, H, T, D), which the output map reads next.
+
+        x (B, T, d_model) is the layer's normed input at the queries.
+        """
+        return y
 
 
 def owner_of(model: nn.Module, parameter: str) -> tuple[Encoding, str]:

@@ -60,6 +60,9 @@ class FoPE(Encoding):
         drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
         return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5
 
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        return list(range(2 * self.pairs, self.shape.head_dim))
+
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self._rotated(q, q_pos, layer), self._rotated(k, k_pos, layer)
 

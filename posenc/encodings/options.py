@@ -11,11 +11,17 @@ from posenc.encodings.positions import drawn_positions
 
 
 def build_options(
-    shape: Shape, encoding: Encoding, *, positions: Mapping[str, Any], attention: Mapping[str, Any]
+    shape: Shape,
+    encoding: Encoding,
+    *,
+    positions: Mapping[str, Any],
+    attention: Mapping[str, Any],
+    is_decoupled: bool = False,
 ) -> list[Encoding]:
     """Build the options of the groups `positions` and `attention`, in the order in which they act.
 
-    Raises UserError for values out of range, and for an option that the encoding refuses.
+    `is_decoupled`: the encoding turns a part of each head that the attention adds for it. Raises UserError
+    for values out of range, and for an option that the encoding or such an attention refuses.
     """
     options: list[Encoding] = []
     drawn = drawn_positions().get(positions["name"])
@@ -26,15 +32,18 @@ def build_options(
             options.append(drawn(shape, **parameters))
     for cls, value in chosen_options(attention):
         key = f"attention.{cls.key}"
-        check_accepted(encoding, key, value)
+        if is_decoupled and cls.needs_whole_heads:
+            problem = f"makes no sense with attention={attention['name']}: its heads have a rotary part added"
+            raise UserError(key, value, problem, hint="attention=mha")
+        check_accepted(encoding, key, value, cls.misfit(encoding))
         with reported_as(key, value):
             options.append(cls.for_value(shape, value, (encoding, *options)))
     return options
 
 
-def check_accepted(encoding: Encoding, key: str, value: object) -> None:
-    """Raise UserError if the option `key` makes no sense with the encoding."""
-    reason = encoding.refuses.get(key)
+def check_accepted(encoding: Encoding, key: str, value: object, misfit: str | None = None) -> None:
+    """Raise UserError if the option `key` makes no sense with the encoding. `misfit` is a reason of its own."""
+    reason = encoding.refuses.get(key, misfit)
     if reason is None and key == "positions" and not encoding.uses_positions:
         reason = "it reads no position, so nothing would change"
     if reason is not None:

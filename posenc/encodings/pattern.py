@@ -82,7 +82,9 @@ class Pattern(Encoding):
     }
 
     embed = by_layer("embed")
+    adjust = by_layer("adjust")
     rotate = by_layer("rotate")
+    unrotated_numbers = by_layer("unrotated_numbers")
     distance_bias = by_layer("distance_bias")
     bias = by_layer("bias")
     visible = by_layer("visible")
@@ -90,6 +92,7 @@ class Pattern(Encoding):
     scores = by_layer("scores")
     weights = by_layer("weights")
     values = by_layer("values")
+    output = by_layer("output")
 
     def __init__(
         self,

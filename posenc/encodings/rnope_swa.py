@@ -40,6 +40,11 @@ class RNoPESWA(Rotary):
         """Tell whether the layer has no encoding and full attention."""
         return (layer + 1) % self.every == 0
 
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        if self.is_free(layer):
+            return list(range(self.shape.head_dim))
+        return super().unrotated_numbers(layer)
+
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if self.is_free(layer):
             return q, k

@@ -8,20 +8,13 @@ import torch
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
+from posenc.encodings.attention_options import attention_options
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require, require_identical
 from posenc.settings.signature import parameters_of
 
 ROUNDING = 1e-6  # of a float32 bias, as a share of it
-# By option, the key with which an encoding declares in `refuses` that the option makes no sense.
-REFUSED_KEYS = {
-    "randomized": "positions",
-    "offset": "positions",
-    "window": "attention.window",
-    "logn": "attention.scale",
-    "ssmax": "attention.scale",
-}
 
 
 def penalty(subject: Subject) -> Verdict:
@@ -56,7 +49,7 @@ def penalty(subject: Subject) -> Verdict:
 
 
 def options(subject: Subject) -> Verdict:
-    """Options (per_layer, positions, window, scale) combine with it or are refused by name."""
+    """Options (per_layer, positions, all of the attention) combine with it or are refused by name."""
     accepted: list[str] = []
     refused: list[str] = []
     undeclared: list[str] = []
@@ -64,16 +57,18 @@ def options(subject: Subject) -> Verdict:
         "per_layer": {"encoding": {"per_layer": True}},
         "randomized": {"positions": {"name": "randomized", "max": None, "dense": False}},
         "offset": {"positions": {"name": "offset", "max": None}},
-        "window": {"attention": {"window": subject.train_length // 2}},
-        "logn": {"attention": {"scale": "logn"}},
-        "ssmax": {"attention": {"scale": "ssmax"}},
     }
+    values_of_types = {int: subject.train_length // 2, bool: True}
+    for cls in attention_options():
+        value = cls.choice if isinstance(cls.choice, str) else values_of_types[cls.choice]
+        changes[cls.name] = {"attention": {cls.key: value}}
     for option, change in changes.items():
         try:
             subject.fresh(**change)
         except UserError as error:
-            require(option in error.text(), f"{option} is refused without being named: {error.text()}")
-            is_declared = _is_refusal_declared(subject.declared, option)
+            is_named = any(word in error.text() for word in (option, *change.get("attention", {})))
+            require(is_named, f"{option} is refused without being named: {error.text()}")
+            is_declared = _is_refusal_declared(subject.declared, option, change)
             (refused if is_declared else undeclared).append(option)
             continue
         _check_with_option(subject, option, change)
@@ -86,12 +81,16 @@ def options(subject: Subject) -> Verdict:
     return Verdict("pass", f"{len(accepted)} of {len(changes)} fit", "; ".join(reasons))
 
 
-def _is_refusal_declared(encoding: Encoding, option: str) -> bool:
-    """Tell whether parameters, `uses_positions` or `refuses` of an encoding rule the option out."""
-    if option not in REFUSED_KEYS:  # a parameter
+def _is_refusal_declared(encoding: Encoding, option: str, change: dict[str, Any]) -> bool:
+    """Tell whether parameters, hooks, `uses_positions` or `refuses` of an encoding rule the option out."""
+    (group,) = change
+    if group == "encoding":
         return option not in parameters_of(type(encoding))
-    key = REFUSED_KEYS[option]
-    return key in encoding.refuses or (key == "positions" and not encoding.uses_positions)
+    if group == "positions":
+        return "positions" in encoding.refuses or not encoding.uses_positions
+    (key,) = change["attention"]
+    misfits = [cls.misfit(encoding) for cls in attention_options() if cls.name == option]
+    return f"attention.{key}" in encoding.refuses or any(misfits)
 
 
 def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) -> None:

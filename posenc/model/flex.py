@@ -19,7 +19,7 @@ from torch import Tensor
 
 from posenc.core.machine import compiler_works
 from posenc.encodings.base import Encoding
-from posenc.model.inputs import Heads, Layer
+from posenc.model.inputs import Heads, Layer, hooks_on_scores
 from posenc.model.score_gradients import Attended, Gates, with_bias_gradient, with_gate_gradient
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227
 NO_OPTIONS: dict[str, int] = {}
 
 KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
-SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "bias", "visible"})
+# Hooks beside those that `hooks_on_scores` returns which FlexAttention has a place for.
+SERVED = frozenset(
+    {"positions", "embed", "adjust", "rotate", "distance_bias", "bias", "visible", "sink", "output"}
+)
 GATE_HOOKS = frozenset({"prepare", "scores"})  # hooks through which an encoding cumulates gates
 
 
@@ -69,6 +72,8 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
         if "visible" in hooks and torch.is_grad_enabled():
             return False  # the gradient of gates knows no mask but the causal one
         hooks = hooks - GATE_HOOKS
+    if "weights" not in hooks_on_scores(encoding):
+        hooks = hooks - {"weights"}
     if not hooks.issubset(SERVED) or queries * keys > MAX_MASK:
         return False
     if {"positions", "visible"}.issubset(hooks):
@@ -109,6 +114,16 @@ def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) 
         return _attend_biased(heads, layer, scale, table, by_distance=True)
     output, _ = _attend(heads, layer, scale, None, with_log_sum=False)
     return output
+
+
+def _beside_sink(output: Tensor, log_sum: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+    """Return output and `log_sum` of an attention with one more key, whose score is the encoding's sink.
+
+    The weights of the other keys only become smaller, all of a query by the same factor.
+    """
+    sink = layer.encoding.sink(layer.number)[:, None]  # (H, 1)
+    share = torch.sigmoid(log_sum - sink)  # (B, H, T)
+    return (output * share[..., None]).to(output.dtype), torch.logaddexp(log_sum, sink)
 
 
 def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by_distance: bool) -> Tensor:
@@ -230,10 +245,14 @@ def _attend(
         scale=scale,
         kernel_options=_kernel_options(heads, added),
     )
-    if not with_log_sum:
+    has_sink = "sink" in layer.encoding.hooks
+    if not with_log_sum and not has_sink:
         return attention(q, k, v), q.new_empty(0)
     output, aux = attention(q, k, v, return_aux=AuxRequest(lse=True))
-    return output, aux.lse.detach()
+    log_sum = aux.lse
+    if has_sink:
+        output, log_sum = _beside_sink(output, log_sum, layer)
+    return output, log_sum.detach()
 
 
 def _dynamic(heads: Heads) -> bool | None:

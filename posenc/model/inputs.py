@@ -23,6 +23,15 @@ class Heads(NamedTuple):
     v: Tensor
 
 
+def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
+    """Return the hooks that read or change scores and weights, which a fused kernel never writes down.
+
+    The hook `weights` is not among them if `sink` says what it does: a kernel then adds the sink by itself.
+    """
+    hooks = encoding.hooks & {"scores", "weights", "values"}
+    return hooks - {"weights"} if "sink" in encoding.hooks else hooks
+
+
 class Layer(NamedTuple):
     """An encoding in the layer of this number, and the positions (S,) of the keys.
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.model.inputs import Heads, Layer
+from posenc.model.inputs import Heads, Layer, hooks_on_scores
 from posenc.model.softmax_attention import QueryBlock, softmax_attention
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class BiasAndMask:
         self.has_bias = bool(hooks & {"bias", "distance_bias"})
         self.has_visible = "visible" in hooks
         # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
-        self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
+        self.future = 0.0 if hooks_on_scores(self.encoding) & {"scores", "weights"} else float("-inf")
         # a bias by distance is one strip only if neighbours are 1 apart, which drawn positions need not be
         fits_a_strip = "bias" not in hooks and not (self.has_bias and "positions" in hooks)
         self.strip: Tensor | None = None
@@ -153,12 +153,22 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
 
     With `is_rotated`, q and k have been through the encoding's `rotate` already.
     """
+    y = _attended(heads, x, layer, is_rotated=is_rotated)
+    if "output" in layer.encoding.hooks:
+        y = layer.encoding.output(y, slice_queries(x, y.shape[2]), layer.number)
+    return y
+
+
+def _attended(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool) -> Tensor:
+    """Return the output of every head before the hook `output`."""
     q, k, v = heads
     encoding, number, pos, _ = layer
     hooks = encoding.hooks
     # If all tokens are queries, q_pos is the very tensor pos: `rotate` sees that by `is` and computes the
     # angles once.
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
+    if "adjust" in hooks:
+        q, k = encoding.adjust(q, k, x, q_pos, pos, number)
     state = encoding.prepare(x, q, k, number) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
     if "rotate" in hooks and not is_rotated:
@@ -179,7 +189,8 @@ def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -
 def fused_mask(encoding: Encoding, layer: int, queries: int, pos: Tensor) -> BlockMask | None:
     """Return the mask of a layer that FlexAttention will compute on this device; None for other kernels."""
     keys = len(pos)
-    is_plain = encoding.hooks.isdisjoint({"bias", "distance_bias", "visible", "scores", "weights", "values"})
+    changed_by = {"bias", "distance_bias", "visible", "scores", "weights", "values"}
+    is_plain = encoding.hooks.isdisjoint(changed_by)
     if not pos.is_cuda or is_plain or keys < _limits.flex_from:
         return None
     from posenc.model.flex import block_mask, masking, serves  # here, since it takes a second to import
@@ -195,11 +206,12 @@ def choose_kernel(heads: Heads, layer: Layer) -> str:
     hooks = layer.encoding.hooks
     queries = q.shape[2]
     keys = k.shape[2]
+    # The causal kernel takes scores as they are, so a sink counts as a bias.
+    is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible", "sink"})
     if layer.mask is not None and min(q.shape[-1], v.shape[-1]) >= LEAST_FLEX_WIDTH:
         return "flex"
-    if not hooks.isdisjoint({"scores", "weights", "values"}):
+    if hooks_on_scores(layer.encoding):
         return "blocks"
-    is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible"})
     if q.is_cuda:
         return "blocks" if is_biased else "causal"
     if q.shape[-1] != v.shape[-1]:  # a CPU's fused kernel has no code for two widths
@@ -231,15 +243,25 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
     outputs: list[Tensor] = []
     most_queries = _limits.mask_entries // (q.shape[1] * keys)  # whose masks fit into `mask_entries`
     size = max(1, min(_limits.masked_queries, most_queries))
+    sink = layer.encoding.sink(layer.number) if "sink" in layer.encoding.hooks else None
+    if sink is not None:
+        # One more key, the first one, is all zeros like its value; its score comes by the bias.
+        k = F.pad(k, (0, 0, 1, 0))
+        v = F.pad(v, (0, 0, 1, 0))
+    n_sinks = 0 if sink is None else 1
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
         seen = keys - queries + stop  # keys up to the block's last query
+        bias = bias_and_mask.masked_bias(start, stop, seen)  # (H or 1, T block, keys)
+        if sink is not None:
+            of_sink = sink[:, None, None].expand(-1, stop - start, 1)
+            bias = torch.cat((of_sink, bias.expand(len(sink), -1, -1)), dim=-1)
         outputs.append(
             F.scaled_dot_product_attention(
                 slice_tokens(q, start, stop),
-                slice_tokens(k, 0, seen),
-                slice_tokens(v, 0, seen),
-                attn_mask=bias_and_mask.masked_bias(start, stop, seen)[None],  # (1, H or 1, T block, keys)
+                slice_tokens(k, 0, n_sinks + seen),
+                slice_tokens(v, 0, n_sinks + seen),
+                attn_mask=bias[None],
                 scale=scale,
             )
         )
@@ -253,15 +275,17 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
     keys = k.shape[2]
     queries = q.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)
-    if encoding.hooks.isdisjoint({"scores", "weights", "values"}):
+    if not hooks_on_scores(encoding):
+        sink = encoding.sink(number) if "sink" in encoding.hooks else None
         # a mask alone is exact in any dtype; a bias is not
-        dtype = torch.promote_types(v.dtype, torch.float32) if bias_and_mask.has_bias else v.dtype
+        is_exact = not bias_and_mask.has_bias and sink is None
+        dtype = v.dtype if is_exact else torch.promote_types(v.dtype, torch.float32)
 
         def bias_of(block: QueryBlock) -> Tensor:
             return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
 
         blocks = _blocks(q, keys, dtype)
-        return softmax_attention(q, k, v, blocks, bias_of, scale, bias_and_mask.may_have_gradient)
+        return softmax_attention(q, k, v, blocks, bias_of, scale, bias_and_mask.may_have_gradient, sink)
     outputs: list[Tensor] = []
     for start, stop, padded in _blocks(q, keys, torch.float32):
         # Hooks get the keys up to the block's last query. Products get some more, see `block_sizes`.
@@ -307,6 +331,11 @@ def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
 def _joined(outputs: Sequence[Tensor]) -> Tensor:
     """Join the outputs of blocks, the last one first, to (B, H, T, E)."""
     return outputs[0] if len(outputs) == 1 else torch.cat(list(reversed(outputs)), dim=2)
+
+
+def slice_queries(x: Tensor, queries: int) -> Tensor:
+    """Return the last tokens of x (B, S, d_model), those of the queries; x itself if these are all."""
+    return x if x.shape[1] == queries else x[:, -queries:]
 
 
 def slice_tokens(x: Tensor, start: int, stop: int) -> Tensor:

@@ -27,7 +27,7 @@ class QueryBlock(NamedTuple):
 # Return the bias of a block, and -inf where a key may not be seen: (H or 1, T block, keys).
 BiasOfBlock = Callable[[QueryBlock], Tensor]
 
-FIRST_BIAS = 6  # before learned biases, `apply` gets q, k, v, blocks, bias_of and scale
+FIRST_BIAS = 7  # before learned biases, `apply` gets q, k, v, blocks, bias_of, scale and sink
 
 
 def softmax_attention(
@@ -38,12 +38,14 @@ def softmax_attention(
     bias_of: BiasOfBlock,
     scale: float,
     bias_has_gradient: bool,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
 
     Every query is in one block, and the first block meets all keys that any block meets. Scores have the
     dtype of the bias: float32, or that of v for a mask without a bias, which any dtype holds exactly. The
-    softmax is kept for the backward pass in the dtype of v alone.
+    softmax is kept for the backward pass in the dtype of v alone. `sink` (H,) is the score of one more key
+    without a value; it needs a bias in float32.
 
     The backward pass is written out, since autograd makes zeros as large as k and v for the slices of each
     block and adds them up: a third of the measured time with four blocks of 512 keys.
@@ -51,24 +53,33 @@ def softmax_attention(
     q = q.to(v.dtype)
     k = k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if torch.compiler.is_compiling():
-        return _plain(q, k, v, blocks, bias_of, scale)
+        return _plain(q, k, v, blocks, bias_of, scale, sink)
     learned_biases: list[Tensor] = []
     if bias_has_gradient and torch.is_grad_enabled():
         # autograd sees only those tensors that are arguments of `apply`
         learned_biases = [bias_of(block) for block in blocks]
-    return _SoftmaxAttention.apply(q, k, v, blocks, bias_of, scale, *learned_biases)
+    return _SoftmaxAttention.apply(q, k, v, blocks, bias_of, scale, sink, *learned_biases)
 
 
 def _plain(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], bias_of: BiasOfBlock, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: Sequence[QueryBlock],
+    bias_of: BiasOfBlock,
+    scale: float,
+    sink: Tensor | None,
 ) -> Tensor:
     """Attend by the formula, for a compiler, which differentiates it itself."""
     outputs: list[Tensor] = []
     for block in sorted(blocks):
         bias = bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
-        p = torch.softmax(product.to(bias.dtype) * scale + bias, dim=-1).to(v.dtype)
-        outputs.append(p @ v[:, :, : block.keys])
+        s = product.to(bias.dtype) * scale + bias
+        p = torch.softmax(s, dim=-1)
+        if sink is not None:
+            p = p * torch.sigmoid(torch.logsumexp(s, dim=-1, keepdim=True) - sink[:, None, None])
+        outputs.append(p.to(v.dtype) @ v[:, :, : block.keys])
     return torch.cat(outputs, dim=2)
 
 
@@ -85,6 +96,20 @@ def _softmax(q: Tensor, k: Tensor, bias: Tensor, scale: float, batch: int) -> Te
     return torch.softmax(s, dim=-1).to(q.dtype).flatten(0, 1)
 
 
+def _softmax_with_sink(
+    q: Tensor, k: Tensor, bias: Tensor, scale: float, batch: int, sink: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the weights of the keys as `_softmax` does, and that of the sink (B, H, T, 1) as float32."""
+    s = torch.bmm(q, k.transpose(1, 2)).to(bias.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
+    s = torch.add(bias, s, alpha=scale, out=s)
+    p = torch.softmax(s, dim=-1)
+    # The softmax keeps no sum of its powers. The largest weight of a row, which is at least 1/S, tells it.
+    log_sum = s.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()  # (B, H, T, 1)
+    above_sink = log_sum - sink[:, None, None]
+    weights = p.mul_(torch.sigmoid(above_sink))
+    return weights.to(q.dtype).flatten(0, 1), torch.sigmoid(-above_sink)
+
+
 class _SoftmaxAttention(torch.autograd.Function):
     """Attend block by block; the backward pass reads the weights that the forward pass kept."""
 
@@ -97,6 +122,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         blocks: Sequence[QueryBlock],
         bias_of: BiasOfBlock,
         scale: float,
+        sink: Tensor | None,
         *learned_biases: Tensor,
     ) -> Tensor:
         batch = q.shape[0]
@@ -105,15 +131,22 @@ class _SoftmaxAttention(torch.autograd.Function):
         v = v.flatten(0, 1)  # (B * H, S, E)
         needs_backward = any(ctx.needs_input_grad)
         weights: list[Tensor] = []  # of each block, (B * H, T block, keys)
+        weights_of_sink: list[Tensor] = []  # of each block, (B, H, T block, 1)
         y = v.new_empty(*q.shape[:2], v.shape[-1])  # (B * H, T, E)
         for number, block in enumerate(blocks):
             start, stop, keys = block
             bias = learned_biases[number] if learned_biases else bias_of(block)
-            p = _softmax(q[:, start:stop], k[:, :keys], bias, scale, batch)
+            if sink is None:
+                p = _softmax(q[:, start:stop], k[:, :keys], bias, scale, batch)
+            else:
+                p, of_sink = _softmax_with_sink(q[:, start:stop], k[:, :keys], bias, scale, batch, sink)
+                weights_of_sink.append(of_sink)
             y[:, start:stop] = torch.bmm(p, v[:, :keys])
             if needs_backward:
                 weights.append(p)
-        ctx.save_for_backward(q, k, v, *weights)
+        sink_needs_gradient = ctx.needs_input_grad[FIRST_BIAS - 1]
+        of_sinks = [y, *weights_of_sink] if sink_needs_gradient else []
+        ctx.save_for_backward(q, k, v, *weights, *of_sinks)
         ctx.blocks = blocks
         ctx.scale = scale
         ctx.bias_heads = [len(bias) for bias in learned_biases]
@@ -122,7 +155,9 @@ class _SoftmaxAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, *weights = ctx.saved_tensors
+        q, k, v, *saved = ctx.saved_tensors
+        weights = saved[: len(ctx.blocks)]
+        of_sinks = saved[len(ctx.blocks) :]
         batch = grad.shape[0]
         grad = grad.flatten(0, 1)  # (B * H, T, E)
         bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS:]  # of each block; empty if no bias is learned
@@ -149,8 +184,27 @@ class _SoftmaxAttention(torch.autograd.Function):
             else:
                 d_k[:, :keys] += d_k_block
                 d_v[:, :keys] += d_v_block
+        d_sink = _sink_gradient(grad, of_sinks, ctx.blocks, batch) if of_sinks else None
         d_heads = [gradient.unflatten(0, (batch, -1)) for gradient in (d_q, d_k, d_v)]
-        return (*d_heads, None, None, None, *d_biases)  # blocks, bias_of and scale have no gradient
+        # blocks, bias_of and scale have no gradient
+        return (*d_heads, None, None, None, d_sink, *d_biases)
+
+
+def _sink_gradient(
+    grad: Tensor, of_sinks: Sequence[Tensor], blocks: Sequence[QueryBlock], batch: int
+) -> Tensor:
+    """Return the gradient of the sinks (H,): minus the sum of p_sink * (g . y) over batch and queries.
+
+    The weights of the keys lose to the sink in proportion to themselves, and y is their sum of values.
+    `of_sinks` holds y (B * H, T, E), then the weights of the sink in each block.
+    """
+    y, *weights_of_sink = of_sinks
+    wide = weights_of_sink[0].dtype
+    dot = (grad.to(wide) * y.to(wide)).sum(-1).unflatten(0, (batch, -1))  # (B, H, T)
+    d_sink = torch.zeros(dot.shape[1], dtype=wide, device=dot.device)
+    for block, of_sink in zip(blocks, weights_of_sink, strict=True):
+        d_sink -= (of_sink[..., 0] * dot[..., block.start : block.stop]).sum((0, 2))
+    return d_sink
 
 
 def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:

@@ -24,6 +24,9 @@ OPTIONS = {
     "attention.name": ("attention", "mha"),
     "attention.window": ("window", "null"),
     "attention.scale": ("scale", "none"),
+    "attention.normalizer": ("normalizer", "softmax"),
+    "attention.gate": ("gate", "none"),
+    "attention.key_offset": ("key_offset", "false"),
     "positions.name": ("positions", "contiguous"),
 }
 UNKNOWN_SIZE = "{}"  # the size of a run whose settings cannot be read, as kind_of gives it

@@ -173,7 +173,13 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
         encoding = build_of_shape(sizes, settings.encoding.plain(), settings.plugins)
         if attention.is_decoupled and not encoding.decouples:
             raise _not_decoupled(settings)
-        options = build_options(sizes, encoding, positions=positions, attention=attention_settings)
+        options = build_options(
+            sizes,
+            encoding,
+            positions=positions,
+            attention=attention_settings,
+            is_decoupled=attention.is_decoupled,
+        )
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))
     except ValueError as error:
         raise UserError("attention", settings.attention.name, str(error)) from error

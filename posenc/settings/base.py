@@ -22,9 +22,13 @@ class Mark(Enum):
     FREE = "the same run"
 
 
-def defines_run() -> Any:
-    """Mark a field that defines the run: another value is another run and another row."""
-    return Field(json_schema_extra={"mark": Mark.DEFINES.name})
+def defines_run(earlier: Any = ...) -> Any:
+    """Mark a field that defines the run: another value is another run and another row.
+
+    `earlier` is the value of runs that were stored before the field was there. With it a run is what it was
+    without the field: neither its hash nor its row names it.
+    """
+    return Field(earlier, json_schema_extra={"mark": Mark.DEFINES.name})
 
 
 def defines_size() -> Any:
@@ -65,9 +69,11 @@ class Settings(BaseModel):
     def marked(self, *marks: Mark) -> dict[str, Any]:
         """Return the fields with one of these marks as nested plain data, without empty groups."""
         values: dict[str, Any] = {}
+        earlier = earlier_values(type(self))
         for name, mark in marks_of_fields(type(self)).items():
             value = getattr(self, name)
-            if mark in marks:
+            is_as_earlier = name in earlier and value == earlier[name]
+            if mark in marks and not is_as_earlier:
                 values[name] = value.plain() if isinstance(value, Settings) else value
             elif mark is None and isinstance(value, Settings):
                 marked_in_group = value.marked(*marks)
@@ -85,6 +91,13 @@ def mark_of(extra: Any) -> Mark | None:
 def marks_of_fields(model: type[Settings]) -> dict[str, Mark | None]:
     """Return the mark of each field of a settings type; None for a group of fields."""
     return {name: mark_of(field.json_schema_extra) for name, field in model.model_fields.items()}
+
+
+@functools.cache
+def earlier_values(model: type[Settings]) -> dict[str, Any]:
+    """Return, by field, what a run had before there was the field, see `defines_run`."""
+    fields = model.model_fields.items()
+    return {name: field.default for name, field in fields if not field.is_required()}
 
 
 class Choice(Settings):

@@ -88,6 +88,10 @@ class AttentionSettings(Choice):
     name: str = defines_run()
     window: CountingNumber | None = defines_run()  # keys
     scale: str = defines_run()
+    # runs that were stored before there was a choice do not name these
+    normalizer: str = defines_run("softmax")
+    gate: str = defines_run("none")
+    key_offset: Flag = defines_run(False)
 
 
 class ModelSettings(Settings):

@@ -6,6 +6,7 @@
 
 import cmath
 import copy
+import itertools
 import math
 from functools import partial
 from operator import mul
@@ -52,6 +53,17 @@ def softplus(z):
 def softmax(scores):
     powers = [math.exp(s - max(scores)) for s in scores]
     return [power / math.fsum(powers) for power in powers]
+
+
+def entmax15(scores):
+    """The threshold by bisection: weights (z/2 - t)^2 above it sum to 1."""
+    halves = [s / 2 for s in scores]
+    low, high = max(halves) - 1, max(halves)
+    for _ in range(100):
+        middle = (low + high) / 2
+        total = math.fsum(max(half - middle, 0.0) ** 2 for half in halves)
+        low, high = (middle, high) if total > 1 else (low, middle)
+    return [max(half - low, 0.0) ** 2 for half in halves]
 
 
 def sinusoid(t, width, base):
@@ -101,10 +113,19 @@ class Example:
     """One text of random queries, keys, values and inputs; parameters filled with large random numbers."""
 
     def __init__(
-        self, name, pos=NEAR, heads=3, layer=1, attention_window=None, attention_scale="none", **params
+        self,
+        name,
+        pos=NEAR,
+        heads=3,
+        layer=1,
+        attention_window=None,
+        attention_scale="none",
+        attention=None,
+        **params,
     ):
         self.name, self.pos, self.heads, self.layer = name, pos, heads, layer
         self.window, self.scale = attention_window, attention_scale
+        self.chosen = attention or {}
         self.s = {**default_parameters(name), **params}
         self.encoding = encoding_of(name, TRAINED, heads, WIDTH, LAYERS, **params)
         generator = torch.Generator().manual_seed(len(pos))
@@ -112,11 +133,14 @@ class Example:
         for parameter in self.encoding.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=generator)
         shape = self.encoding.shape
-        attention = {"window": self.window, "scale": self.scale}
+        attention = {"window": self.window, "scale": self.scale, **self.chosen}
         options = build_options(shape, self.encoding, positions=CONTIGUOUS, attention=attention)
         scales = [parameter for option in options for parameter in option.parameters()]
         for parameter in scales:
-            torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
+            if attention is None:
+                torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
+            else:
+                torch.nn.init.normal_(parameter, std=0.3, generator=generator)
         if pos != list(range(len(pos))):
             options.append(AnyPositions(shape))
         self.acting = Composed(shape, (self.encoding, *options)) if options else self.encoding
@@ -125,14 +149,57 @@ class Example:
         self.t["x"] = torch.randn(n, width, generator=generator)
         own = {f"encoding.{k}" if k in self.t else k: p for k, p in self.encoding.named_parameters()}
         self.tensors = {**self.t, **own}
+        self.of_options = torch.nn.ModuleList(options)
         self.ssmax = [p.tolist() for p in scales]
         self.read()
 
     def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
+        self.o = {key.partition(".")[2]: p.tolist() for key, p in self.of_options.named_parameters()}
         self.cache = {}
+        self.parts = []
+        self.adjust()
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
+
+    def adjust(self):
+        """Change queries and keys as the options of the attention do."""
+        if self.chosen.get("normalizer") == "asentmax":
+            for h, i in itertools.product(range(self.heads), range(len(self.pos))):
+                x = self.p["x"][i]
+                strength = softplus(dot(self.o["strength"][self.layer][h], x))
+                exponent = 2 * math.tanh(dot(self.o["exponent"][self.layer][h], x))
+                factor = 1 + strength * math.log(len(self.seen(h, i)) + 1) ** exponent
+                self.p["q"][h][i] = [factor * value for value in self.p["q"][h][i]]
+        if self.chosen.get("key_offset"):
+            moved = MOVED.get(self.name, lambda c: range(WIDTH // 2, WIDTH))(self)
+            for h in range(self.heads):
+                keys = self.p["k"][h]
+                before = [keys[0], *keys[:-1]]
+                pairs = zip(keys, before, strict=True)
+                self.p["k"][h] = [[(b if n in moved else a)[n] for n in range(WIDTH)] for a, b in pairs]
+
+    def seen(self, h, i):
+        return [j for j in range(i + 1) if j == i or self.visible(h, i, j)]
+
+    def normalized(self, h, scores):
+        """Return the weights of a row of scores."""
+        normalizer = self.chosen.get("normalizer", "softmax")
+        if normalizer in ("entmax", "asentmax"):
+            return entmax15(scores)
+        if normalizer == "softmax":
+            return softmax(scores)
+        sink = self.o["s"][self.layer][h] if normalizer == "sink" else 0.0
+        return softmax([*scores, sink])[:-1]
+
+    def gates(self, h, i):
+        """Return the factor of each number that head h returns for query i."""
+        kind = self.chosen.get("gate", "none")
+        if kind == "none":
+            return [1.0] * WIDTH
+        rows = self.o["w"][self.layer]
+        rows = [rows[h]] * WIDTH if kind == "head" else rows[h * WIDTH : (h + 1) * WIDTH]
+        return [sigmoid(dot(row, self.p["x"][i])) for row in rows]
 
     def once(self, key, make):
         if key not in self.cache:
@@ -167,14 +234,15 @@ class Example:
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
         for h in range(self.heads):
             for i in range(len(self.pos)):
-                seen = [j for j in range(i + 1) if j == i or self.visible(h, i, j)]
+                seen = self.seen(h, i)
                 factor = self.factor(h, len(seen))
                 scores = [factor * SCORES[self.name](self, h, i, j) for j in seen]
                 stick, shaw = self.acting_as("stick_breaking"), self.acting_as("shaw")
-                weights = stick_breaking(stick, scores) if stick else softmax(scores)
+                weights = stick_breaking(stick, scores) if stick else self.normalized(h, scores)
                 values = [shaw_value(shaw, h, i, j) if shaw else self.p["v"][h][j] for j in seen]
                 summed = [dot(weights, list(column)) for column in zip(*values, strict=True)]
-                out[h, i] = torch.tensor(summed, dtype=torch.float64)
+                gated = [y * gate for y, gate in zip(summed, self.gates(h, i), strict=True)]
+                out[h, i] = torch.tensor(gated, dtype=torch.float64)
         return out
 
     def visible(self, h, i, j):
@@ -547,6 +615,27 @@ SCORES = {
     **{f.__name__: f for f in (cable, carope, selective_rope, path, cope, dape, shaw, transformer_xl)},
     "sum": lambda c, h, i, j: (
         c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
+    ),
+}
+
+
+def still_pairs(c, is_still):
+    """The numbers of the pairs that do not turn."""
+    return [m for m in range(WIDTH) if is_still(m // 2)]
+
+
+def still_beyond(c):
+    return range(round(WIDTH * c.s["fraction"]), WIDTH)
+
+
+# Where an encoding rotates a part of the head: the numbers that it leaves, f(c).
+MOVED = {
+    "rope": still_beyond,
+    "scale_invariant": still_beyond,
+    "rnope_swa": lambda c: range(WIDTH // 2, WIDTH) if free(c) else (),
+    "fope": lambda c: still_pairs(c, lambda n: 2 * math.pi / theta(n, WIDTH, c.s["base"]) > TRAINED),
+    "hope": lambda c: still_pairs(
+        c, lambda n: c.s["turns"] * 2 * math.pi / theta(n, WIDTH, c.s["base"]) > TRAINED
     ),
 }
 

@@ -18,11 +18,11 @@ def gradients(function, *inputs):
     return [output, *torch.autograd.grad(output, with_gradient, weights.to(output.dtype))]
 
 
-def check_same(computed, expected, dtype):
-    """Assert that tensors agree in dtype, shape and values."""
+def check_same(computed, expected, dtype, slack=1):
+    """Assert that tensors agree in dtype, shape and values; `slack` is a factor on the tolerance."""
     assert len(computed) == len(expected) > 1
     for a, b in zip(computed, expected, strict=True):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
         off = (a.double() - b.double()).norm() / b.double().norm()
-        assert off < TOLERANCE[dtype]
+        assert off < slack * TOLERANCE[dtype]

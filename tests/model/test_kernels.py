@@ -8,6 +8,11 @@ from tiny_decoder import LayerWindow, OneKeyHead, Widened
 from tiny_model import encoding_of
 from torch.nn.attention.flex_attention import AuxOutput
 
+from posenc.encodings.attention_options.entmax import Entmax
+from posenc.encodings.attention_options.gate_by_head import GateByHead
+from posenc.encodings.attention_options.key_offset import KeyOffset
+from posenc.encodings.attention_options.off_by_one import OffByOne
+from posenc.encodings.attention_options.sink import Sink
 from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Shape
 from posenc.encodings.positions.offset import Offset
@@ -34,7 +39,7 @@ def encoding(name, *options):
     if not options:
         return own
     made = Composed(SHAPE, (own, *options))
-    made.own = own  # registers its parameters
+    made.registered = torch.nn.ModuleList((own, *options))
     return made
 
 
@@ -52,6 +57,11 @@ OPTIONS = {
     "sinks": [Window(SHAPE, window=150, first=4)],
     "randomized": [Randomized(SHAPE, max=2000, dense=False)],
     "offset": [Offset(SHAPE, max=2000)],
+    "sink": [filled(Sink(SHAPE))],
+    "off_by_one": [OffByOne(SHAPE)],
+    "window and sink": [Window(SHAPE, window=20), filled(Sink(SHAPE))],
+    "gate": [filled(GateByHead(SHAPE))],
+    "key offset": [KeyOffset(SHAPE, numbers=[range(8, 16)] * LAYERS)],
 }
 
 
@@ -93,6 +103,9 @@ def test_which_encodings_flex_serves(monkeypatch):
     assert {name for name in own_encodings() if serves(encoding(name))} == set(SERVED)
     assert {"alibi", "t5", "rope", "fire", "fox", "cable", "sum"} <= set(SERVED)
     assert not set(SERVED) & {"path", "shaw", "cope"}
+    assert serves(encoding("alibi", Sink(SHAPE)))
+    assert serves(encoding("fox", Sink(SHAPE)))
+    assert not serves(encoding("alibi", Entmax(SHAPE)))
     drawn = Randomized(SHAPE, max=None, dense=False)
     assert serves(encoding("alibi", drawn))
     assert not serves(encoding("alibi", drawn, Window(SHAPE, window=9)))
@@ -119,6 +132,7 @@ def test_a_narrow_head_is_left_to_the_blocks():
 
 
 LEARNED = ["t5", "kerple_log", "kerple_power", "dynamic_bias", "fire", "fox", "cable", "t5+randomized"]
+LEARNED += ["t5+sink", "alibi+sink", "rope+sink", "fox+sink", "t5+off_by_one"]
 
 
 @pytest.mark.parametrize("which", LEARNED)
@@ -156,6 +170,9 @@ CHOICES = [
     *((which, "masked") for which in MASKED),
     *((which, "flex") for which in (*SERVED, LayerWindow, OneKeyHead, Widened)),
     *((f"t5+{option}", "flex") for option in OPTIONS),
+    *((f"fox+{option}", "flex") for option in ("sink", "window and sink")),
+    *((f"t5+{option}", "masked") for option in OPTIONS),
+    *((f"rope+{option}", "masked") for option in ("sink", "off_by_one")),
 ]
 
 

@@ -8,6 +8,7 @@ import torch
 from composed import train_settings
 from tiny_decoder import norm
 
+from posenc.core.errors import UserError
 from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
 from posenc.running.model_parts import build_model
@@ -19,12 +20,12 @@ RANKS = {"kv_rank": 10, "q_rank": 14, "rope_dim": 4}
 DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
 
-def model_of(encoding="rope", *, window=None, scale="none", **ranks):
+def model_of(encoding="rope", *, window=None, scale="none", options=None, **ranks):
     """Build a model of the settings that a run has.
 
     The weights of norms and scales are drawn, since ones would hide them.
     """
-    attention = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale}
+    attention = {"name": "mla", **RANKS, **ranks, "window": window, "scale": scale, **(options or {})}
     settings = train_settings(f"encoding={encoding}", f"context_length={T}", "seed=1", "attention=mla")
     settings = settings.with_changes(attention=AttentionSettings(**attention))
     if encoding == "rope":
@@ -50,8 +51,11 @@ def turn(encoding, x, t):
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
 
 
-def exactly(attention, encoding, x, pos, window, slopes):
-    """Return (T, d) by the paper's formulas, a token and a head at a time, in float64."""
+def exactly(attention, encoding, x, pos, window, slopes, sinks=None, gates=None):
+    """Return (T, d) by the paper's formulas, a token and a head at a time, in float64.
+
+    `sinks` has a score for each head, `gates` a row (d_model,) for each head.
+    """
     head_dim = attention.head_dim
     rope_dim = attention.rope_dim
     weights = {name: parameter.detach().double() for name, parameter in attention.named_parameters()}
@@ -70,9 +74,13 @@ def exactly(attention, encoding, x, pos, window, slopes):
             content, rotary = (w_q[h] @ q_latent).split((head_dim, rope_dim))
             rotary = turn(encoding, rotary, query_pos)
             scores = [content @ (w_uk[h] @ latent[j]) + rotary @ k_rotary[j] for j in visible]
-            probabilities = torch.softmax(torch.stack(scores) * factor / math.sqrt(head_dim + rope_dim), 0)
+            scores = torch.stack(scores) * factor / math.sqrt(head_dim + rope_dim)
+            if sinks is not None:
+                scores = torch.cat((scores, sinks[h : h + 1]))
+            probabilities = torch.softmax(scores, 0)[: len(visible)]
             values = torch.stack([w_uv[h] @ latent[j] for j in visible])
-            by_head.append(probabilities @ values)
+            gate = 1.0 if gates is None else torch.sigmoid(gates[h] @ x[i])
+            by_head.append(gate * (probabilities @ values))
         outputs.append(weights["out.weight"] @ torch.cat(by_head))
     return torch.stack(outputs)
 
@@ -104,3 +112,33 @@ def test_latent_attention_is_the_papers_formula(encoding, pos, settings, wanted)
         expected = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), slopes)
         output = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
         assert (output.double() - expected[-wanted:]).abs().max() < 5e-6
+
+
+@pytest.mark.parametrize("wanted", [T, 3], ids=["all tokens", "the last three"])
+@torch.no_grad()
+def test_latent_attention_has_sinks_and_gates(wanted):
+    model = model_of("rope", options={"normalizer": "sink", "gate": "head"})
+    x = torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
+    by_key = {option.key: parameter.double() for option in model.options for parameter in option.parameters()}
+    for layer, block in enumerate(model.blocks):
+        sinks = by_key["normalizer"][layer]
+        gates = by_key["gate"][layer]
+        expected = exactly(block.attention, "rope", x.double(), NEAR, None, None, sinks, gates)
+        output = block.attention(x[None], torch.tensor(NEAR), model.effective_encoding, wanted)[0]
+        assert (output.double() - expected[-wanted:]).abs().max() < 5e-6
+
+
+@pytest.mark.parametrize("normalizer", ["entmax", "asentmax"])
+def test_latent_attention_has_sparse_weights(normalizer):
+    model = model_of("rope", options={"normalizer": normalizer})
+    logits = model(torch.arange(T)[None] % VOCABULARY)
+    logits.square().sum().backward()
+    assert logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_latent_attention_refuses_shifted_keys():
+    with pytest.raises(UserError) as caught:
+        model_of("rope", options={"key_offset": True})
+    assert "attention.key_offset=True" in caught.value.text()
+    assert "attention=mla" in caught.value.text()

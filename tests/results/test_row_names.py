@@ -8,6 +8,7 @@ from posenc.results.comparison import compare_runs
 
 MHA = {"name": "mha", "window": None, "scale": "none"}
 MLA = {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}
+GATED = {"name": "mha", "window": None, "scale": "none", "normalizer": "sink", "gate": "head"}
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
 
 
@@ -18,6 +19,7 @@ def various(tmp_path_factory):
     for config in (
         {"attention": MHA},
         {"attention": MLA},
+        {"attention": GATED},
         {"positions": {"name": "randomized", "max": None}},
     ):
         write_run(root, config=config)
@@ -36,7 +38,12 @@ def labels_with(comparison, start):
 
 def test_attention_and_positions_are_named_where_they_are_not_the_plain_ones(various):
     labels = labels_with(various, "rope")
-    assert labels == ["rope", "rope attention=mla scale=logn", "rope positions=randomized"]
+    assert labels == [
+        "rope",
+        "rope attention=mla scale=logn",
+        "rope normalizer=sink gate=head",
+        "rope positions=randomized",
+    ]
 
 
 def test_a_parameter_is_named_where_rows_differ_in_it(various):
@@ -59,7 +66,7 @@ def test_a_sum_is_named_by_its_parts(various):
 def test_rows_are_in_the_order_of_their_names(various):
     labels = [row.label for row in various.rows]
     assert labels == sorted(labels)
-    assert len(labels) == 8
+    assert len(labels) == 9
 
 
 def test_a_setting_of_training_that_differs_is_told_in_the_header(various):

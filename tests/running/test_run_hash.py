@@ -12,6 +12,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.registry import encoding_class
 from posenc.running.checks import Stage
 from posenc.running.plan_training import plan_training
+from posenc.settings.tree import RunSettings
 from posenc.training import device
 
 
@@ -44,6 +45,9 @@ FREE = [
     "model.name=another",
     "model.short_conv=null",
     "train.length_schedule=null",
+    "attention.normalizer=softmax",
+    "attention.gate=none",
+    "attention.key_offset=false",
 ]
 PLANT = "data.plant={{share:0.5,pairs:2,cue:1,alphabet:{},weight:1.0}}"
 DEFINING = [
@@ -63,6 +67,14 @@ DEFINING = [
     "model.short_conv=3",
     "attention=mla",
     "attention.scale=logn",
+    "attention.normalizer=sink",
+    "attention.normalizer=off_by_one",
+    "attention.normalizer=entmax",
+    "attention.normalizer=asentmax",
+    "attention.gate=head",
+    "attention.gate=element",
+    "encoding.fraction=0.5",
+    "encoding.fraction=0.5 attention.key_offset=true",
     "positions=randomized",
     "encoding=sum encoding.parts=[alibi,rope]",
     "encoding=sum encoding.parts=[nope,{name:rope,base:500}]",
@@ -77,6 +89,21 @@ def test_what_does_not_define_a_run_leaves_its_hash(plan, overrides):
 def test_everything_that_defines_a_run_changes_its_hash(plan):
     hashes = [plan(*overrides.split()).hash for overrides in DEFINING]
     assert len({plan().hash, *hashes}) == len(DEFINING) + 1
+
+
+def test_options_that_are_off_are_no_part_of_what_is_hashed(plan):
+    """So that runs keep their names that were stored before there were these options."""
+    attention = plan().run_settings.identity()["attention"]
+    assert attention == {"name": "mha", "qk_norm": False, "window": None, "scale": "none"}
+
+
+def test_a_stored_run_without_the_options_has_them_off(plan):
+    settings = plan().run_settings.plain()
+    for key in ("normalizer", "gate", "key_offset"):
+        del settings["attention"][key]
+    stored = RunSettings.model_validate(settings)
+    assert stored.attention.plain() == plan().run_settings.attention.plain()
+    assert stored.row() == plan().run_settings.row()
 
 
 def test_another_revision_of_the_encoding_is_another_run(plan, monkeypatch):

@@ -1,4 +1,4 @@
-"""Options of every attention, `attention.<key>=VALUE`: a window, scales that know how many keys are visible.
+"""Options of every attention, `attention.<key>=VALUE`: a window, scales, normalisers, gates, shifted keys.
 
 Each is a module here with a class that derives from `AttentionOption`, and an entry in
 `conf/attention/*.yaml`, which holds the value that switches it off.
@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 from posenc.encodings.attention_options.base import AttentionOption
 from posenc.encodings.modules import modules_of
-
-OFF = "none"  # of options that have names; of others it is null
 
 
 @functools.cache
@@ -35,19 +33,26 @@ def option_keys() -> dict[str, Any]:
     types: dict[str, Any] = {}
     for cls in attention_options():
         if isinstance(cls.choice, str):
-            names.setdefault(cls.key, [OFF]).append(cls.choice)
-        else:
+            names.setdefault(cls.key, [str(cls.off)]).append(cls.choice)
+        elif cls.off is None:
             types[cls.key] = cls.choice | None
+        else:
+            types[cls.key] = cls.choice
     types |= {key: Literal[tuple(choices)] for key, choices in names.items()}
     return types
+
+
+def without_options() -> dict[str, Any]:
+    """Return the value of each key that switches its options off."""
+    return {cls.key: cls.off for cls in attention_options()}
 
 
 def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOption], Any]]:
     """Return the options that the group `attention` switches on, each with its value, in their order."""
     chosen: list[tuple[type[AttentionOption], Any]] = []
     for cls in attention_options():
-        value = settings[cls.key]
-        is_on = value == cls.choice if isinstance(cls.choice, str) else value is not None
+        value = settings.get(cls.key, cls.off)
+        is_on = value == cls.choice if isinstance(cls.choice, str) else value != cls.off
         if is_on:
             chosen.append((cls, value))
     return chosen

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import torch
+from torch import Tensor
+
 from posenc.encodings.base import Encoding, Shape
+
+NONE = "none"  # switches off options that have names, unless their key has another word for it
 
 
 class AttentionOption(Encoding):
@@ -14,10 +19,61 @@ class AttentionOption(Encoding):
 
     key: ClassVar[str]
     choice: ClassVar[str | type]  # a name, such as logn; or the type of the value, such as int
+    off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
     order: ClassVar[int] = 0  # options act in this order
+    needs_whole_heads: ClassVar[bool] = False  # True: not for latent attention, which adds a part to each head
     relative = True
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
         """Return the option that a value of the setting chooses, beside the encodings that act before it."""
-        raise NotImplementedError
+        return cls(shape)
+
+    @classmethod
+    def misfit(cls, encoding: Encoding) -> str | None:
+        """Return why the option makes no sense with an encoding, as far as its hooks tell; else None."""
+        return None
+
+
+class Normalizer(AttentionOption):
+    """An option that stands in the place of the softmax."""
+
+    off = "softmax"
+    acts_on = "weights"
+    uses_positions = False
+
+    @classmethod
+    def misfit(cls, encoding: Encoding) -> str | None:
+        if "weights" in encoding.hooks:
+            return "it divides the attention by a rule of its own, so there is no softmax to replace"
+        return None
+
+
+class CountingOption(AttentionOption):
+    """An option that knows how many keys each query may see.
+
+    `counted` are the encodings whose masks decide what is visible.
+    """
+
+    order = 1  # after the window, whose keys it counts
+
+    def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
+        super().__init__(shape)
+        self.counted = tuple(counted)  # a tuple: modules in it are not registered twice
+
+    @classmethod
+    def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
+        return cls(shape, counted=acting)
+
+    def visible_keys(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Return n_i, the number of keys that each of the last T of S tokens sees: (H or 1, T) float32."""
+        queries = len(q_pos)
+        keys = len(k_pos)
+        index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
+        index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
+        is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
+        for encoding in self.counted:
+            if "visible" in encoding.hooks:
+                is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)
+        is_itself = index_of_key == index_of_query  # (T, S)
+        return (is_visible | is_itself).sum(-1).float()

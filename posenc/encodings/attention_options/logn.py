@@ -9,50 +9,32 @@ Departure: the constant 1/log(T), so that training starts near ordinary attentio
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from posenc.encodings.attention_options.base import AttentionOption
+from posenc.encodings.attention_options.base import NONE, CountingOption
 from posenc.encodings.base import Encoding, Shape
 
 
-class LogN(AttentionOption):
-    """Scores times log(visible keys) / log(T).
-
-    `counted` are the encodings whose masks decide what is visible.
-    """
+class LogN(CountingOption):
+    """Scores times log(visible keys) / log(T)."""
 
     name = "logn"
     key = "scale"
     choice = "logn"
-    order = 1  # after the window, whose keys it counts
+    off = NONE
     acts_on = "scores"
     uses_positions = False
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
-        super().__init__(shape)
+        super().__init__(shape, counted=counted)
         if shape.train_length < 2:
             raise ValueError(f"context_length={shape.train_length}: log(T) must be above zero")
-        self.counted = tuple(counted)  # a tuple: modules in it are not registered twice
-
-    @classmethod
-    def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
-        return cls(shape, counted=acting)
 
     def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return log(n_i) of the last T of S tokens: (H or 1, T) float32."""
-        queries = len(q_pos)
-        keys = len(k_pos)
-        index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
-        index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
-        is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
-        for encoding in self.counted:
-            if "visible" in encoding.hooks:
-                is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)
-        is_itself = index_of_key == index_of_query  # (T, S)
-        return (is_visible | is_itself).sum(-1).float().log()
+        return self.visible_keys(q_pos, k_pos, layer).log()
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return f_i for each head or for all: (H or 1, T) float32."""

@@ -14,6 +14,7 @@ EXCLUSIVE_HOOKS = (  # hooks that only one part may have
     "positions",
     "rotate",
     "weights",
+    "sink",
     "values",
 )
 
@@ -31,6 +32,13 @@ def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
     encoding.prefix_stable = all(part.prefix_stable for part in parts)
     encoding.relative = all(part.relative for part in parts)
     encoding.uses_positions = any(part.uses_positions for part in parts)
+
+
+def changes_scores(part: Encoding) -> bool:
+    """Tell whether a part changes scores, weights or values otherwise than by a bias or a sink."""
+    # a kernel adds a sink by itself
+    hooks = part.hooks - {"weights"} if "sink" in part.hooks else part.hooks
+    return bool(hooks & {"prepare", "scores", "weights", "values"})
 
 
 def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
@@ -62,7 +70,7 @@ class Composed(Encoding):
                 setattr(self, hook, getattr(parts_with_hook[0], hook))
         declare_as(self, parts)
         # Gates are all that happens to the scores, if the one part that changes them cumulates gates.
-        changing_scores = self._parts_with("prepare", "scores", "weights", "values")
+        changing_scores = [part for part in self.parts if changes_scores(part)]
         self.cumulates_gates = len(changing_scores) == 1 and changing_scores[0].cumulates_gates
         biased = self._parts_with("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
@@ -95,6 +103,23 @@ class Composed(Encoding):
         for part in self._parts_with("embed"):
             x = part.embed(x, pos, layer)
         return x
+
+    def adjust(
+        self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        for part in self._parts_with("adjust"):
+            q, k = part.adjust(q, k, x, q_pos, k_pos, layer)
+        return q, k
+
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        for part in self._parts_with("rotate"):  # one at most
+            return part.unrotated_numbers(layer)
+        return super().unrotated_numbers(layer)
+
+    def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
+        for part in self._parts_with("output"):
+            y = part.output(y, x, layer)
+        return y
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         bias = torch.zeros(self.shape.n_heads, len(r), device=r.device)  # (H, R)

@@ -110,6 +110,22 @@ class Rotary(Encoding):
             return cos * self.gain, sin * self.gain
         return cos, sin
 
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        """Return the indices of a head's numbers beyond `width`, and of pairs whose frequency is zero."""
+        if "rotate" not in self.hooks:
+            return super().unrotated_numbers(layer)
+        beyond = list(range(self.width, self.shape.head_dim))
+        if not self.turns_only:
+            return beyond
+        # on the CPU, since the model may be built on the meta device, which has no values
+        is_still = self.frequencies(torch.device("cpu")) == 0  # (width/2,)
+        pairs = is_still.nonzero().flatten().tolist()
+        half = self.width // 2
+        inside: list[int] = []
+        for pair in pairs:
+            inside += [2 * pair, 2 * pair + 1] if self.layout == "interleaved" else [pair, half + pair]
+        return sorted(inside) + beyond
+
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, width/2)
         if q_pos is k_pos:  # the angles of the keys serve both

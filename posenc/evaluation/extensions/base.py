@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posenc.core.errors import UserError
-from posenc.encodings.attention_options.logn import LogN
+from posenc.encodings.attention_options.base import CountingOption
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.composed import Composed
 from posenc.evaluation.lengths import resolve_length
@@ -106,19 +106,19 @@ class Extension:
         return tokens
 
     def compose(self, parts: Sequence[Encoding]) -> Encoding:
-        """Compose the parts. A scale by the number of visible keys counts those that these parts show."""
+        """Compose the parts. An option that counts visible keys counts those that these parts show."""
         acting: list[Encoding] = []
         for part in parts:
-            if isinstance(part, LogN):
+            if isinstance(part, CountingOption):
                 part = copy.copy(part)  # the trained one goes on counting its own parts
                 part.counted = tuple(parts)
             acting.append(part)
         return Composed(self.shape, acting)
 
     def check_softmax(self) -> None:
-        """Refuse an encoding that replaces the softmax."""
+        """Refuse an encoding that replaces the softmax. A sink is a key more in it."""
         for part in self.parts:
-            if "weights" in part.hooks:
+            if "weights" in part.hooks and "sink" not in part.hooks:
                 raise self.refusal(f"{part.name} has no softmax")
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:

@@ -1,0 +1,67 @@
+"""ASEntmax: entmax of scores that grow with the number of visible keys, as each query chooses.
+
+Formula: entmax, alpha = 1.5, of (1 + b_i (log(n_i + 1))^c_i) q_i . k_j / sqrt(D) plus the biases;
+b_i = softplus(w_h . x_i), c_i = 2 tanh(v_h . x_i), n_i the number of keys visible to query i, x the layer's
+normed input; w and v learned for each layer and head.
+Setting: `attention.normalizer=asentmax`.
+Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640; the constants 1 and 2, log(n_i + 1) and
+the input x, not q, are those of its authors' code (`adapt-softplus-tanh`).
+Departures: all heads have it, also beside a bias, where the authors leave out the heads with ALiBi's; w and v
+are initialised like the model's other linear maps.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.core.errors import UserError
+from posenc.encodings.attention_options.base import CountingOption
+from posenc.encodings.attention_options.entmax import Entmax
+from posenc.encodings.base import Encoding, Shape
+
+LARGEST_EXPONENT = 2.0
+
+
+class ASEntmax(Entmax, CountingOption):
+    """1.5-entmax of scores times 1 + b (log(visible keys + 1))^c, b and c made of the query's input."""
+
+    name = "asentmax"
+    key = "normalizer"
+    choice = "asentmax"
+    acts_on = "several"
+    order = 2  # after the scales, beside which it makes no sense
+
+    def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
+        super().__init__(shape, counted=counted)
+        sizes = (shape.n_layers, shape.n_heads, shape.d_model)
+        self.strength = nn.Parameter(torch.empty(sizes))  # w, (L, H, d_model)
+        self.exponent = nn.Parameter(torch.empty(sizes))  # v, (L, H, d_model)
+
+    @classmethod
+    def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
+        for encoding in acting:
+            if getattr(encoding, "key", None) == "scale":
+                hint = f"attention.scale={encoding.off}"  # type: ignore[attr-defined]
+                raise UserError("attention.normalizer", value, "has a scale of its own", hint=hint)
+        return super().for_value(shape, value, acting)
+
+    @classmethod
+    def misfit(cls, encoding: Encoding) -> str | None:
+        return super().misfit(encoding) or encoding.refuses.get("attention.scale")
+
+    def learned_parameters(self) -> int:
+        return 2 * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
+
+    def adjust(
+        self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            at_queries = x[:, -q.shape[2] :].to(self.strength.dtype)  # (B, T, d_model)
+            strength = F.softplus(F.linear(at_queries, self.strength[layer])).mT  # (B, H, T)
+            exponent = LARGEST_EXPONENT * torch.tanh(F.linear(at_queries, self.exponent[layer])).mT
+            log_of_keys = (self.visible_keys(q_pos, k_pos, layer) + 1).log()  # (H or 1, T)
+            factor = 1 + strength * log_of_keys**exponent  # (B, H, T)
+            return (q * factor[..., None]).to(q.dtype), k

@@ -1,0 +1,76 @@
+"""Entmax with alpha = 1.5: a normaliser that gives far and unfit keys a weight of exactly zero.
+
+Formula: p_ij = max(z_ij / 2 - t_i, 0)^2, z the scaled and biased scores, and t_i such that the weights of a
+query sum to 1. Its gradient is d z_ij = r_ij (g_ij - sum_k r_ik g_ik / sum_k r_ik), r_ij = sqrt(p_ij), g the
+gradient of p.
+Setting: `attention.normalizer=entmax`.
+Paper: Peters, Niculae, Martins 2019, arXiv 1905.05702; in attention: Correia, Niculae, Martins 2019, arXiv
+1909.00015.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from posenc.encodings.attention_options.base import Normalizer
+
+LAST_STEPS = 5  # of Newton's method, once it is near: each of them doubles the number of right digits
+
+
+def entmax15(z: Tensor) -> Tensor:
+    """Return 1.5-entmax over the last dimension, with its gradient; -inf has no weight."""
+    weights: Tensor = _Entmax15.apply(z)
+    return weights
+
+
+def threshold(half: Tensor) -> Tensor:
+    """Return t with sum of max(half - t, 0)^2 = 1 over the last dimension, which it keeps with size 1.
+
+    By Newton's method from below, where the sum, a convex function of t, is above 1: so t only grows, and
+    never passes the solution. If all n numbers are equal, the way from the start is sqrt(n) times too long,
+    and every step halves it. No other row needs more steps.
+    """
+    steps = math.ceil(math.log2(max(2, half.shape[-1])) / 2) + LAST_STEPS
+    t = half.amax(-1, keepdim=True) - 1
+    for _ in range(steps):
+        root = (half - t).relu_()
+        total = root.sum(-1, keepdim=True)  # at least 1 until t has passed the largest number
+        squares = torch.linalg.vector_norm(root, dim=-1, keepdim=True).square()
+        t = t + (squares - 1) / (2 * total)
+    return t
+
+
+class _Entmax15(torch.autograd.Function):
+    """Compute the weights, and their gradient from the weights alone."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        half = z / 2
+        root = (half - threshold(half)).relu_()
+        ctx.save_for_backward(root)
+        return root.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (root,) = ctx.saved_tensors
+        d_z = grad * root
+        mean = d_z.sum(-1, keepdim=True) / root.sum(-1, keepdim=True)
+        return d_z.addcmul_(root, mean, value=-1.0)
+
+
+class Entmax(Normalizer):
+    """1.5-entmax in place of the softmax: exact zeros."""
+
+    name = "entmax"
+    key = "normalizer"
+    choice = "entmax"
+
+    def learned_parameters(self) -> int:
+        return 0
+
+    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        return entmax15(s.masked_fill(~allowed, float("-inf")))  # (B, H, T, S)

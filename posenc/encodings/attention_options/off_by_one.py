@@ -1,0 +1,32 @@
+"""Softmax off by one: a head whose scores are all low looks at nothing.
+
+Formula: p_ij = exp(z_ij) / (1 + sum over k of exp(z_ik)), z the scaled and biased scores: a sink whose score
+is 0.
+Setting: `attention.normalizer=off_by_one`.
+Source: Miller 2023, "Attention is off by one" (a blog post).
+"""
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.attention_options.sink import KeyWithoutValue
+from posenc.encodings.base import Shape
+
+
+class OffByOne(KeyWithoutValue):
+    """One more key for each head, with the score 0 and no value."""
+
+    name = "off_by_one"
+    key = "normalizer"
+    choice = "off_by_one"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("zeros", torch.zeros(shape.n_heads), persistent=False)  # (H,)
+
+    def learned_parameters(self) -> int:
+        return 0
+
+    def sink(self, layer: int) -> Tensor:
+        zeros: Tensor = self.zeros
+        return zeros.float()
