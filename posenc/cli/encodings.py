@@ -24,7 +24,8 @@ SYMBOLS = "(T training length, d model width, D head width, H heads, L layers)"
 FOOTER = """
 posenc encodings NAME: paper, parameters, departures. posenc show encoding=NAME: pictures.
 With any: positions=randomized|offset|pose; attention.window=W, attention.scale=logn|ssmax,
-attention.normalizer=sink|off_by_one|entmax|asentmax, attention.gate=head|element, attention.key_offset=true."""
+attention.normalizer=sink|off_by_one|entmax|asentmax, attention.gate=head|element,
+attention.key_offset=true."""
 
 
 def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:

@@ -42,7 +42,7 @@ def build_options(
 
 
 def check_accepted(encoding: Encoding, key: str, value: object, misfit: str | None = None) -> None:
-    """Raise UserError if the option `key` makes no sense with the encoding. `misfit` is a reason of its own."""
+    """Raise UserError if the option `key` makes no sense with the encoding. `misfit` is one more reason."""
     reason = encoding.refuses.get(key, misfit)
     if reason is None and key == "positions" and not encoding.uses_positions:
         reason = "it reads no position, so nothing would change"

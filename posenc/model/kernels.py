@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.model.inputs import Heads, Layer, hooks_on_scores
-from posenc.model.softmax_attention import QueryBlock, softmax_attention
+from posenc.model.softmax_attention import QueryBlock, Scoring, softmax_attention
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -285,7 +285,8 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
             return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
 
         blocks = _blocks(q, keys, dtype)
-        return softmax_attention(q, k, v, blocks, bias_of, scale, bias_and_mask.may_have_gradient, sink)
+        scoring = Scoring(scale, bias_of, bias_and_mask.may_have_gradient, sink)
+        return softmax_attention(q, k, v, blocks, scoring)
     outputs: list[Tensor] = []
     for start, stop, padded in _blocks(q, keys, torch.float32):
         # Hooks get the keys up to the block's last query. Products get some more, see `block_sizes`.

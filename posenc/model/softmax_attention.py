@@ -27,7 +27,17 @@ class QueryBlock(NamedTuple):
 # Return the bias of a block, and -inf where a key may not be seen: (H or 1, T block, keys).
 BiasOfBlock = Callable[[QueryBlock], Tensor]
 
-FIRST_BIAS = 7  # before learned biases, `apply` gets q, k, v, blocks, bias_of, scale and sink
+
+class Scoring(NamedTuple):
+    """What is made of the products of queries and keys before they become weights."""
+
+    scale: float
+    bias_of: BiasOfBlock
+    bias_has_gradient: bool
+    sink: Tensor | None = None  # (H,) float32: the score of one more key, which has no value
+
+
+FIRST_BIAS = 6  # before learned biases, `apply` gets q, k, v, blocks, scoring and sink
 
 
 def softmax_attention(
@@ -35,17 +45,13 @@ def softmax_attention(
     k: Tensor,
     v: Tensor,
     blocks: Sequence[QueryBlock],
-    bias_of: BiasOfBlock,
-    scale: float,
-    bias_has_gradient: bool,
-    sink: Tensor | None = None,
+    scoring: Scoring,
 ) -> Tensor:
     """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
 
     Every query is in one block, and the first block meets all keys that any block meets. Scores have the
     dtype of the bias: float32, or that of v for a mask without a bias, which any dtype holds exactly. The
-    softmax is kept for the backward pass in the dtype of v alone. `sink` (H,) is the score of one more key
-    without a value; it needs a bias in float32.
+    softmax is kept for the backward pass in the dtype of v alone. A sink needs a bias in float32.
 
     The backward pass is written out, since autograd makes zeros as large as k and v for the slices of each
     block and adds them up: a third of the measured time with four blocks of 512 keys.
@@ -53,32 +59,25 @@ def softmax_attention(
     q = q.to(v.dtype)
     k = k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if torch.compiler.is_compiling():
-        return _plain(q, k, v, blocks, bias_of, scale, sink)
+        return _plain(q, k, v, blocks, scoring)
     learned_biases: list[Tensor] = []
-    if bias_has_gradient and torch.is_grad_enabled():
+    if scoring.bias_has_gradient and torch.is_grad_enabled():
         # autograd sees only those tensors that are arguments of `apply`
-        learned_biases = [bias_of(block) for block in blocks]
-    return _SoftmaxAttention.apply(q, k, v, blocks, bias_of, scale, sink, *learned_biases)
+        learned_biases = [scoring.bias_of(block) for block in blocks]
+    # the sink beside its `scoring`, for the same reason
+    return _SoftmaxAttention.apply(q, k, v, blocks, scoring, scoring.sink, *learned_biases)
 
 
-def _plain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    blocks: Sequence[QueryBlock],
-    bias_of: BiasOfBlock,
-    scale: float,
-    sink: Tensor | None,
-) -> Tensor:
+def _plain(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], scoring: Scoring) -> Tensor:
     """Attend by the formula, for a compiler, which differentiates it itself."""
     outputs: list[Tensor] = []
     for block in sorted(blocks):
-        bias = bias_of(block)
+        bias = scoring.bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
-        s = product.to(bias.dtype) * scale + bias
+        s = product.to(bias.dtype) * scoring.scale + bias
         p = torch.softmax(s, dim=-1)
-        if sink is not None:
-            p = p * torch.sigmoid(torch.logsumexp(s, dim=-1, keepdim=True) - sink[:, None, None])
+        if scoring.sink is not None:
+            p = p * torch.sigmoid(torch.logsumexp(s, dim=-1, keepdim=True) - scoring.sink[:, None, None])
         outputs.append(p.to(v.dtype) @ v[:, :, : block.keys])
     return torch.cat(outputs, dim=2)
 
@@ -120,12 +119,12 @@ class _SoftmaxAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         blocks: Sequence[QueryBlock],
-        bias_of: BiasOfBlock,
-        scale: float,
+        scoring: Scoring,
         sink: Tensor | None,
         *learned_biases: Tensor,
     ) -> Tensor:
         batch = q.shape[0]
+        scale = scoring.scale
         q = q.flatten(0, 1)  # (B * H, T, D)
         k = k.flatten(0, 1)  # (B * H, S, D)
         v = v.flatten(0, 1)  # (B * H, S, E)
@@ -135,7 +134,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         y = v.new_empty(*q.shape[:2], v.shape[-1])  # (B * H, T, E)
         for number, block in enumerate(blocks):
             start, stop, keys = block
-            bias = learned_biases[number] if learned_biases else bias_of(block)
+            bias = learned_biases[number] if learned_biases else scoring.bias_of(block)
             if sink is None:
                 p = _softmax(q[:, start:stop], k[:, :keys], bias, scale, batch)
             else:
@@ -186,8 +185,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                 d_v[:, :keys] += d_v_block
         d_sink = _sink_gradient(grad, of_sinks, ctx.blocks, batch) if of_sinks else None
         d_heads = [gradient.unflatten(0, (batch, -1)) for gradient in (d_q, d_k, d_v)]
-        # blocks, bias_of and scale have no gradient
-        return (*d_heads, None, None, None, d_sink, *d_biases)
+        return (*d_heads, None, None, d_sink, *d_biases)  # blocks and scoring have no gradient
 
 
 def _sink_gradient(

@@ -28,7 +28,7 @@ from posenc.encodings.shared import head_network
 from posenc.model import attention, decoder, kernels, loss
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.model.norm import NORM_EPS
-from posenc.model.softmax_attention import BiasOfBlock, QueryBlock
+from posenc.model.softmax_attention import QueryBlock, Scoring
 
 NANO = ModelShape("nano", d_model=128, n_layers=4, n_heads=4, mlp_ratio=4)
 VOCABULARY = 260  # bytes
@@ -58,20 +58,14 @@ def plain_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def plain_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    blocks: Sequence[QueryBlock],
-    bias_of: BiasOfBlock,
-    scale: float,
-    bias_has_gradient: bool,
+    q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], scoring: Scoring
 ) -> Tensor:
     q, k = q.to(v.dtype), k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     outputs: list[Tensor] = []
     for block in sorted(blocks):
-        bias = bias_of(block)
+        bias = scoring.bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
-        p = torch.softmax(product.to(bias.dtype) * scale + bias, dim=-1).to(v.dtype)
+        p = torch.softmax(product.to(bias.dtype) * scoring.scale + bias, dim=-1).to(v.dtype)
         outputs.append(p @ v[:, :, : block.keys])
     return torch.cat(outputs, dim=2)
 

@@ -101,7 +101,8 @@ def option_lines() -> list[str]:
     """Rows of a table: drawn positions and options of the attention."""
     lines = [f"| `positions={name}` | {first_line(cls)} |" for name, cls in drawn_positions().items()]
     for cls in attention_options():
-        value = cls.choice if isinstance(cls.choice, str) else "W"
+        words = {bool: "true", int: "W"}
+        value = cls.choice if isinstance(cls.choice, str) else words[cls.choice]
         lines.append(f"| `attention.{cls.key}={value}` | {first_line(cls)} |")
     return lines
 

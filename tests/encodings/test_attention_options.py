@@ -1,4 +1,4 @@
-"""Normalisers, gates and shifted keys: their formulas by another route, for every encoding that takes them."""
+"""Normalisers, gates, shifted keys: their formulas by another route, for all encodings that take them."""
 
 import pytest
 import torch

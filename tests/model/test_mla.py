@@ -51,11 +51,15 @@ def turn(encoding, x, t):
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
 
 
-def exactly(attention, encoding, x, pos, window, slopes, sinks=None, gates=None):
+def exactly(attention, encoding, x, pos, **options):
     """Return (T, d) by the paper's formulas, a token and a head at a time, in float64.
 
-    `sinks` has a score for each head, `gates` a row (d_model,) for each head.
+    Options: `window`; `slopes` of ssmax and `sinks`, one for each head; `gates`, a row (d_model,) for each.
     """
+    window = options.get("window")
+    slopes = options.get("slopes")
+    sinks = options.get("sinks")
+    gates = options.get("gates")
     head_dim = attention.head_dim
     rope_dim = attention.rope_dim
     weights = {name: parameter.detach().double() for name, parameter in attention.named_parameters()}
@@ -109,7 +113,8 @@ def test_latent_attention_is_the_papers_formula(encoding, pos, settings, wanted)
     for layer, block in enumerate(model.blocks):
         assert isinstance(block.attention, LatentAttention)
         slopes = None if slopes_of_layers is None else slopes_of_layers[layer].tolist()
-        expected = exactly(block.attention, encoding, x.double(), pos, settings.get("window"), slopes)
+        window = settings.get("window")
+        expected = exactly(block.attention, encoding, x.double(), pos, window=window, slopes=slopes)
         output = block.attention(x[None], torch.tensor(pos), model.effective_encoding, wanted)[0]
         assert (output.double() - expected[-wanted:]).abs().max() < 5e-6
 
@@ -123,7 +128,7 @@ def test_latent_attention_has_sinks_and_gates(wanted):
     for layer, block in enumerate(model.blocks):
         sinks = by_key["normalizer"][layer]
         gates = by_key["gate"][layer]
-        expected = exactly(block.attention, "rope", x.double(), NEAR, None, None, sinks, gates)
+        expected = exactly(block.attention, "rope", x.double(), NEAR, sinks=sinks, gates=gates)
         output = block.attention(x[None], torch.tensor(NEAR), model.effective_encoding, wanted)[0]
         assert (output.double() - expected[-wanted:]).abs().max() < 5e-6
 

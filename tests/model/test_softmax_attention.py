@@ -4,7 +4,7 @@ import pytest
 import torch
 from backward import check_same, drawn, gradients
 
-from posenc.model.softmax_attention import QueryBlock, softmax_attention
+from posenc.model.softmax_attention import QueryBlock, Scoring, softmax_attention
 
 SCALE = 0.3
 BATCH, HEADS, QUERIES, KEYS = 3, 2, 5, 7
@@ -55,7 +55,7 @@ def test_numbers_and_gradients_are_those_of_the_plain_formula(kind, key_heads, b
         def of_block(block):
             return masked[:, block.start : block.stop, : block.keys]
 
-        return softmax_attention(q, k, v, blocks, of_block, SCALE, is_learned)
+        return softmax_attention(q, k, v, blocks, Scoring(SCALE, of_block, is_learned))
 
     computed = gradients(in_blocks, *inputs)
     expected = gradients(lambda q, k, v, additive: plain(q, k, v, additive + hidden), *inputs)
@@ -79,7 +79,7 @@ def test_with_a_sink_numbers_and_gradients_are_those_of_a_softmax_with_one_more_
         def of_block(block):
             return masked[:, block.start : block.stop, : block.keys]
 
-        return softmax_attention(q, k, v, blocks, of_block, SCALE, is_learned, sink)
+        return softmax_attention(q, k, v, blocks, Scoring(SCALE, of_block, is_learned, sink))
 
     def with_one_more_key(q, k, v, additive, sink):
         s = (q @ k.transpose(-1, -2)).to(wide) * SCALE + additive + hidden

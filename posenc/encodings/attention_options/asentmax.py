@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError
-from posenc.encodings.attention_options.base import CountingOption
+from posenc.encodings.attention_options.base import AttentionOption, CountingOption
 from posenc.encodings.attention_options.entmax import Entmax
 from posenc.encodings.base import Encoding, Shape
 
@@ -43,8 +43,8 @@ class ASEntmax(Entmax, CountingOption):
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
         for encoding in acting:
-            if getattr(encoding, "key", None) == "scale":
-                hint = f"attention.scale={encoding.off}"  # type: ignore[attr-defined]
+            if isinstance(encoding, AttentionOption) and encoding.key == "scale":
+                hint = f"attention.scale={encoding.off}"
                 raise UserError("attention.normalizer", value, "has a scale of its own", hint=hint)
         return super().for_value(shape, value, acting)
 

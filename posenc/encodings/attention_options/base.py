@@ -21,7 +21,9 @@ class AttentionOption(Encoding):
     choice: ClassVar[str | type]  # a name, such as logn; or the type of the value, such as int
     off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
     order: ClassVar[int] = 0  # options act in this order
-    needs_whole_heads: ClassVar[bool] = False  # True: not for latent attention, which adds a part to each head
+    needs_whole_heads: ClassVar[bool] = (
+        False  # True: not for latent attention, which adds a part to each head
+    )
     relative = True
 
     @classmethod

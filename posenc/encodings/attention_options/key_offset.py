@@ -33,6 +33,7 @@ class KeyOffset(AttentionOption):
         is_moved = torch.zeros(shape.n_layers, shape.head_dim, dtype=torch.bool)  # (L, D)
         for layer, moved in enumerate(numbers):
             is_moved[layer, list(moved)] = True
+        self.is_moved: Tensor
         self.register_buffer("is_moved", is_moved, persistent=False)
 
     @classmethod
@@ -52,8 +53,7 @@ class KeyOffset(AttentionOption):
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
         before = torch.cat((k[:, :, :1], k[:, :, :-1]), dim=2)  # (B, H or 1, S, D)
-        is_moved: Tensor = self.is_moved[layer]  # (D,)
-        return q, torch.where(is_moved, before, k)
+        return q, torch.where(self.is_moved[layer], before, k)
 
 
 def moved_numbers(encoding: Encoding, layer: int) -> list[int]:

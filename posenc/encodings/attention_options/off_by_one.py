@@ -22,11 +22,11 @@ class OffByOne(KeyWithoutValue):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
+        self.zeros: Tensor
         self.register_buffer("zeros", torch.zeros(shape.n_heads), persistent=False)  # (H,)
 
     def learned_parameters(self) -> int:
         return 0
 
     def sink(self, layer: int) -> Tensor:
-        zeros: Tensor = self.zeros
-        return zeros.float()
+        return self.zeros.float()
