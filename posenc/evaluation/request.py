@@ -2,6 +2,7 @@
 
 A plan depends on documents and lengths alone, never on a model, so that every model, seed and window is
 scored on the same tokens. Its hash identifies them: records are compared only where their hashes are equal.
+`recall` alone draws its windows by the run's seed; its hash says what they are drawn from.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class EvalRequest:
     lengths: EvalLengths
     max_targets: int  # for each window, about
     plant: PlantSettings | None = None  # key-value pairs in the text that the model was trained on
+    seed: int = 0  # of the run, for what a protocol draws anew for each seed
 
     @property
     def document_lengths(self) -> np.ndarray:

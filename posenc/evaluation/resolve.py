@@ -50,7 +50,7 @@ class Evaluation:
         """Tell whether fixed-target is among the protocols."""
         return FixedTarget.name in self.protocol_names
 
-    def request(self, store: TokenStore, plant: PlantSettings | None) -> EvalRequest:
+    def request(self, store: TokenStore, plant: PlantSettings | None, seed: int) -> EvalRequest:
         """Return the request for which the protocols plan; `plant` is planted in the training text."""
         return EvalRequest(
             store=store,
@@ -58,6 +58,7 @@ class Evaluation:
             lengths=self.lengths,
             max_targets=self.settings.max_targets,
             plant=plant,
+            seed=seed,
         )
 
     def check_text(self, *, fingerprint: str, tokenizer: str, plant: PlantSettings | None) -> None:

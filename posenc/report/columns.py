@@ -439,15 +439,20 @@ ROW_COLUMNS = (
         text=lambda row: horizon_text(row.recall),
         explain=(
             (
+                "learned",
+                "how many seeds learned to recall: they find {level:g}% of the planted values within T "
+                "(--recall-level). Its CI is the exact binomial one: 3 of 3 mean a probability above 37%",
+            ),
+            (
                 "recall@T",
-                "share of the planted values that are found in windows of T, mean over the distances within "
-                "T; @8x: at the farthest distance in windows of 8T. Its 95% CI is Wilson's over windows, "
-                "with several seeds over seeds too",
+                "share of the planted values that the seeds that learned find in windows of T, mean over the "
+                "distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is over "
+                "these seeds, of one seed over windows (Wilson's). Each seed draws its windows",
             ),
             (
                 "did not learn",
-                "to recall: below {level:g}% within T (--recall-level), so in brackets and not ranked: far "
-                "text may be unused whatever the loss says",
+                "to recall: no seed did, so in brackets the mean of all of them, and not ranked: far text may "
+                "be unused whatever the loss says",
             ),
             (
                 "recall horizon",

@@ -14,7 +14,7 @@ from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, with_interval
 from posenc.results.comparison import Comparison, Row
 from posenc.results.grouping import full_label
 from posenc.results.identity import Conditions
-from posenc.results.recall import RecallCell
+from posenc.results.recall import RecallCell, RowRecall
 from posenc.results.records import RECALL
 from posenc.results.seeds import SeedCell, seed_cells
 
@@ -95,10 +95,11 @@ def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield head | {"note": "; ".join(row.notes)}
     if row.recall is not None:
         for recall_cell in row.recall.grid:
-            yield head | _recall_fields(recall_cell)
+            yield head | _recall_fields(row.recall, recall_cell)
 
 
-def _recall_fields(cell: RecallCell) -> Line:
+def _recall_fields(recall: RowRecall, cell: RecallCell) -> Line:
+    learning = recall.learning
     return {
         "protocol": RECALL,
         "target_set": None,  # windows are counted instead
@@ -111,6 +112,8 @@ def _recall_fields(cell: RecallCell) -> Line:
         "recall": cell.accuracy,
         "recall_sd": cell.spread,
         **with_interval("recall", cell.accuracy, cell.ci95),
+        "recall_seeds": None if learning is None else learning.seeds,
+        "recall_seeds_learned": None if learning is None else learning.learned,
     }
 
 

@@ -24,6 +24,7 @@ from posenc.report.sentences import (
     beyond_notes,
     facts_of,
     full_notes,
+    has_several_recall_seeds,
     is_recall_only,
     left_out_notes,
     marks_note,
@@ -38,7 +39,14 @@ from posenc.report.sentences import (
     unit_note,
 )
 from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn, text_column
-from posenc.report.texts import length_text, percent_text, row_label, unit_text
+from posenc.report.texts import (
+    learning_text,
+    length_text,
+    percent_text,
+    row_label,
+    share_with_interval,
+    unit_text,
+)
 from posenc.results.cells import Cell, Column
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
@@ -356,21 +364,41 @@ def recall_table(comparison: Comparison) -> Table:
 def _recall_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
     """Return recall within T, and in each longer window at its farthest distance, in per cent."""
     assert comparison.recall is not None
+    columns = _learning_columns(comparison, kind)
     lengths = [length_text(multiple) for multiple in comparison.recall.multiples]
     heads = ["recall@T", *(f"@{length}" for length in lengths)]
-    columns = []
     for index, head in enumerate(heads):
         is_last = index == len(heads) - 1
         # One screen has no room for the ranks of all windows: only those of the longest have marks.
         cells = tuple(_recall_cell(row, index, kind, has_ranks=is_last) for row in comparison.rows)
-        always_stays = index == 0 or is_last or kind is TableKind.FULL or is_recall_only(comparison)
+        # What is found within T says little beside how many seeds found enough there.
+        stays_first = index == 0 and not has_several_recall_seeds(comparison)
+        always_stays = stays_first or is_last or kind is TableKind.FULL or is_recall_only(comparison)
         rank = None if always_stays else RECALL_RANK - index
         columns.append(TableColumn(head, cells, drop_rank=rank))
     return columns
 
 
+def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
+    """Return how many seeds learned to recall; no column where every row has a single seed."""
+    if not has_several_recall_seeds(comparison):
+        return []
+    texts = [_learning_cell(row, kind) for row in comparison.rows]
+    return [text_column("learned", texts)]
+
+
+def _learning_cell(row: Row, kind: TableKind) -> str:
+    if row.recall is None or row.recall.learning is None:
+        return "-"
+    text = learning_text(row.recall)
+    if kind is TableKind.FULL:
+        low, high = row.recall.learning.ci95
+        return f"{text} [{100 * low:.0f}, {100 * high:.0f}]"
+    return text
+
+
 def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> TableCell:
-    """Return the recall of a row in a window (index 0 is T); brackets say that it did not learn it.
+    """Return the recall of a row in a window (index 0 is T); brackets say that no seed learned it.
 
     A full table has ranks as words, the others as marks.
     """
@@ -392,8 +420,7 @@ def _recall_text(cell: RecallCell, kind: TableKind) -> str:
     if kind is TableKind.FULL:
         return f"{number} [{100 * low:.0f}, {100 * high:.0f}]"
     if kind is TableKind.PAPER:
-        half_percent = 100 * (high - low) / 2
-        return f"{number}±{half_percent:.0f}"
+        return share_with_interval(cell)
     return number
 
 

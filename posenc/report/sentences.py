@@ -13,6 +13,7 @@ from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
     MOST_NAMED,
     count_text,
+    learning_text,
     length_text,
     names_text,
     percent_text,
@@ -34,6 +35,7 @@ from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
 from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME, SAME_WORD, short_verdict
 from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
+FIXED_DRAW = "one fixed draw of windows for all seeds (before 0.2)"
 NOTHING_YET = "No run has a number yet."
 # Keys that tell tables apart and are among the facts anyway.
 IN_FACTS = {
@@ -413,12 +415,25 @@ def _rows_by_word(
 # --- recall
 
 
+def has_several_recall_seeds(comparison: Comparison) -> bool:
+    """Return whether some row has several seeds with recall, of which some may have learned it."""
+    for row in comparison.rows:
+        learning = None if row.recall is None else row.recall.learning
+        if learning is not None and learning.seeds > 1:
+            return True
+    return False
+
+
 def recall_answer(comparison: Comparison) -> str:
     """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
     if comparison.recall is None or not comparison.recall.multiples:
         return ""
     length = length_text(comparison.recall.multiples[-1])
-    sentences = [_recall_ranks(comparison.rows, length), _recall_failures(comparison.rows)]
+    sentences = [
+        _recall_ranks(comparison.rows, length),
+        _partial_learning(comparison.rows),
+        _recall_failures(comparison.rows),
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -448,6 +463,21 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
     return f"{sentence} Recall unresolved: {names} ({what_settles(rivals)})."
 
 
+def _partial_learning(rows: Sequence[Row]) -> str:
+    """Return `Learned to recall with some seeds only: cable (4 of 5).`; empty without such rows."""
+    partial = []
+    for row in rows:
+        learning = None if row.recall is None else row.recall.learning
+        if learning is not None and 0 < learning.learned < learning.seeds:
+            partial.append(row)
+    if not partial:
+        return ""
+    if len(partial) > MOST_NAMED:
+        return f"Learned to recall with some seeds only: {names_text(partial)}."
+    names = [f"{row_label(row)} ({learning_text(row.recall)})" for row in partial if row.recall is not None]
+    return f"Learned to recall with some seeds only: {', '.join(names)}."
+
+
 def _recall_failures(rows: Sequence[Row]) -> str:
     asked = [row for row in rows if row.recall is not None]
     weak = [row for row in rows if row.recall is not None and row.recall.learned is False]
@@ -466,6 +496,8 @@ def recall_line(comparison: Comparison) -> str:
     within = f"{percent_text(recall.within)} within T"
     if not recall.learned:
         return f"recall: did not learn, {within} (below {comparison.recall.level:g}%)"
+    if recall.learning is not None and recall.learning.seeds > 1:
+        within = f"{learning_text(recall)} seeds learned; these find {within}"
     parts = [within]
     for multiple, cell in zip(comparison.recall.multiples, recall.beyond, strict=True):
         if cell is not None:
@@ -516,9 +548,16 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
     if comparison.recall is None:
         return ""
     note = "recall@: % of planted values found within T, then the farthest"
+    if has_several_recall_seeds(comparison):
+        seeds = f"learned: seeds that find {comparison.recall.level:g}% of the planted values within T"
+        note = f"{seeds}; recall@: % that these find within T, then the farthest"
     if any(row.recall and row.recall.learned is False for row in comparison.rows):
         note += "; (did not learn)"
-    return f"{note}, each ± half its 95% CI" if with_interval else note
+    if with_interval:
+        note += ", each with its 95% CI"
+    if comparison.recall.has_fixed_draw:
+        note += f"; {FIXED_DRAW}"
+    return note
 
 
 def beyond_notes(comparison: Comparison) -> list[str]:

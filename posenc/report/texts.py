@@ -8,11 +8,12 @@ from rich.cells import cell_len
 
 from posenc.core.errors import visible
 from posenc.results.comparison import Header, Row
-from posenc.results.recall import RecallCell
+from posenc.results.recall import RecallCell, RowRecall
 from posenc.results.runs import encoding_name
 
 LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
+LOPSIDED = 2  # points by which the two sides of an interval differ, from which on ± would mislead
 UNITS_OF_COUNTS = ((999_500_000, 10**9, "B"), (999_500, 10**6, "M"), (10**4, 10**3, "k"))
 
 
@@ -69,6 +70,21 @@ def unit_text(header: Header) -> str:
 def percent_text(cell: RecallCell | None) -> str:
     """Return a recall as `98%`; empty without one."""
     return "" if cell is None else f"{100 * cell.accuracy:.0f}%"
+
+
+def share_with_interval(cell: RecallCell) -> str:
+    """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
+    low, high = (round(100 * end) for end in cell.ci95)
+    percent = round(100 * cell.accuracy)
+    if abs((high - percent) - (percent - low)) > LOPSIDED:
+        return f"{percent} [{low}, {high}]"
+    return f"{percent}±{round((high - low) / 2)}"
+
+
+def learning_text(recall: RowRecall) -> str:
+    """Return how many seeds learned to recall, `4 of 5`; empty where that was not measured."""
+    learning = recall.learning
+    return "" if learning is None else f"{learning.learned} of {learning.seeds}"
 
 
 def names_text(rows: Iterable[Row], many: str = "rows") -> str:

@@ -1,7 +1,11 @@
-"""Recall: how many planted values a row finds within T and beyond, and how far back it finds them.
+"""Recall: how many seeds learned it, what those find within T and beyond, and how far back they find it.
 
-An accuracy is over windows (texts), which are the same at all distances and in all seeds. Its interval is
-Wilson's over windows, joined with Student's t over seeds.
+Seeds learn to recall or do not, so a mean over all of them is of no model, and its interval covers 72 to 75%
+where half to four fifths of the seeds learn. So two things are told apart: how many seeds learned, with an
+exact binomial interval, and the mean of what these find, with an interval over them.
+
+Each seed draws its own windows. Records of before posenc 0.2 are of the same 128 windows in all seeds, so their
+interval joins Wilson's over windows with Student's t over seeds.
 """
 
 from __future__ import annotations
@@ -13,9 +17,14 @@ from typing import Literal
 
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread
-from posenc.results.statistics.proportions import difference_of_shares, wilson_over_seeds
+from posenc.results.statistics.proportions import (
+    clopper_pearson,
+    difference_of_shares,
+    share_over_seeds,
+    wilson_over_seeds,
+)
 
-LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
+LEVEL = 90.0  # per cent within T: a seed below it did not learn to look back
 KEPT = 0.5  # share of the accuracy within T that is left at the recall horizon
 SAME_RECALL = 0.1  # as a share: a row as much below the best may be tied; LEVEL forgives as much within T
 
@@ -40,11 +49,15 @@ class SeedRecall:
     accuracy: float
     nats: float  # per value
     windows: int
+    has_fixed_draw: bool  # windows that all seeds share
 
 
 @dataclass(frozen=True)
 class RecallCell:
-    """The values that a row finds in windows of one length; shares from 0 to 1."""
+    """The values that the seeds of a row find in windows of one length; shares from 0 to 1.
+
+    They are the seeds that learned, or all of a row in which none did.
+    """
 
     multiple: float  # of T: the window
     window: int  # tokens
@@ -56,12 +69,23 @@ class RecallCell:
     nats: float  # per value, mean over seeds
     windows: int  # in each seed
     seeds: int
+    has_fixed_draw: bool  # of windows that all seeds share, in records of before posenc 0.2
     rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
     needs: Needs | None = None  # of what more would settle it, if it is unresolved
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
-        return wilson_over_seeds(self.accuracy, self.windows, self.seeds, self.spread, confidence)
+        over_seeds = wilson_over_seeds if self.has_fixed_draw else share_over_seeds
+        return over_seeds(self.accuracy, self.windows, self.seeds, self.spread, confidence)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How many seeds of a row, as trained, recall enough within T."""
+
+    seeds: int  # with a number
+    learned: int  # of these
+    ci95: Interval  # of the probability that a seed learns
 
 
 @dataclass(frozen=True)
@@ -78,7 +102,8 @@ class RowRecall:
     """The recall of a row."""
 
     within: RecallCell | None  # in windows of T
-    learned: bool | None  # whether it finds enough within T, as trained; null if that was not measured
+    learning: Learning | None  # how many seeds find enough within T; null if that was not measured
+    learned: bool | None  # whether any seed did
     beyond: tuple[RecallCell | None, ...]  # in the order of the comparison's multiples
     horizon: Horizon | None  # null for a row that did not learn
     grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
@@ -94,8 +119,9 @@ class RowRecall:
 class RecallColumns:
     """The windows in which the rows of a table recall, and the level that they need."""
 
-    level: float  # per cent within T that a row needs
+    level: float  # per cent within T that a seed needs
     multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance
+    has_fixed_draw: bool  # whether some record is of windows that all seeds share
 
 
 def recall_of_rows(
@@ -116,7 +142,7 @@ def recall_of_rows(
     hashes = {measurement.target_set.targets_hash for measurement in measured}
     if len(hashes) == 1:  # all rows were asked the same questions
         recalls = _ranked(recalls, [_seeds_that_count(members) for members in rows])
-    return RecallColumns(level, multiples), recalls
+    return RecallColumns(level, multiples, any(map(_has_fixed_draw, measured))), recalls
 
 
 def _with_recall(members: Sequence[Member]) -> list[Measurement]:
@@ -134,35 +160,60 @@ def _seeds_that_count(members: Sequence[Member]) -> int:
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
     """Return the recall of a row; None without a number."""
+    measured_members = [member for member in members if _with_recall([member])]
+    if not measured_members:
+        return None
+    learned_members = [member for member in measured_members if _has_learned(member, level)]
+    members_of_cells = learned_members or measured_members
     seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
     trained_pairs = set()
-    for measurement in _with_recall(members):
+    for measurement in _with_recall(members_of_cells):
         trained_pairs.add(_trained_pairs(measurement))
         for place, seed in _lines(measurement):
             seeds[place].append(seed)
-    if not seeds:
-        return None
     grid = tuple(cell_of(place, seeds_of_place) for place, seeds_of_place in sorted(seeds.items()))
     as_in_training = [cell for cell in grid if cell.pairs in trained_pairs]
     # the grid rises by distance, so the last cell of a window is that of its farthest distance
     farthest = {cell.multiple: cell for cell in as_in_training}
-    within = _within([member.by_multiple.get(1.0) for member in members])
-    unextended = _within([member.crop_line for member in members])
-    learned = None if unextended is None else _is_enough(unextended, level)
+    within = _within([member.by_multiple.get(1.0) for member in members_of_cells])
+    learning = _learning(measured_members, level)
     return RowRecall(
         within=within,
-        learned=learned,
+        learning=learning,
+        learned=None if learning is None else learning.learned > 0,
         beyond=tuple(farthest.get(multiple) for multiple in multiples),
-        horizon=_horizon(as_in_training, within) if learned and within else None,
+        horizon=_horizon(as_in_training, within) if learned_members and within else None,
         grid=grid,
-        note=_note(members, level, bool(learned)),
+        note=_note(members, learning),
     )
+
+
+def _has_learned(member: Member, level: float) -> bool | None:
+    """Tell whether a seed, as trained, finds enough within T; None if that was not measured."""
+    unextended = _within([member.crop_line])
+    return None if unextended is None else 100 * unextended.accuracy >= level - 1e-9
+
+
+def _learning(members: Sequence[Member], level: float) -> Learning | None:
+    """Return how many seeds learned, of those whose recall within T was measured; None without any."""
+    answers = [_has_learned(member, level) for member in members]
+    seeds = sum(answer is not None for answer in answers)
+    if seeds == 0:
+        return None
+    learned = sum(answer is True for answer in answers)
+    return Learning(seeds, learned, clopper_pearson(learned, seeds))
 
 
 def _trained_pairs(measurement: Measurement) -> int:
     """Return how many pairs a window of the training has, which are asked for first."""
     assert measurement.recall is not None
     return measurement.recall["pairs"][0]
+
+
+def _has_fixed_draw(measurement: Measurement) -> bool:
+    """Return whether the windows are those of every run, as in records of before posenc 0.2."""
+    assert measurement.recall is not None
+    return "draw" not in measurement.recall
 
 
 def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
@@ -175,7 +226,8 @@ def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
         place = Place(measurement.multiple, measurement.window, distance, recall["pairs"][index])
         windows = recall["windows"][index]
         accuracy = recall["correct"][index] / windows
-        lines.append((place, SeedRecall(accuracy, recall["nats"][index], windows)))
+        seed = SeedRecall(accuracy, recall["nats"][index], windows, _has_fixed_draw(measurement))
+        lines.append((place, seed))
     return lines
 
 
@@ -184,18 +236,21 @@ def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
     accuracy, spread = mean_and_spread([seed.accuracy for seed in seeds])
     nats, _ = mean_and_spread([seed.nats for seed in seeds])
     windows = min(seed.windows for seed in seeds)
-    return RecallCell(
+    has_fixed_draw = any(seed.has_fixed_draw for seed in seeds)
+    cell = RecallCell(
         multiple=place.multiple,
         window=place.window,
         distance=place.distance,
         pairs=place.pairs,
         accuracy=accuracy,
         spread=spread,
-        ci95=wilson_over_seeds(accuracy, windows, len(seeds), spread, CONFIDENCE),
+        ci95=(0.0, 1.0),
         nats=nats,
         windows=windows,
         seeds=len(seeds),
+        has_fixed_draw=has_fixed_draw,
     )
+    return replace(cell, ci95=cell.interval(CONFIDENCE))
 
 
 def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
@@ -212,25 +267,20 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
         at_distances = [recall for place, recall in _lines(measurement) if place.pairs == pairs]
         accuracy, _ = mean_and_spread([recall.accuracy for recall in at_distances])
         nats, _ = mean_and_spread([recall.nats for recall in at_distances])
-        seeds.append(SeedRecall(accuracy, nats, min(recall.windows for recall in at_distances)))
+        windows = min(recall.windows for recall in at_distances)
+        seeds.append(SeedRecall(accuracy, nats, windows, _has_fixed_draw(measurement)))
         place = Place(1.0, measurement.window, None, pairs)
     return None if place is None else cell_of(place, seeds)
 
 
-def _is_enough(within: RecallCell, level: float) -> bool:
-    return 100 * within.accuracy >= level - 1e-9
-
-
-def _note(members: Sequence[Member], level: float, learned: bool) -> str | None:
-    """Return how many seeds have no number, and how many of a row that learned did not learn."""
+def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
+    """Return how many seeds have no number, and how many of a row in which some learned did not."""
     notes = []
     missing = sum(not _with_recall([member]) for member in members)
     if missing:
         notes.append(f"{missing} of {len(members)} without")
-    by_seed = [_within([member.crop_line]) for member in members]
-    weak = sum(cell is not None and not _is_enough(cell, level) for cell in by_seed)
-    if weak and learned:
-        notes.append(f"{weak} of {len(members)} did not learn")
+    if learning is not None and 0 < learning.learned < learning.seeds:
+        notes.append(f"{learning.seeds - learning.learned} of {learning.seeds} did not learn")
     return ", ".join(notes) or None
 
 
@@ -248,9 +298,10 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 
 
 def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
-    """Return the rows with their ranks; `seeds` is how many seeds a cell of each row needs to be ranked.
+    """Return the rows with their ranks; `seeds` is how many seeds of each row must have recall.
 
-    Only cells of all seeds are ranked, in rows that learned: a row must not win by the seeds that survived.
+    Ranked is what the seeds that learned find. A row must not win by the seeds that survived: where one has
+    diverged or was not measured, the row is not ranked.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
     ranked_columns = [_with_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
@@ -266,8 +317,10 @@ def _ranked_cells(
     """Return the cells of a column that are ranked, by row."""
     cells = {}
     for index, row in enumerate(rows):
-        cell = row.beyond[column] if row is not None and row.learned else None
-        if cell is not None and cell.seeds == seeds[index]:
+        if row is None or row.learning is None or row.learning.seeds != seeds[index]:
+            continue
+        cell = row.beyond[column]
+        if cell is not None and 0 < row.learning.learned == cell.seeds:
             cells[index] = cell
     return cells
 

@@ -97,6 +97,7 @@ class Recall(TypedDict):
     windows: list[Positive]  # with one target each
     correct: list[Count]  # targets that no other token beats
     nats: list[Number]  # mean
+    draw: NotRequired[Count]  # of the run's seed; without it all runs were asked in the same 128 windows
 
 
 def _check_recall(recall: Recall) -> Recall:

@@ -259,7 +259,7 @@ def _training_precision(job: Job) -> str:
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
     # of another corpus nothing is planted: a model knows the keys of its own
-    return job.evaluation.request(store, job.data.plant)
+    return job.evaluation.request(store, job.data.plant, job.settings.seed)
 
 
 def targets_of(job: Job) -> set[tuple[str, str]]:

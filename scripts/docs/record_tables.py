@@ -291,7 +291,7 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     """Return what far text does to each encoding at the longest window, and how much of it is found there."""
     rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
     heads = ["encoding", "loss at T", "harm: change at 8T", "verdict"]
-    heads += ["use: found within T", "at 8T", "seeds"]
+    heads += ["use: seeds that learned", "found at 8T", "seeds"]
     table = MarkdownTable(heads, left=[0, 3])
     for name in encodings:
         row = rows_by_name[name]
@@ -303,7 +303,7 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
             f"{at_train_length['mean']:.3f}",
             f"{longest['change']:+.3f}{_plus_minus(longest['change_spread'])}",
             verdict_word(longest),
-            f"{100 * row['recall']['within']['accuracy']:.0f}%",
+            f"{row['recall']['learning']['learned']} of {row['recall']['learning']['seeds']}",
             f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}%",
             str(longest["seeds"]),
         )
@@ -314,8 +314,8 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
 def harm_and_use_by_size(folders: Sequence[str]) -> str:
     """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
 
-    Recall is within T and at 8T, in brackets where the model has not learned the task. Rows go from the least
-    harm to the most in the first folder.
+    Recall is how many seeds learned, and what these find within T and at 8T; in brackets the mean of all seeds
+    where none learned. Rows go from the least harm to the most in the first folder.
     """
     comparisons = [compare([folder]) for folder in folders]
     rows_by_name = [{row["label"]: row for row in comparison["rows"]} for comparison in comparisons]
@@ -336,10 +336,12 @@ def _size_and_length(header: Json) -> str:
 
 def _harm_and_use(row: Json) -> str:
     cell, recall = last_cell(row), row["recall"]
+    learning = recall["learning"]
     shares = f"{100 * recall['within']['accuracy']:.0f}, {100 * recall['beyond'][-1]['accuracy']:.0f}"
     if not recall["learned"]:
         shares = f"({shares})"
-    return f"{cell['change']:+.3f} {verdict_word(cell)}; {shares}"
+    seeds = f"{learning['learned']} of {learning['seeds']}"
+    return f"{cell['change']:+.3f} {verdict_word(cell)}; {seeds}: {shares}"
 
 
 def verdicts_that_differ(folders: Sequence[str], length: str) -> str:

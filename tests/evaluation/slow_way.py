@@ -82,8 +82,9 @@ def copied(subject, plan, window):
 def recalled(subject, plan, window):
     """The last token of each window of every question."""
     for question in plan.fitting(window):
-        windows = recall.windows_of(subject, plan, window, question).tolist()
-        for document, text in zip(plan.documents.tolist(), windows, strict=True):
+        asked = plan.windows_asked(window, question)
+        windows = recall.windows_of(subject, plan, window, question)[:asked].tolist()
+        for document, text in zip(plan.documents[:asked].tolist(), windows, strict=True):
             yield document, text, 0, window, window
 
 

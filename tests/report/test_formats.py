@@ -72,13 +72,14 @@ def test_latex_has_a_caption_a_label_and_a_line_for_each_row(sweep):
 def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses(recalling, protocol, times):
     comparisons = compare_runs(load_runs([recalling]), CompareRequest(protocol))
     caption = render(comparisons, "markdown").splitlines()[0]
-    assert "each ± half its 95% CI" in caption
+    assert "each with its 95% CI" in caption
     assert caption.count("±: half the 95% CI") == times
 
 
 def test_recall_in_a_paper_has_its_interval(recalling):
     text = render([compared(recalling)], "latex")
-    assert r"\textbf{97$\pm$4}" in text
+    assert r"97 [92, 99]" in text
+    assert r"62$\pm$10" in text
     assert r"recall@: \% of planted values" in text
 
 

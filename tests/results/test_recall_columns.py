@@ -2,16 +2,18 @@
 
 import json
 import math
+import re
 
 import pytest
 from fake_runs import T, compared, recall_records, record, rows_of, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.formats import render
 from posenc.report.lines import cells_table
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
 from posenc.results.recall import LEVEL
-from posenc.results.statistics.proportions import wilson
+from posenc.results.statistics.proportions import clopper_pearson, wilson
 
 LOSSES = [record(multiple * T, 1.3) for multiple in (1, 2, 4, 8)]
 YARN = {"name": "yarn", "factor": 8.0}
@@ -26,10 +28,11 @@ ALL = dict.fromkeys(SURE, 100)
 NEAREST = dict.fromkeys(SURE, 0) | {8: 100}
 
 
-def write_recall(root, encoding, correct, *, past_t=None, **details):
+def write_recall(root, encoding, correct, *, past_t=None, has_fixed_draw=False, **details):
     """Write a run that finds so many of 100 values at each distance; `past_t`: others in windows past T."""
     records = []
-    pairs = zip(recall_records(correct), recall_records(past_t or correct), strict=True)
+    draw = {"has_fixed_draw": has_fixed_draw}
+    pairs = zip(recall_records(correct, **draw), recall_records(past_t or correct, **draw), strict=True)
     for of_short_windows, of_long_windows in pairs:
         is_short = of_short_windows["window"] <= T
         records.append(of_short_windows if is_short else of_long_windows)
@@ -181,9 +184,9 @@ def test_the_interval_of_one_seed_is_over_windows(recall_of):
 def farthest_of_seeds(tmp_path):
     """Return a function: the recall at the farthest distance of seeds that find so many values there."""
 
-    def farthest(counts):
+    def farthest(counts, **details):
         for seed, count in enumerate(counts):
-            write_recall(tmp_path, "rope", FADES | {448: count}, seed=seed)
+            write_recall(tmp_path, "rope", FADES | {448: count}, seed=seed, **details)
         return compared(tmp_path).rows[0].recall.beyond[-1]
 
     return farthest
@@ -196,15 +199,116 @@ def test_an_accuracy_is_the_mean_over_seeds(farthest_of_seeds):
     assert cell.spread == pytest.approx(math.sqrt(0.02))
 
 
-def test_the_interval_of_two_different_seeds_is_everything(farthest_of_seeds):
-    assert farthest_of_seeds([40, 60]).ci95 == (0, 1)  # t of one degree of freedom is 12.7
+def test_the_interval_of_two_different_seeds_is_nearly_everything(farthest_of_seeds):
+    assert farthest_of_seeds([40, 60]).ci95 == pytest.approx([0.035, 0.965], abs=0.001)  # a t of 12.7
 
 
-def test_the_interval_of_seeds_joins_seeds_and_windows(farthest_of_seeds):
+def test_the_interval_of_seeds_is_where_their_mean_is_a_t_of_standard_errors_away(farthest_of_seeds):
+    """A standard error from the seeds' spread, which scales with share (1 - share)."""
+    cell = farthest_of_seeds([70, 80, 90])
+    of_windows = 0.8 * 0.2 / (0.1**2 / 3)
+    for end in cell.ci95:
+        error = math.sqrt(end * (1 - end) / of_windows)
+        assert abs(end - 0.8) == pytest.approx(4.302653 * error, rel=1e-6)
+
+
+def test_equal_seeds_have_at_least_the_interval_of_all_their_windows(farthest_of_seeds):
+    assert farthest_of_seeds([50, 50, 50]).ci95 == pytest.approx(wilson(0.5, 300))
+
+
+def test_the_interval_of_a_fixed_draw_joins_seeds_and_windows(farthest_of_seeds):
+    """Since all seeds share the windows, their noise does not average out."""
     of_seeds = 4.302653 * 0.1 / math.sqrt(3)
     of_windows = 0.5 - wilson(0.5, 100)[0]
     half = math.hypot(of_seeds, of_windows)
-    assert farthest_of_seeds([40, 60, 50]).ci95 == pytest.approx([0.5 - half, 0.5 + half])
+    cell = farthest_of_seeds([40, 60, 50], has_fixed_draw=True)
+    assert cell.ci95 == pytest.approx([0.5 - half, 0.5 + half])
+
+
+# --- How many seeds learned
+@pytest.mark.parametrize(
+    ("count", "total", "limits"),
+    [
+        pytest.param(3, 3, (0.05 ** (1 / 3), 1), id="all: one-sided"),
+        pytest.param(5, 5, (0.05**0.2, 1), id="all of five"),
+        pytest.param(0, 3, (0, 1 - 0.05 ** (1 / 3)), id="none"),
+        pytest.param(7, 10, (0.347547, 0.933260), id="Clopper and Pearson's both ends"),
+    ],
+)
+def test_the_interval_of_k_of_n_is_exact(count, total, limits):
+    assert clopper_pearson(count, total) == pytest.approx(limits, abs=1e-6)
+
+
+@pytest.fixture
+def four_of_five(tmp_path):
+    """A row of which four seeds find 80, 90, 100 and 90 of 100 far away, and one does not learn."""
+    for seed, count in enumerate([80, 90, 100, 90]):
+        write_recall(tmp_path, "cable", SURE | {448: count}, seed=seed)
+    write_recall(tmp_path, "cable", dict.fromkeys(SURE, 5), seed=4)
+    write_recall(tmp_path, "rope", SURE | {448: 20})
+    write_recall(tmp_path, "nope", BLIND)
+    return tmp_path
+
+
+def recall_of_row(root, label):
+    return rows_of(compared(root))[label].recall
+
+
+def test_a_row_says_how_many_of_its_seeds_learned(four_of_five):
+    learning = recall_of_row(four_of_five, "cable").learning
+    assert learning.learned == 4
+    assert learning.seeds == 5
+    assert learning.ci95 == clopper_pearson(4, 5)
+
+
+def test_the_numbers_of_a_row_are_those_of_the_seeds_that_learned(four_of_five):
+    recall = recall_of_row(four_of_five, "cable")
+    assert recall.within.accuracy == pytest.approx(0.98)
+    assert recall.beyond[-1].accuracy == pytest.approx(0.9)
+    assert recall.beyond[-1].seeds == 4
+
+
+def test_a_row_in_which_no_seed_learned_has_the_mean_of_all(four_of_five):
+    recall = recall_of_row(four_of_five, "nope")
+    assert recall.learned is False
+    assert recall.within.accuracy == pytest.approx(0.8967, abs=1e-4)
+
+
+def test_a_table_has_a_column_of_seeds_that_learned(four_of_five):
+    assert re.search(r"\ncable .* 4 of 5 +98", render([compared(four_of_five)], "table", width=120))
+
+
+def test_the_answer_names_the_rows_that_learned_with_some_seeds_only(four_of_five):
+    answer = " ".join(render([compared(four_of_five)], "table").split())
+    assert "Learned to recall with some seeds only: cable (4 of 5)." in answer
+
+
+def test_a_table_of_single_seeds_has_no_such_column(tmp_path):
+    for encoding in ("rope", "alibi"):
+        write_recall(tmp_path, encoding, SURE)
+    assert "1 of 1" not in render([compared(tmp_path)], "table", width=120)
+
+
+def test_the_csv_has_how_many_seeds_learned(four_of_five):
+    lines = [line for line in cells_table([compared(four_of_five)]) if line["label"] == "cable"]
+    assert {(line["recall_seeds_learned"], line["recall_seeds"]) for line in lines if line["recall"]} == {(4, 5)}
+
+
+def test_an_interval_that_is_not_symmetric_is_printed_with_its_ends(tmp_path):
+    for seed, count in enumerate([41, 79, 93]):
+        write_recall(tmp_path, "kerple_log", SURE | {448: count}, seed=seed)
+        write_recall(tmp_path, "rope", SURE | {448: 50}, seed=seed)
+    paper = render([compared(tmp_path)], "markdown")
+    assert "71 \\[20, 96\\]" in paper
+    assert " 50±6 |" in paper
+
+
+@pytest.mark.parametrize("has_fixed_draw", [True, False])
+def test_a_table_of_records_of_before_says_that_they_are_of_a_fixed_draw(tmp_path, has_fixed_draw):
+    for encoding in ("rope", "alibi"):
+        write_recall(tmp_path, encoding, SURE, has_fixed_draw=has_fixed_draw)
+    text = " ".join(render([compared(tmp_path)], "table").split())
+    assert ("one fixed draw of windows" in text) is has_fixed_draw
 
 
 # --- Ranks

@@ -39,9 +39,7 @@ def test_a_copy_head_finds_every_value(cue, window):
     context = oracle_context(cue)
     plan = planned(context, cue)
     answers = measure(context, plan, window)
-    all_windows = [len(plan.ends)] * len(answers["distance"])
-    assert answers["windows"] == all_windows
-    assert answers["correct"] == all_windows
+    assert answers["correct"] == answers["windows"]
     assert max(answers["nats"]) < 1e-6
 
 
@@ -140,7 +138,74 @@ def test_the_number_of_targets_does_not_change_the_plan():
     assert planned(context, 1, max_targets=7).hash == planned(context, 1).hash
 
 
+# --- Which texts, drawn by the seed
+def windows_asked(window):
+    """How many windows each question is asked in, by distance and number of pairs."""
+    context = oracle_context(1)
+    answers = measure(context, planned(context, 1), window)
+    questions = zip(answers["distance"], answers["pairs"], strict=True)
+    return dict(zip(questions, answers["windows"], strict=True))
+
+
+@pytest.mark.parametrize("window", [T // 2, T])
+def test_up_to_t_every_question_is_asked_in_all_windows(window):
+    assert set(windows_asked(window).values()) == {24}
+
+
+def test_past_t_the_farthest_distance_is_asked_in_all_windows_and_the_rest_in_a_quarter():
+    asked = windows_asked(8 * T)
+    assert asked.pop((100, 2)) == 24
+    assert set(asked.values()) == {6}
+
+
+def test_tokens_are_those_of_the_questions_that_are_asked():
+    context = oracle_context(1)
+    assert planned(context, 1).tokens(8 * T) == sum(windows_asked(8 * T).values()) * 8 * T
+
+
+def test_another_seed_draws_other_texts_and_pairs():
+    context = oracle_context(1)
+    first, second = (planned(context, 1, seed=seed) for seed in (0, 1))
+    assert (first.ends != second.ends).any()
+    assert (first.values != second.values).any()
+
+
+def test_another_seed_has_the_same_hash_since_it_draws_from_the_same():
+    context = oracle_context(1)
+    assert planned(context, 1, seed=1).hash == planned(context, 1, seed=0).hash
+
+
+def test_the_same_seed_draws_the_same():
+    context = oracle_context(1)
+    first, second = (planned(context, 1, seed=3) for _ in range(2))
+    assert np.array_equal(first.ends, second.ends)
+    assert np.array_equal(first.values, second.values)
+
+
+def test_windows_lie_anywhere_in_a_document():
+    """Documents have 400 tokens and windows 129, so the ends lie from 129 to 400."""
+    context = oracle_context(1)
+    ends = planned(context, 1, grid={**GRID, "windows": 2000}).ends
+    assert ends.min() == 8 * T + 1
+    assert ends.max() == 400
+    assert ends.mean() == pytest.approx((8 * T + 1 + 400) / 2, abs=5)
+
+
+def test_every_document_gives_as_many_windows_up_to_one():
+    context = oracle_context(1)
+    plan = planned(context, 1, grid={**GRID, "windows": 30})  # of twelve documents
+    counts = np.bincount(plan.documents, minlength=12)
+    assert counts.min() == 2
+    assert counts.max() == 3
+
+
+def test_a_record_says_that_its_windows_are_drawn():
+    context = oracle_context(1)
+    assert measure(context, planned(context, 1), T)["draw"] == 0
+
+
 CHANGES = {
+    "draw": {"grid": {**GRID, "draw": 1}},
     "windows": {"grid": {**GRID, "windows": 23}},
     "distances": {"grid": {**GRID, "distances": [3, 8]}},
     "pairs": {"grid": {**GRID, "pairs": [1]}},
