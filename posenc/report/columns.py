@@ -446,8 +446,8 @@ ROW_COLUMNS = (
             (
                 "recall@T",
                 "share of the planted values that the seeds that learned find in windows of T, mean over the "
-                "distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is over "
-                "these seeds, of one seed over windows (Wilson's). Each seed draws its windows",
+                "distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is "
+                "over these seeds, of one seed over windows (Wilson's). Each seed draws its windows",
             ),
             (
                 "did not learn",

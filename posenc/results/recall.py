@@ -4,8 +4,8 @@ Seeds learn to recall or do not, so a mean over all of them is of no model, and 
 where half to four fifths of the seeds learn. So two things are told apart: how many seeds learned, with an
 exact binomial interval, and the mean of what these find, with an interval over them.
 
-Each seed draws its own windows. Records of before posenc 0.2 are of the same 128 windows in all seeds, so their
-interval joins Wilson's over windows with Student's t over seeds.
+Each seed draws its own windows. Records of before posenc 0.2 are of the same 128 windows in all seeds, so
+their interval joins Wilson's over windows with Student's t over seeds.
 """
 
 from __future__ import annotations

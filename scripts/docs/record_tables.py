@@ -314,8 +314,8 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
 def harm_and_use_by_size(folders: Sequence[str]) -> str:
     """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
 
-    Recall is how many seeds learned, and what these find within T and at 8T; in brackets the mean of all seeds
-    where none learned. Rows go from the least harm to the most in the first folder.
+    Recall is how many seeds learned, and what these find within T and at 8T; in brackets the mean of all
+    seeds where none learned. Rows go from the least harm to the most in the first folder.
     """
     comparisons = [compare([folder]) for folder in folders]
     rows_by_name = [{row["label"]: row for row in comparison["rows"]} for comparison in comparisons]

@@ -291,7 +291,9 @@ def test_a_table_of_single_seeds_has_no_such_column(tmp_path):
 
 def test_the_csv_has_how_many_seeds_learned(four_of_five):
     lines = [line for line in cells_table([compared(four_of_five)]) if line["label"] == "cable"]
-    assert {(line["recall_seeds_learned"], line["recall_seeds"]) for line in lines if line["recall"]} == {(4, 5)}
+    assert {(line["recall_seeds_learned"], line["recall_seeds"]) for line in lines if line["recall"]} == {
+        (4, 5)
+    }
 
 
 def test_an_interval_that_is_not_symmetric_is_printed_with_its_ends(tmp_path):

@@ -13,6 +13,7 @@ draw, of the first tokens of 128 documents: of one model it found 25%, three oth
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 

@@ -29,7 +29,7 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
 
 
 def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the exact interval of a probability that showed `count` times in `total` (Clopper, Pearson 1934).
+    """Return the exact interval of a probability, from `count` of `total` (Clopper and Pearson 1934).
 
     Where all or none did, the other end is certain, and the whole error is at the open end: three of three
     bound the probability below by 0.37, five of five by 0.55. With 2 to 10 seeds it covers at least 93%.
@@ -70,8 +70,8 @@ def share_over_seeds(
     """Return the interval of a mean share over `seeds`, each of `count` windows that it drew itself.
 
     Wilson's, of as many windows as would vary as much as the seeds do (the effective number of surveys, Korn
-    and Graubard 1998), and with Student's quantile over seeds for the normal one. It is at least Wilson's over
-    all windows: three seeds that find everything have no spread. Student's t alone covers 76 to 90% where
+    and Graubard 1998), and with Student's quantile over seeds for the normal one. It is at least Wilson's
+    over all windows: three seeds that find everything have no spread. Student's t alone covers 76 to 90% where
     shares lie near 0 or 1, this one 93 to 96% of most (scripts/checks/intervals.py).
     """
     low, high = wilson(share, seeds * count, confidence)
