@@ -445,13 +445,13 @@ ROW_COLUMNS = (
             ),
             (
                 "recall@T",
-                "share of the planted values that the seeds that learned find in windows of T, mean over the "
-                "distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is "
+                "share of the planted values found in windows of T by the seeds that learned, mean over "
+                "the distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is "
                 "over these seeds, of one seed over windows (Wilson's). Each seed draws its windows",
             ),
             (
                 "did not learn",
-                "to recall: no seed did, so in brackets the mean of all of them, and not ranked: far text may "
+                "to recall: no seed did, so in brackets the mean of all, and not ranked: far text may "
                 "be unused whatever the loss says",
             ),
             (

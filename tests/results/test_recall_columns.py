@@ -301,7 +301,7 @@ def test_an_interval_that_is_not_symmetric_is_printed_with_its_ends(tmp_path):
         write_recall(tmp_path, "kerple_log", SURE | {448: count}, seed=seed)
         write_recall(tmp_path, "rope", SURE | {448: 50}, seed=seed)
     paper = render([compared(tmp_path)], "markdown")
-    assert "71 \\[20, 96\\]" in paper
+    assert "71 \\[16, 97\\]" in paper
     assert " 50±6 |" in paper
 
 

@@ -71,8 +71,8 @@ def share_over_seeds(
 
     Wilson's, of as many windows as would vary as much as the seeds do (the effective number of surveys, Korn
     and Graubard 1998), and with Student's quantile over seeds for the normal one. It is at least Wilson's
-    over all windows: three seeds that find everything have no spread. Student's t alone covers 76 to 90% where
-    shares lie near 0 or 1, this one 93 to 96% of most (scripts/checks/intervals.py).
+    over all windows: three seeds that find everything have no spread. Student's t alone covers 76 to 90%
+    where shares lie near 0 or 1, this one 93 to 96% of most (scripts/checks/intervals.py).
     """
     low, high = wilson(share, seeds * count, confidence)
     if not spread:

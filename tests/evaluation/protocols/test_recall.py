@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import yaml
 from measuring import protocol_of
 from oracle import oracle_context
 from tiny_model import T
 from token_stores import request_for, store_of
 
 from posenc.core.errors import UserError
+from posenc.core.paths import conf_dir
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols import recall
@@ -202,6 +204,12 @@ def test_every_document_gives_as_many_windows_up_to_one():
 def test_a_record_says_that_its_windows_are_drawn():
     context = oracle_context(1)
     assert measure(context, planned(context, 1), T)["draw"] == 0
+
+
+def test_an_evaluation_may_set_every_key_of_the_group():
+    """What conf/eval.yaml does not name is refused as unknown."""
+    tree = yaml.safe_load((conf_dir() / "eval.yaml").read_text(encoding="utf-8"))
+    assert set(tree["eval"]["recall"]) == set(recall.RecallSettings.model_fields)
 
 
 CHANGES = {
