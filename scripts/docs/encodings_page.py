@@ -27,17 +27,33 @@ PAGE = ROOT / "docs" / "encodings.md"
 PICTURES = ROOT / "docs" / "pictures"
 
 INTRO = """# The catalogue of encodings and extensions
+Every encoding has its formula, its settings, its paper, and what this code does differently. Every
+test-time extension has a row in [a table](#test-time-extensions). [Common errors](traps.md) lists
+what implementations get wrong.
 
-This page is made from the classes by `python scripts/docs/encodings_page.py`; what it says of an encoding
-stands in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME`
-draws it, `posenc check encoding=NAME` holds it to the laws. [Common errors](traps.md) lists what
-implementations get wrong.
+| to | type |
+|---|---|
+| read the same in a terminal | `posenc encodings NAME` |
+| see what it does | `posenc show encoding=NAME` |
+| hold it to the laws | `posenc check encoding=NAME` |
 
-i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L
-layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are
-divided by sqrt(D) everywhere (in `mla` D is the width of its own heads)."""
+| symbol | meaning |
+|---|---|
+| i, j | positions of the query and of the key |
+| r | i - j, the distance; 0 or more |
+| H, h | number of heads; h = 1..H |
+| d | width of the model |
+| D | width of a head |
+| L | number of layers |
+| T | training length; where positions are drawn, the limit below which they are drawn |
+
+Scores are divided by sqrt(D) everywhere. In `mla`, D is the width of its own heads.
+
+This page is made from the classes by `python scripts/docs/encodings_page.py`. To change what it says
+of an encoding, edit `posenc/encodings/NAME.py`."""
 
 OPTIONS = """## Options of any encoding
+An option that makes no sense with an encoding is refused by name, before any data is read.
 
 | setting | what it does |
 |---|---|
@@ -46,46 +62,57 @@ OPTIONS = """## Options of any encoding
 | `encoding=sum encoding.parts=[...]` | several encodings at once |
 | `encoding.per_layer`, `encoding.combine` | absolute encodings: before every block; added or concatenated |
 
-An option that makes no sense with an encoding is refused by name, before any data is read.
+In full:
 {documents}"""
+
+EXTENSIONS = """## Test-time extensions
+An extension changes how a trained model sees a longer text. `posenc eval run=DIR extend=NAME` measures
+it. `posenc show run=DIR extend=NAME` draws it; of rotations it draws the trained one, too. An extension
+that does not apply to a model's encoding is refused.
+
+W is the window in tokens, s = W/T.
+"""
+
+WRONG_CODE = """## Wrong code that circulates, and the law that catches it
+`tests/laws/broken.py` keeps each of these errors. Each must fail the law beside it. What no law can see
+is caught by a test that computes the formula another way.
+"""
 
 
 def cell(text: object) -> str:
-    """Text inside a Markdown table."""
+    """Return text for a cell of a Markdown table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 def overview(entries: list[dict[str, Any]]) -> list[str]:
     lines = ["| encoding | acts on | learned parameters | past T | paper |", "|---|---|---|---|---|"]
-    for one in entries:
-        count = one["learned_parameters"]
+    for entry in entries:
+        count = entry["learned_parameters"]
         learned = {None: "as its parts", "0": "0"}.get(count, f"`{count}`")
-        link = f"[{one['name']}](#{one['name']})"
-        row = (link, one["acts_on"], learned, one["past_training"], one["paper"])
+        link = f"[{entry['name']}](#{entry['name']})"
+        row = (link, entry["acts_on"], learned, entry["past_training"], entry["paper"])
         lines.append("| " + " | ".join(cell(part) for part in row) + " |")
     return lines
 
 
-def section(one: dict[str, Any]) -> list[str]:
-    lines = [f"### {one['name']}", "```text", one["description"], "```"]
-    if one["parameters"]:
-        shown = ", ".join(f"`encoding.{k}={value_text(v)}`" for k, v in one["parameters"].items())
-        lines.append(f"Settings: {shown}.\n")
-    lines.append(f"Past T: {one['past_training']}.")
-    lines += [f"\nRefused with it: `{option}`: {why}." for option, why in one["refuses"].items()]
-    for picture in sorted(PICTURES.glob(f"{one['name']}.*")):
-        lines.append(f"\n![{one['name']}](pictures/{picture.name})")
+def section(entry: dict[str, Any]) -> list[str]:
+    """Return the section of one encoding."""
+    name = entry["name"]
+    lines = [f"### {name}", "```text", entry["description"], "```"]
+    if entry["parameters"]:
+        settings = [f"`encoding.{key}={value_text(value)}`" for key, value in entry["parameters"].items()]
+        lines.append(f"Settings: {', '.join(settings)}.\n")
+    lines.append(f"Past T: {entry['past_training']}.")
+    lines += [f"\nRefused with it: `{option}`: {why}." for option, why in entry["refuses"].items()]
+    for picture in sorted(PICTURES.glob(f"{name}.*")):
+        lines.append(f"\n![{name}](pictures/{picture.name})")
     return [*lines, ""]
 
 
 def extension_lines() -> list[str]:
-    """What can be done to a trained model: `posenc eval run=... extend=NAME`."""
+    """Return the section on what can be done to a trained model."""
     lines = [
-        "## Test-time extensions",
-        "What `posenc eval run=DIR extend=NAME` does to a trained model; `posenc show run=DIR extend=NAME` "
-        "draws it, of rotations the trained one beside it. One that does not apply to a model's encoding is "
-        "refused; s is W/T, the window in training lengths.",
-        "",
+        EXTENSIONS,
         "| extension | what it does | applies to | settings | paper |",
         "|---|---|---|---|---|",
     ]
@@ -98,7 +125,7 @@ def extension_lines() -> list[str]:
 
 
 def option_lines() -> list[str]:
-    """Rows of a table: drawn positions and options of the attention."""
+    """Return rows of a table: drawn positions and options of the attention."""
     lines = [f"| `positions={name}` | {first_line(cls)} |" for name, cls in drawn_positions().items()]
     for cls in attention_options():
         words = {bool: "true", int: "W"}
@@ -108,7 +135,7 @@ def option_lines() -> list[str]:
 
 
 def documented() -> list[ModuleType | type]:
-    """The modules and classes whose docstrings follow the table."""
+    """Return the modules and classes whose docstrings follow the table."""
     classes = [*drawn_positions().values(), *attention_options()]
     return [*(sys.modules[cls.__module__] for cls in classes), LatentAttention]
 
@@ -117,10 +144,7 @@ def wrong_snippets() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests" / "laws")]
     broken = importlib.import_module("broken").BROKEN
     lines = [
-        "## Wrong code that circulates, and the law that catches it",
-        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can "
-        "see is caught by the formula that its test rebuilds another way.",
-        "",
+        WRONG_CODE,
         "| what is wrong | caught by | which says |",
         "|---|---|---|",
     ]
@@ -137,25 +161,25 @@ def wrong_snippets() -> list[str]:
 
 def page() -> str:
     entries = [asdict(describe_encoding(name)) for name in list_encodings()]
-    places = [place for place in ACTS_ON if any(one["acts_on"] == place for one in entries)]
-    ordered = [one for place in places for one in entries if one["acts_on"] == place]
-    words = {
+    places = [place for place in ACTS_ON if any(entry["acts_on"] == place for entry in entries)]
+    ordered = sorted(entries, key=lambda entry: places.index(entry["acts_on"]))
+    texts = {
         "options": "\n".join(option_lines()),
         "documents": "".join(document(source) for source in documented()),
-        "decoupled": ", ".join(f"`{one['name']}`" for one in entries if one["decouples"]),
+        "decoupled": ", ".join(f"`{entry['name']}`" for entry in entries if entry["decouples"]),
     }
-    lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]
+    lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**texts), ""]
     for place in places:
         lines += [f"## Acts on {ACTS_ON[place]}", ""]
-        for one in ordered:
-            if one["acts_on"] == place:
-                lines += section(one)
+        for entry in ordered:
+            if entry["acts_on"] == place:
+                lines += section(entry)
     return "\n".join([*lines, *extension_lines(), *wrong_snippets()]) + "\n"
 
 
-def document(one: ModuleType | type) -> str:
-    """The docstring of a module or class without its legend of shapes."""
-    text = (inspect.getdoc(one) or "").partition("\n\nB batch")[0]
+def document(source: ModuleType | type) -> str:
+    """Return the docstring of a module or class without its legend of shapes."""
+    text = (inspect.getdoc(source) or "").partition("\n\nB batch")[0]
     return f"\n```text\n{text}\n```\n"
 
 
