@@ -150,6 +150,22 @@ def test_the_page_is_what_its_script_writes(name):
     assert result.out == page, f"run python scripts/docs/{name}_page.py"
 
 
+def test_the_frozen_fields_of_results_json_stay():
+    """What is new may be added to the list; what is in it changes only with the version of the schema."""
+    code = "import json, sys; sys.path[:0] = ['scripts/docs']; import schema_page as s; "
+    result = tiny.python("-c", code + "print(json.dumps(s.frozen_fields()))")
+    assert result.code == 0, result.err[-3000:]
+    fields = json.loads(result.out)
+    frozen = json.loads((tiny.ROOT / "tests" / "results" / "frozen_schema.json").read_text(encoding="utf-8"))
+    gone_or_changed = {
+        f"{kind}.{field}"
+        for kind, frozen_fields in frozen.items()
+        for field, frozen_type in frozen_fields.items()
+        if fields[kind].get(field) != frozen_type
+    }
+    assert gone_or_changed == set()
+
+
 @pytest.fixture(scope="module")
 def results_json(trained_once):
     """Return the results.json of a trained run."""

@@ -54,52 +54,81 @@ COMPARISON = [
     "recall.Horizon",
 ]
 HEADER = """# The JSON that posenc writes
+Every run has two files for programs, `results.json` and `metrics.jsonl`. `posenc compare` writes the
+same numbers with `--format json`.
 
-Written by `python scripts/docs/schema_page.py` from the types of the code. `schema_version` is
-{version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
-per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
-that does not exist is `null`, never NaN; then `note` says why.
+- Losses are in nats per token, unless `unit` or `metric` says otherwise.
+- Lengths are in tokens. Intervals are `[low, high]`.
+- A number that does not exist is `null`, never NaN. Then `note` says why.
+
+## What stays
+`schema_version` is {version}. **Since release 0.2.0, `results.json` of schema {version} is frozen**:
+
+- Its fields keep their names, types and meanings as long as `schema_version` is {version}.
+- Fields may be added. A program that reads these files must ignore fields that it does not know.
+- `schema_version` rises when a field goes, or changes its type or meaning. The
+  [changelog](../CHANGELOG.md) then says which.
+- posenc reads the files of its own schema. It refuses a run of another one, and names the version
+  that reads it.
+
+`tests/results/frozen_schema.json` lists the frozen fields, and a test compares them with the code.
+The JSON of `posenc compare` has the same `schema_version`, which rises for it by the same rule.
+
+This page is made from the types of the code by `python scripts/docs/schema_page.py`.
 """
 ON_DISK = """## results.json
-
-`{schema_version, run, records}`: `run` is a RunFacts, `records` a list of Record, one for each protocol,
-window, extension, checkpoint, precision and set of targets. `posenc.results.load_runs(["runs"])` reads any
-number of them.
+The file is `{schema_version, run, records}`. `run` is a RunFacts. `records` is a list of Record: one for
+each protocol, window, extension, checkpoint, precision and set of targets. In Python,
+`posenc.load_runs("runs")` reads any number of them.
 """
 LOGGED = """## metrics.jsonl
-
-A LoggedStep a line. A value that a step does not have (null below) has no key. Trackers show the same names
-below `train/`.
+Each line is a LoggedStep. A value that a step does not have has no key; its type has `null` below.
+Trackers show the same names below `train/`.
 """
 PRINTED = """## posenc compare --format json
-
-A Comparison with `schema_version` and `summary` (the sentence on top of the table). Of several tables (runs
-that cannot share a ranking, `--protocol all`) the document is `{schema_version, comparisons}`, a
-list of them, and each `header.group` says what tells it from the others.
-
+The document is a Comparison with `schema_version` and `summary`, the sentence on top of the table. With
+several tables it is `{schema_version, comparisons}`, a list of them; each `header.group` says what tells
+it from the others. There are several tables for runs that cannot share a ranking, and with
+`--protocol all`.
 """
 
 CSV = """## posenc compare --format csv
+There is a line for each row and length. In Python it is `cells_table` of `posenc.report.lines`, and by
+seed `seeds_table`. Numbers are not rounded, and empty where there is none. A column has one unit, and its
+name ends with it.
 
-A line for each row and length; in Python `cells_table` of `posenc.report.lines`, by seed `seeds_table`.
-Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
+| column | holds |
+|---|---|
+| `row` | the label, with what tells its table from the others: `rope [tokens trained 500000]` |
+| `label` | the row's name: `rope base=500000` |
+| `encoding`, `extend`, `protocol` | the names of the encoding, of the extension and of the protocol |
+| `loss_nats`, `change_nats` | nats per token |
+| `loss_bpb`, `change_bpb` | bits per byte |
+| `loss_ppl` | perplexity |
+| `..._sd` | standard deviation over seeds |
+| `..._low`, `..._high` | the ends of a 95% interval |
+| `versus_best`, `change_versus_best`, `versus_baseline` | the word of Versus |
+| `..._nats`, `..._p`, `..._method`, `..._needs` of these | the difference, and the other fields of Versus |
 
-- `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;
-- `..._sd` is over seeds, `..._low` and `..._high` are the ends of a 95% interval: of `change_bpb` per cell
-  over seeds and documents, of a change in another unit and per seed over documents;
-- `versus_best`, `change_versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference,
-  `..._p`, `..._method`, `..._needs`;
-- `label` is the row's name (`rope base=500000`), `encoding` the encoding's, `extend` the extension's;
-- `row` is the label with what tells its table from the others (`rope [tokens trained 500000]`), so an
-  average by `row` is one over seeds alone; protocols are in `protocol`;
-- what keeps rows out of one ranking has columns that are always there: `trained_on`, `planted`, `tokenizer`,
-  `context_length`, `tokens_trained`, `evaluated_on`, `split`, `stride`, `evaluated_in`, `model` and
-  `target_set`.
+- An average by `row` is one over seeds alone.
+- The interval of `change_bpb` per cell is over seeds and documents. The interval of a change in another
+  unit, and per seed, is over documents.
+- These columns are always there. They hold what keeps rows out of one ranking: `trained_on`, `planted`,
+  `tokenizer`, `context_length`, `tokens_trained`, `evaluated_on`, `split`, `stride`, `evaluated_in`,
+  `model` and `target_set`.
 """
 
 
 def main() -> None:
     PAGE.write_text(page(), encoding="utf-8")
+
+
+def frozen_fields() -> dict[str, dict[str, str]]:
+    """Return name and type of each field of results.json, by the type that it belongs to."""
+    frozen = {}
+    for name in RESULTS:
+        frozen[name.rpartition(".")[2]] = {field: kind for field, kind, _ in fields(type_of(name))}
+    return frozen
 
 
 def page() -> str:
@@ -111,12 +140,19 @@ def page() -> str:
     return "\n".join([*parts, CSV])
 
 
-def table(name: str, package: str = "posenc.results") -> str:
-    """Return a heading, the first line of the docstring, and a row for each field."""
+def type_of(name: str, package: str = "posenc.results") -> type:
+    """Return the type with a name below a package: `records.Record`."""
     module, _, type_name = name.rpartition(".")
     cls = getattr(importlib.import_module(f"{package}.{module}"), type_name)
+    assert isinstance(cls, type)
+    return cls
+
+
+def table(name: str, package: str = "posenc.results") -> str:
+    """Return a heading, the first line of the docstring, and a row for each field."""
+    cls = type_of(name, package)
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
-    lines = [f"### {type_name}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
+    lines = [f"### {cls.__name__}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
     for field, kind, meaning in fields(cls):
         lines.append(f"| `{field}` | `{escaped(kind)}` | {escaped(meaning)} |")
     return "\n".join([*lines, ""])
