@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from posenc.api.runs import load_runs
     from posenc.core.errors import RunError, UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["RunError", "UserError", "evaluate", "load", "load_runs", "train"]
 
 # imported when first asked for: `import posenc` takes no torch, and `posenc --help` comes through here
