@@ -30,10 +30,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nn":  # a module, as in `posenc.nn.Attention`
+        return import_module("posenc.nn")
     if name not in _HOMES:
         raise AttributeError(f"module 'posenc' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "nn"]
