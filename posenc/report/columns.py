@@ -93,7 +93,7 @@ def versus_text(metric: str, versus: Versus | None) -> str:
 
 
 def recovered_text(recovered: Recovered | None) -> str:
-    """Return the recovered share, `12%`; `<-100%` below that; empty if there is no room."""
+    """Return the recovered share, `12%`; `<-100%` below that; empty if far text is worth nothing."""
     if recovered is None or recovered.share is None:
         return ""
     return "<-100%" if recovered.share < -1 else f"{100 * recovered.share:z.0f}%"
@@ -360,17 +360,30 @@ def _seeds_text(row: Row) -> str:
     return " ".join(str(seed) for seed in row.seeds)
 
 
-def _room_text(row: Row) -> str:
-    if row.recovered is None:
+def _worth_text(row: Row) -> str:
+    if row.recovered is None or row.recovered.worth is None:
         return ""
-    room = printed_change(row.recovered.room, "nats")
-    return room + half_width("nats", None, row.recovered.room_ci95)
+    worth = printed_change(row.recovered.worth, "nats")
+    return worth + half_width("nats", None, row.recovered.worth_ci95)
 
 
-def _room_csv(comparison: Comparison, row: Row) -> CsvFields:
+def _worth_csv(comparison: Comparison, row: Row) -> CsvFields:
     if row.recovered is None:
         return {}
-    return with_interval("room_nats", row.recovered.room, row.recovered.room_ci95)
+    return with_interval("worth_nats", row.recovered.worth, row.recovered.worth_ci95)
+
+
+def _long_difference_text(row: Row) -> str:
+    if row.recovered is None or row.recovered.difference is None:
+        return ""
+    difference = printed_change(row.recovered.difference, "nats")
+    return difference + half_width("nats", None, row.recovered.difference_ci95)
+
+
+def _long_difference_csv(comparison: Comparison, row: Row) -> CsvFields:
+    if row.recovered is None:
+        return {}
+    return with_interval("minus_long_nats", row.recovered.difference, row.recovered.difference_ci95)
 
 
 def _recovered_column_text(row: Row) -> str:
@@ -416,9 +429,20 @@ ROW_COLUMNS = (
     ),
     RowColumn(head=lambda comparison: "seeds", text=_seeds_text),
     RowColumn(
-        head=lambda comparison: f"room, nats/{token_noun(comparison.header)}",
-        text=_room_text,
-        csv=_room_csv,
+        head=lambda comparison: f"far text worth, nats/{token_noun(comparison.header)}",
+        text=_worth_text,
+        csv=_worth_csv,
+        explain=(
+            (
+                "worth",
+                "of far text: what a model trained at 8T gains from 8T of text over T, on the same targets",
+            ),
+        ),
+    ),
+    RowColumn(
+        head=lambda comparison: "minus the long-trained at T",
+        text=_long_difference_text,
+        csv=_long_difference_csv,
     ),
     RowColumn(
         head=lambda comparison: "recovered",
@@ -429,8 +453,8 @@ ROW_COLUMNS = (
         explain=(
             (
                 "recovered",
-                "the share of (loss at T - loss of a model trained at 8T) that is gained at 8T on the same "
-                "targets: 0% cropping, 100% training long; blank: no room (95% CI)",
+                "the share of the far text's worth that the row, trained at T, gains at 8T: 0% cropping, 100% "
+                "as much as by training long; blank: worth nothing (95% CI)",
             ),
         ),
     ),

@@ -577,7 +577,7 @@ def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
     if not recovered:
         return ""
     lengths = dict.fromkeys(length_text(share.multiple) for share in recovered)
-    meaning = f"of what training at {' or '.join(lengths)} gains (0% is cropping); blank: no room"
+    meaning = f"of what far text gives a model trained at {' or '.join(lengths)} (0% is cropping)"
     note = f"recovered: {meaning}"
     if len(rows) == 1:
         share_text = recovered[0].note or recovered_with_interval(recovered[0])

@@ -36,8 +36,8 @@ from posenc.results.drafts import (
 )
 from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
-from posenc.results.headroom import long_trained, recovered_of
-from posenc.results.measurements import Measurement, Member, members_of, pool_beside, pool_of
+from posenc.results.headroom import LongTrained, long_trained, recovered_of
+from posenc.results.measurements import Member, members_of, pool_beside, pool_of
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
 from posenc.results.records import HEADLINE, RECALL, SCHEMA_VERSION, Metric
@@ -174,7 +174,7 @@ def _farthest_recall(recall: RowRecall | None) -> float | None:
 
 
 def _comparison(
-    draft: Draft, baseline: int | None, level: float, references: Sequence[Measurement]
+    draft: Draft, baseline: int | None, level: float, references: Sequence[LongTrained]
 ) -> Comparison:
     """Return the table with its numbers and its header."""
     undertrained = [undertrained_by(group.members) for group in draft.groups]

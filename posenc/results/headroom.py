@@ -1,19 +1,32 @@
-"""Headroom: the share of what training long gains that a short-trained model recovers from far text.
+"""Headroom: what far text is worth to a model trained long, and how much of it a short-trained one gets.
 
-recovered = (L(T) - L(8T)) / (L(T) - R(8T)), where L is the loss of a model trained at T in windows of T and
-8T, and R the loss of a model trained at 8T in windows of 8T: of the same encoding, settings and tokens, on
-the same targets. 0% is what cropping gives, 100% is as good as training long; below 0 the far text harms.
+Two models of the same encoding, settings and tokens are measured on the same targets: L is the loss of the
+one trained at T, R that of the one trained at 8T, each in windows of T and of 8T.
+
+    worth = R(T) - R(8T)                    what the far text gives a model that had it in training
+    difference = L(T) - R(T)                how much worse the short-trained model is without far text
+    recovered = (L(T) - L(8T)) / worth      0% is what cropping gives, below 0 the far text harms
+
+L(T) - R(8T) was taken for the worth before 0.2. It is the worth plus the difference, so a long-trained model
+that is the worse one hid its gain: for T5's bias -0.056 nats stood for a worth of 0.061.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from posenc.results.identity import kind_of
-from posenc.results.measurements import Measurement, Member, measurements_of, pair_of, rounded_multiple
+from posenc.results.measurements import (
+    Measurement,
+    Member,
+    TargetSet,
+    measurements_of,
+    pair_of,
+    rounded_multiple,
+)
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import Ratio, Sample, document_part, jackknife_variance, ratios_of
@@ -23,19 +36,32 @@ if TYPE_CHECKING:
     import numpy as np
 
 WITH_ROOM = (HEADLINE, "key-tokens")  # the targets are the same at every window, and see all of it
-NO_ROOM = "no room"
+NO_WORTH = "worth nothing"
+NOT_MEASURED_AT_T = "trained long, not measured at T"
 FEW_DOCUMENTS = "too few documents"
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """How much of the room between its loss at T and the long-trained model's a row gains past T."""
+class LongTrained:
+    """The losses of a run that was trained at a longer T, on the targets of runs of a shorter one."""
 
-    share: float | None  # 0: cropping, 1: as good as training long; null where there is no room
+    at_own_length: Measurement
+    by_window: Mapping[int, Measurement]  # of the same weights and targets, its own length among them
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What far text is worth to the long-trained model, and how much of that a row gains past T."""
+
+    worth: float | None  # loss of the long-trained model at T minus that in its own windows, nats per token
+    worth_ci95: Interval | None  # over its seeds and documents; where it includes 0 nothing is recovered
+    difference: (
+        float | None
+    )  # loss of the row minus that of the long-trained model, both at T, nats per token
+    difference_ci95: Interval | None  # over seeds and documents
+    share: float | None  # of the worth; 0: cropping, 1: as much as by training long; null where there is none
     ci95: Interval | None  # of the share, over seeds and documents
-    room: float  # loss at T minus that of the long-trained model, nats per token
-    room_ci95: Interval | None  # of the room; where it includes 0 there is no room
-    reference: float  # loss of the long-trained model, nats per token; mean over seeds
+    reference: float  # loss of the long-trained model in its own windows, nats per token; mean over seeds
     seeds: int  # of the row
     reference_seeds: int  # of the long-trained model
     note: str | None = None  # why there is no share
@@ -43,39 +69,41 @@ class Recovered:
     window: int = 0  # tokens
 
 
-def long_trained(runs: Sequence[Run], protocol: str) -> list[Measurement]:
-    """Return the losses at their own T of runs that share their targets with runs of a shorter T."""
+def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
+    """Return the losses of runs that share their targets with runs of a shorter T."""
     if protocol not in WITH_ROOM:
         return []
-    at_own_length: list[Measurement] = []
+    measured_runs: list[LongTrained] = []
     for run in runs:
         if run.facts is not None and run.state != "diverged":
-            at_own_length += _at_own_length(run, run.facts["context_length"], protocol)
+            measured_runs += _at_own_length(run, run.facts["context_length"], protocol)
     lengths: dict[str, set[int]] = defaultdict(set)
-    for measurement in at_own_length:
-        lengths[measurement.target_set.targets_hash].add(measurement.window)
+    for measured in measured_runs:
+        own = measured.at_own_length
+        lengths[own.target_set.targets_hash].add(own.window)
     return [
-        measurement
-        for measurement in at_own_length
-        if measurement.window > min(lengths[measurement.target_set.targets_hash])
+        measured
+        for measured in measured_runs
+        if measured.at_own_length.window > min(lengths[measured.at_own_length.target_set.targets_hash])
     ]
 
 
-def _at_own_length(run: Run, context_length: int, protocol: str) -> list[Measurement]:
-    """Return the losses of a run's last checkpoint in windows of the length that it was trained at."""
+def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTrained]:
+    """Return the losses of a run's last checkpoint, for each set of targets at the length of its training."""
     measured = measurements_of(run, protocol)
     last = max((measurement.step for measurement in measured), default=0)
+    by_targets: dict[TargetSet, dict[int, Measurement]] = defaultdict(dict)
+    for measurement in measured:
+        if measurement.step == last and measurement.extend is None and measurement.sums is not None:
+            by_targets[measurement.target_set][measurement.window] = measurement
     return [
-        measurement
-        for measurement in measured
-        if measurement.window == context_length
-        and measurement.step == last
-        and measurement.extend is None
-        and measurement.sums is not None
+        LongTrained(by_window[context_length], by_window)
+        for by_window in by_targets.values()
+        if context_length in by_window
     ]
 
 
-def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -> Recovered | None:
+def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -> Recovered | None:
     """Return what the seeds of a row recover, against the longest training of its kind; None without one."""
     with_base = [member for member in members if member.crop_line is not None and member.crop_line.sums]
     if not with_base or not references:
@@ -94,76 +122,118 @@ def recovered_of(members: Sequence[Member], references: Sequence[Measurement]) -
                 near_sums.append(near)
                 far_sums.append(far)
         if near_sums:
-            long_sums = [measurement.sums for measurement in long if measurement.sums]
-            recovered = _recovered_by_sums(near_sums, far_sums, long_sums)
+            recovered = _recovered_by_sums(near_sums, far_sums, long, base.window)
             return replace(recovered, multiple=multiple, window=window)
     return None
 
 
-def _recovered_by_sums(near: Sequence[Sample], far: Sequence[Sample], long: Sequence[Sample]) -> Recovered:
-    """Return share_of, of the sums of losses over documents."""
+def _recovered_by_sums(
+    near: Sequence[Sample], far: Sequence[Sample], long: Sequence[LongTrained], short_window: int
+) -> Recovered:
+    """Return what a row recovers, of the sums of losses over documents."""
+    long_near: list[Sample] = []  # of the long-trained seeds, in windows of the row's T
+    long_far: list[Sample] = []  # of the same seeds, in windows of their own T
+    for trained in long:
+        pair = pair_of(trained.by_window.get(short_window), trained.at_own_length)
+        if pair is not None:
+            near_sums, far_sums = pair
+            long_near.append(near_sums)
+            long_far.append(far_sums)
+    if not long_near:
+        own_losses = [trained.at_own_length.nats or 0.0 for trained in long]
+        return Recovered(
+            worth=None,
+            worth_ci95=None,
+            difference=None,
+            difference_ci95=None,
+            share=None,
+            ci95=None,
+            reference=sum(own_losses) / len(own_losses),
+            seeds=len(near),
+            reference_seeds=len(long),
+            note=NOT_MEASURED_AT_T,
+        )
     # in one call, which takes groups for units only if all samples have them
-    ratios = ratios_of([*near, *far, *long], "targets")
-    far_start = len(near)
-    long_start = far_start + len(far)
-    return share_of(ratios[:far_start], ratios[far_start:long_start], ratios[long_start:])
+    ratios = ratios_of([*near, *far, *long_near, *long_far], "targets")
+    short_ratios = ratios[: 2 * len(near)]
+    long_ratios = ratios[2 * len(near) :]
+    return share_of(
+        TwoLosses(short_ratios[: len(near)], short_ratios[len(near) :]),
+        TwoLosses(long_ratios[: len(long_near)], long_ratios[len(long_near) :]),
+    )
 
 
 def _references_of_kind(
-    run: Run, base: Measurement, references: Sequence[Measurement]
-) -> dict[int, list[Measurement]]:
+    run: Run, base: Measurement, references: Sequence[LongTrained]
+) -> dict[int, list[LongTrained]]:
     """Return by window the long-trained measurements of the run's encoding, settings and targets.
 
     One for each seed: of the first run that has it.
     """
     kind = kind_of(run, any_length=True)
-    by_window: dict[int, dict[int | None, Measurement]] = defaultdict(dict)
+    by_window: dict[int, dict[int | None, LongTrained]] = defaultdict(dict)
     for reference in reversed(references):
-        same_targets = reference.target_set.targets_hash == base.target_set.targets_hash
-        is_longer = reference.window > base.window
-        if same_targets and is_longer and kind_of(reference.run, any_length=True) == kind:
-            by_window[reference.window][reference.run.seed] = reference
+        own = reference.at_own_length
+        same_targets = own.target_set.targets_hash == base.target_set.targets_hash
+        is_longer = own.window > base.window
+        if same_targets and is_longer and kind_of(own.run, any_length=True) == kind:
+            by_window[own.window][own.run.seed] = reference
     return {window: list(by_seed.values()) for window, by_seed in by_window.items()}
 
 
-def share_of(near: Sequence[Ratio], far: Sequence[Ratio], long: Sequence[Ratio]) -> Recovered:
-    """Return the share that seeds gain from `near` to `far` of what they miss from `near` to `long`.
+@dataclass(frozen=True)
+class TwoLosses:
+    """The losses of the seeds of one model, in windows of T and in long ones."""
 
-    A document is left out of all three at once (jackknife). Seeds by the delta method: those of the row have
-    both losses, those of the long-trained model are others (Welch). One seed counts as certain, as elsewhere.
+    near: Sequence[Ratio]
+    far: Sequence[Ratio]
+
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the losses of each seed: near and far, (seeds,) each."""
+        import numpy as np
+
+        near = np.array([ratio.value for ratio in self.near])
+        far = np.array([ratio.value for ratio in self.far])
+        return near, far
+
+
+def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
+    """Return the worth of far text to the long-trained seeds, and the share of it that the short ones gain.
+
+    A document is left out of all losses at once (jackknife). Seeds by the delta method: those of each model
+    have both losses, the two models' seeds are unpaired (Welch). One seed counts as certain, as elsewhere.
     """
-    import numpy as np
-
-    at_t = np.array([ratio.value for ratio in near])
-    at_far = np.array([ratio.value for ratio in far])
-    reference = np.array([ratio.value for ratio in long])
-    room = float(at_t.mean() - reference.mean())
-    room_interval = _unpaired(room, at_t, reference, document_part(near, long))
+    near, far = short.values()
+    long_near, long_far = long.values()
+    gains = near - far
+    worths = long_near - long_far
+    worth = float(worths.mean())
+    difference = float(near.mean() - long_near.mean())
+    worth_interval = _unpaired(worth, worths, 0 * worths, document_part(long.near, long.far))
     recovered = Recovered(
+        worth=worth,
+        worth_ci95=worth_interval,
+        difference=difference,
+        difference_ci95=_unpaired(difference, near, long_near, document_part(short.near, long.near)),
         share=None,
         ci95=None,
-        room=room,
-        room_ci95=room_interval,
-        reference=float(reference.mean()),
+        reference=float(long_far.mean()),
         seeds=len(near),
-        reference_seeds=len(long),
+        reference_seeds=len(long_near),
     )
-    if room_interval is None:
+    if worth_interval is None:
         return replace(recovered, note=FEW_DOCUMENTS)
-    if room_interval[0] <= 0:
-        return replace(recovered, note=NO_ROOM)
-    share = float((at_t - at_far).mean()) / room
-    near_without = _without_one(near)
-    gains_without = near_without - _without_one(far)
-    rooms_without = near_without - _without_one(long)
-    shares_without = gains_without / rooms_without  # (D,)
-    freedom = min(ratio.freedom for ratio in (*near, *far, *long))
-    documents = DocumentPart(jackknife_variance(shares_without), freedom)
-    # share = (a - f) / (a - r): a is the loss at T, f that in the longer window, r that of the reference.
-    # Small changes of them change the share by ((1 - share) da - df + share dr) / room.
-    row_part = (at_t - at_far - share * at_t) / room
-    reference_part = share * reference / room
-    return replace(recovered, share=share, ci95=_unpaired(share, row_part, reference_part, documents))
+    if worth_interval[0] <= 0:
+        return replace(recovered, note=NO_WORTH)
+    share = float(gains.mean()) / worth
+    gains_without = _without_one(short.near) - _without_one(short.far)
+    worths_without = _without_one(long.near) - _without_one(long.far)
+    shares_without = gains_without / worths_without  # (D,)
+    all_ratios = (*short.near, *short.far, *long.near, *long.far)
+    documents = DocumentPart(jackknife_variance(shares_without), min(ratio.freedom for ratio in all_ratios))
+    # share = gain / worth, so small changes of them change it by (d gain - share d worth) / worth
+    interval = _unpaired(share, gains / worth, share * worths / worth, documents)
+    return replace(recovered, share=share, ci95=interval)
 
 
 def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:

@@ -133,10 +133,10 @@ def room_marks() -> list[Mark]:
         recovered = row["recovered"]
         if recovered is None:
             continue
-        room, (low, high) = recovered["room"], recovered["room_ci95"]
-        marks.append(Mark("room", row["label"], room, low, high))
+        worth, (low, high) = recovered["worth"], recovered["worth_ci95"]
+        marks.append(Mark("room", row["label"], worth, low, high))
         if verdict_word(last_cell(row)) == "same":
-            gain = (recovered["share"] or 0.0) * room
+            gain = (recovered["share"] or 0.0) * worth
             marks.append(Mark("room", row["label"], gain, gain, gain, counts=False))
     return marks
 

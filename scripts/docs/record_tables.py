@@ -253,31 +253,38 @@ def _seeds_differ(recalls: Sequence[SeedRecall]) -> bool:
 def room(folders: Sequence[str]) -> str:
     """Return encodings that were trained at T and at 8T, on the same targets: what the far text is worth.
 
-    The last share says how much of that room the model trained at T gains.
+    That is what the model trained at 8T gains from it. The last share says how much of it the model trained
+    at T gains.
     """
-    heads = ["trained at T: loss", "with 8T of text", "trained at 8T: loss with 8T", "room", "recovered"]
-    table = MarkdownTable(["nats", *heads, "seeds"])
+    heads = ["trained at T: loss", "with 8T of text", "trained at 8T: loss with 8T"]
+    heads += ["far text is worth", "trained at T minus trained at 8T, both with T", "recovered", "seeds"]
+    table = MarkdownTable(["nats", *heads])
     rows = [row for row in compare(folders)["rows"] if row["recovered"]]
-    for row in sorted(rows, key=lambda row: row["recovered"]["room"], reverse=True):
+    for row in sorted(rows, key=lambda row: row["recovered"]["worth"], reverse=True):
         recovered = row["recovered"]
-        low, high = recovered["room_ci95"]
         table.add(
             _full_name(row),
             f"{cell_at(row, 1)['mean']:.3f}",
             f"{cell_at(row, recovered['multiple'])['mean']:.3f}",
             f"{recovered['reference']:.3f}",
-            f"{recovered['room']:+.3f} ± {(high - low) / 2:.3f}",
+            _with_half_width(recovered["worth"], recovered["worth_ci95"]),
+            _with_half_width(recovered["difference"], recovered["difference_ci95"]),
             _recovered_share(recovered),
             f"{recovered['seeds']} and {recovered['reference_seeds']}",
         )
     return table.text()
 
 
+def _with_half_width(value: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{value:+.3f} ± {(high - low) / 2:.3f}"
+
+
 def _recovered_share(recovered: Json) -> str:
-    """Return `12% ±3`, or why there is no such share; a model that loses more than the room has `<-100%`."""
+    """Return `12% ±3`, or why there is no such share; a model that loses more than the worth has `<-100%`."""
     share, interval = recovered["share"], recovered["ci95"]
     if share is None:
-        return "no room"
+        return str(recovered["note"])
     if share < -1:
         return "<-100%"
     text = f"{100 * share:z.0f}%"

@@ -1,6 +1,6 @@
-"""The share of the room past T that a short-trained model recovers, by losses that are known by hand.
+"""The worth of far text to a model trained at 8T, and the share of it that a short-trained one recovers.
 
-The room is what a model trained at 8T gains at 8T over one trained at T, measured at T.
+By losses that are known by hand.
 """
 
 import json
@@ -18,11 +18,15 @@ from posenc.results.comparison import CompareRequest, compare_runs
 LONG = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
 
 
-def write_pair(root, at_t, far, long, *, seed=0, encoding="rope"):
-    """Write a run trained at T, with losses at T and at 8T, and one trained at 8T with a loss there."""
+def write_pair(root, at_t, far, long, *, long_at_t=1.5, seed=0, encoding="rope"):
+    """Write a run trained at T, with losses at T and at 8T, and one trained at 8T with losses at both."""
     short = [record(T, at_t, wiggle=0.3), record(8 * T, far, wiggle=0.25)]
     write_run(root / "short", encoding, seed=seed, records=short)
-    write_run(root / "long", encoding, seed=seed, records=[record(8 * T, long, train_length=8 * T)], **LONG)
+    longer = [
+        record(T, long_at_t, wiggle=0.3, train_length=8 * T),
+        record(8 * T, long, train_length=8 * T),
+    ]
+    write_run(root / "long", encoding, seed=seed, records=longer, **LONG)
 
 
 def tables_of(root, **options):
@@ -51,7 +55,7 @@ SHARES = [
 
 
 @pytest.mark.parametrize(("far", "share", "in_sentence", "in_column"), SHARES)
-def test_the_share_is_the_gain_past_t_over_the_room(tmp_path, far, share, in_sentence, in_column):
+def test_the_share_is_the_gain_past_t_over_the_worth(tmp_path, far, share, in_sentence, in_column):
     write_pair(tmp_path, 1.5, far, 1.0)
     assert recovered(tmp_path).share == pytest.approx(share)
     assert recovered(tmp_path).note is None
@@ -69,13 +73,21 @@ def test_a_column_of_shares_ends_at_minus_100_per_cent(tmp_path, far, share, in_
     assert recovered_text(recovered(tmp_path)) == in_column
 
 
-def test_the_room_is_told_with_its_reference(tmp_path):
-    write_pair(tmp_path, 1.5, 1.4, 1.0)
+def test_the_worth_is_what_the_long_trained_model_gains_from_far_text(tmp_path):
+    write_pair(tmp_path, 1.5, 1.4, 1.0, long_at_t=1.3)
     share = recovered(tmp_path)
-    assert share.room == pytest.approx(0.5)
+    assert share.worth == pytest.approx(0.3)
     assert share.reference == pytest.approx(1.0)
     assert share.multiple == 8
     assert share.window == 8 * T
+
+
+def test_the_difference_of_the_two_models_at_t_is_no_part_of_the_worth(tmp_path):
+    write_pair(tmp_path, 1.5, 1.47, 1.4, long_at_t=1.7)  # trained long it is worse with all text than short
+    share = recovered(tmp_path)
+    assert share.difference == pytest.approx(-0.2)
+    assert share.worth == pytest.approx(0.3)
+    assert share.share == pytest.approx(0.1)
 
 
 # --- Its interval
@@ -89,8 +101,8 @@ def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):
     for document in range(DOCUMENTS):
         loss_at_t = np.delete(at_t, document).mean()
         gain = loss_at_t - np.delete(far, document).mean()
-        room = loss_at_t - np.delete(long, document).mean()
-        shares_without.append(gain / room)
+        worth = loss_at_t - np.delete(long, document).mean()  # the long-trained has the same losses at T
+        shares_without.append(gain / worth)
     deviations = np.array(shares_without) - np.mean(shares_without)
     variance = (DOCUMENTS - 1) / DOCUMENTS * (deviations**2).sum()
     half = 2.0226909 * math.sqrt(variance)  # t of 39 degrees of freedom
@@ -99,7 +111,7 @@ def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):
 
 @pytest.fixture
 def of_three_seeds(tmp_path):
-    """What three seeds recover: they gain 0.1, 0.3 and -0.1 of a room of 0.5, 0.6 and 0.4."""
+    """What three seeds recover: they gain 0.1, 0.3 and -0.1 of a worth of 0.5."""
     for seed, (at_t, far) in enumerate([(1.5, 1.4), (1.6, 1.3), (1.4, 1.5)]):
         write_pair(tmp_path, at_t, far, 1.0, seed=seed)
     return recovered(tmp_path)
@@ -112,24 +124,31 @@ def test_the_share_of_several_seeds_is_the_ratio_of_their_means(of_three_seeds):
 
 
 def test_seeds_widen_the_interval(of_three_seeds):
-    influences = np.array([0.1 - 0.2 * 0.5, 0.3 - 0.2 * 0.6, -0.1 - 0.2 * 0.4]) / 0.5
+    influences = np.array([0.1, 0.3, -0.1]) / 0.5
     # The long-trained seeds agree, which leaves 2 degrees of freedom. Documents add less than a hundredth.
     half_of_seeds = 4.3026527 * math.sqrt(influences.var(ddof=1) / 3)
     assert half_width(of_three_seeds.ci95) == pytest.approx(half_of_seeds, rel=0.01)
 
 
-# --- No room, or no reference
+# --- Nothing to recover, or no reference
 @pytest.mark.parametrize(
-    ("at_t", "long"),
+    "long",
     [
-        pytest.param(1.01, 1.0, id="less than the documents' 0.06"),
-        pytest.param(1.0, 1.5, id="training long is worse"),
+        pytest.param(1.49, id="less than the documents' 0.06"),
+        pytest.param(2.0, id="far text harms the long-trained model"),
     ],
 )
-def test_without_room_there_is_a_note_and_no_share(tmp_path, at_t, long):
-    write_pair(tmp_path, at_t, 1.4, long)
-    assert recovered(tmp_path).note == "no room"
+def test_where_far_text_is_worth_nothing_there_is_a_note_and_no_share(tmp_path, long):
+    write_pair(tmp_path, 1.5, 1.4, long)
+    assert recovered(tmp_path).note == "worth nothing"
     assert recovered(tmp_path).share is None
+
+
+def test_without_a_long_trained_loss_at_t_there_is_a_note_and_no_worth(tmp_path):
+    write_run(tmp_path / "short", records=[record(T, 1.5, wiggle=0.3), record(8 * T, 1.4)])
+    write_run(tmp_path / "long", records=[record(8 * T, 1.0, train_length=8 * T)], **LONG)
+    assert recovered(tmp_path).note == "trained long, not measured at T"
+    assert recovered(tmp_path).worth is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +186,7 @@ def short_table(two_encodings):
 
 def test_the_reference_has_the_settings_of_the_row(short_table):
     shares = {row.label: row.recovered.share for row in short_table.rows if row.recovered}
-    assert shares == {"rope": pytest.approx(0.2), "alibi": pytest.approx(0.75)}
+    assert shares == {"rope": pytest.approx(0.2), "alibi": pytest.approx(1.0)}
 
 
 def test_tables_of_references_come_last(two_encodings):
@@ -191,20 +210,20 @@ def test_shares_are_a_column_of_the_table(short_table):
     (head,) = [line for line in lines if line.startswith("encoding")]
     shares = [line.split()[-2] for line in lines if line.startswith(("rope ", "alibi "))]
     assert head.split() == ["encoding", "1x", "(T)", "8x", "recovered", "verdict", "at", "8x"]
-    assert shares == ["75%", "20%"]
+    assert shares == ["100%", "20%"]
 
 
-def test_a_full_table_has_the_room_and_the_interval(short_table):
+def test_a_full_table_has_the_worth_and_the_interval(short_table):
     text = render([short_table], "table", full=True, width=120)
-    assert "room, nats/byte" in text
-    assert "75% ±" in text
+    assert "far text worth, nats/byte" in text
+    assert "100% ±" in text
 
 
 def test_json_has_the_share(short_table):
     row = json.loads(render([short_table], "json"))["rows"][0]
-    assert row["recovered"]["share"] == pytest.approx(0.75)
+    assert row["recovered"]["share"] == pytest.approx(1.0)
 
 
-def test_csv_has_the_room_with_its_interval(short_table):
+def test_csv_has_the_worth_with_its_interval(short_table):
     head = render([short_table], "csv").splitlines()[0]
-    assert "room_nats,room_nats_low" in head
+    assert "worth_nats,worth_nats_low" in head
