@@ -453,8 +453,8 @@ ROW_COLUMNS = (
         explain=(
             (
                 "recovered",
-                "the share of the far text's worth that the row, trained at T, gains at 8T: 0% cropping, 100% "
-                "as much as by training long; blank: worth nothing (95% CI)",
+                "the share of the far text's worth that the row, trained at T, gains at 8T: 0% cropping, "
+                "100% as much as by training long; blank: worth nothing (95% CI)",
             ),
         ),
     ),
