@@ -22,6 +22,7 @@ class Learned(Tabled):
     paper = "Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019)"
     formula = "x_t + E[t]"
     past_training = "no trained row exists; `beyond` decides what is used"
+    is_whole = True
     learned = f"(T*d + {JOINED})*{PLACES}"
 
     def __init__(self, shape: Shape, *, beyond: Beyond, per_layer: bool, combine: Combine) -> None:

@@ -332,7 +332,12 @@ def t5(c, h, i, j):
     return float(c.p["table"][h][t5_bucket(i - j, c.s["buckets"], longest)])
 
 
-BIASES = {f.__name__: f for f in (alibi, kerple_log, kerple_power, sandwich, dynamic_bias, fire, t5)}
+def bam(c, h, i, j):
+    location = 2 * math.sinh(c.p["location"][h]) if "location" in c.p else 0.0
+    return -math.exp(c.p["scale"][h] + c.p["exponent"][h] * math.log(abs(i - j - location) + 1e-5))
+
+
+BIASES = {f.__name__: f for f in (alibi, kerple_log, kerple_power, sandwich, dynamic_bias, fire, t5, bam)}
 
 
 def biased(name):
@@ -368,6 +373,26 @@ def rope_pp(c, h, i, j):
     real = c.heads - c.heads // 2
     less = math.pi / 2 if h >= real else 0.0
     return turned(c, h % real, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]) - less)
+
+
+def clipped_rope(c, h, i, j):
+    pairs = c.s["pairs"] or max(2, round(WIDTH / 2 * 20 / 64))
+    first = WIDTH // 2 - pairs
+
+    def kept(n):
+        if n < first:
+            return 1.0
+        return 0.0 if c.s["hard"] else math.cos(math.pi * (n - first) / (2 * (pairs - 1))) ** 2
+
+    return turned(c, h, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]) * kept(n))
+
+
+def resonance(c, h, i, j):
+    def turns(n):
+        tokens = round(2 * math.pi * math.pow(c.s["base"], 2 * n / WIDTH))
+        return c.r(i, j) % tokens / tokens
+
+    return turned(c, h, i, j, lambda n: 2 * math.pi * turns(n))
 
 
 def fope(c, h, i, j):
@@ -612,6 +637,7 @@ SCORES = {
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
     "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
     **{f.__name__: f for f in (rope, rope_pp, fope, grape, tape, xpos, hope, pope, pattern, scale_invariant)},
+    **{f.__name__: f for f in (clipped_rope, resonance)},
     **{f.__name__: f for f in (cable, carope, selective_rope, path, cope, dape, shaw, transformer_xl)},
     "sum": lambda c, h, i, j: (
         c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
@@ -630,6 +656,7 @@ def still_beyond(c):
 
 # Where an encoding rotates a part of the head: the numbers that it leaves, f(c).
 MOVED = {
+    "clipped_rope": lambda c: range(WIDTH - 2, WIDTH),
     "rope": still_beyond,
     "scale_invariant": still_beyond,
     "rnope_swa": lambda c: range(WIDTH // 2, WIDTH) if free(c) else (),
@@ -698,6 +725,10 @@ CASES = [
     ("tape", {"base": 500.0, "width": 3}),
     ("xpos", {"layout": "half", "scale_base": 600.0, "base": 500.0}),
     ("hope", {"layout": "half", "turns": 0.01}),
+    ("clipped_rope", {"layout": "half", "pairs": 3, "base": 100.0}),
+    ("clipped_rope", {"pairs": 3, "hard": True}),
+    ("resonance", {"layout": "half", "base": 50.0}),
+    ("bam", {"learned_location": True}),
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
     ("hard_alibi", {"masked_heads": 1}),

@@ -51,6 +51,7 @@ WINDOWS_BY_LAYER = {"period": [0, 0, 0, 1], "windows": [5, None], "scales": []}
         pytest.param("grape", {"additive": "gated"}, CONSTANT_GATES, "alibi", {}, id="grape-alibi"),
         pytest.param("grape", {"additive": "forget"}, {}, "fox", {}, id="grape-fox"),
         pytest.param("fope", {"gain": 0.0}, {}, "hope", {"turns": 1.0}, id="fope-hope"),
+        pytest.param("bam", {}, {}, "alibi", {}, id="bam-alibi"),
         pytest.param("tape", {}, {"mix": 0.0, "down": 0.0}, "rope", {}, id="tape-rope"),
         pytest.param("headscale", {}, {}, "nope", {}, id="headscale-nope, from the start"),
         pytest.param("alibi", {"learned_slopes": True}, {}, "alibi", {}, id="learned slopes, from the start"),

@@ -8,7 +8,9 @@ import torch
 from tiny_model import encoding_of
 
 from posenc.encodings.t5 import bucket
+from posenc.evaluation.extensions import build_extension
 from posenc.model.attention import LatentAttention
+from posenc.model.decoder import Decoder, ModelShape
 
 HEADS = 8
 WIDTH = 64
@@ -152,3 +154,31 @@ def test_latent_attention_is_that_of_deepseek_v3():
     expected = library(x, position_embeddings=rotation(x, POS[None]), attention_mask=future[None, None])[0]
     rope = filled("rope", 1, layout="interleaved")  # the rotary part is as wide as one head
     assert largest_difference(attention(x, POS, rope, N), expected) <= 2e-5
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("attention_factor", [None, 1.3])
+def test_yarn_is_that_of_transformers(truncate, attention_factor):
+    """gpt-oss has truncate=false."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": truncate,
+        "attention_factor": attention_factor,
+    }
+    config = LlamaConfig(hidden_size=64, num_attention_heads=1, head_dim=64, rope_parameters=rope)
+    theta, gain = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    encoding = encoding_of("rope", 512, 1, WIDTH, 1)
+    model = Decoder(ModelShape("one", 64, 1, 1, 1), 5, encoding)
+    knobs = {"truncate": truncate, "attention_factor": attention_factor}
+    acting = build_extension({"name": "yarn", **knobs}, model).effective_encoding(2048)
+    (part,) = acting.parts
+    assert largest_difference(part.acting_frequencies(torch.device("cpu")), theta) < 1e-7
+    assert part.gain == pytest.approx(gain)

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -89,16 +89,29 @@ class Absolute(Encoding):
 class Tabled(Absolute):
     """Look rows of `width` numbers up in a trained table for each place; learned.py explains `beyond`."""
 
+    is_whole: ClassVar[bool] = False  # True: its rows are those of the table and nothing else
+
     def __init__(
         self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
     ) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.beyond = beyond
+        self.stretch = 1.0  # positions are divided by it
         self.table = nn.Parameter(torch.empty(self.places, shape.positions, width))  # (places, T, width)
+
+    def stretched(self, s: float) -> Self:
+        """Return a copy that shares the parameters and reads the table at pos / s, between its rows."""
+        changed = copy.copy(self)
+        changed.stretch = s
+        changed.beyond = None
+        changed.ends_at = None
+        return changed
 
     def look_up(self, pos: Tensor, place: int) -> Tensor:
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
         table = self.table[place]  # (positions, width)
+        if self.stretch != 1:
+            return _between_rows(table, pos.double() / self.stretch)
         end = len(table)
         # Compared on the CPU, before any table is indexed: after an index past the end a GPU's process is
         # lost.
@@ -114,6 +127,19 @@ class Tabled(Absolute):
         drawn = [drawn_row(self.seed, place, t, table.shape[-1]) for t in pos[~is_trained].tolist()]
         scaled = torch.stack(drawn) * self.shape.d_model**-0.5
         return torch.cat((table[pos[is_trained]], scaled.to(table)))
+
+
+def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
+    """Return rows of a table (n, width) at positions (T,) float64, linearly between whole ones.
+
+    Past the last row they are the last one.
+    """
+    last = len(table) - 1
+    pos = pos.clamp_max(last)
+    row = pos.long()
+    next_row = (row + 1).clamp_max(last)
+    share = (pos - row).to(table.dtype)[:, None]
+    return torch.lerp(table[row], table[next_row], share)
 
 
 @functools.lru_cache(1 << 20)  # a row takes 20 us

@@ -42,14 +42,19 @@ def extensions() -> dict[str, type[Extension]]:
 
 
 def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the `extend` group and return it as a record stores it. Raises UserError."""
+    """Check the `extend` group and return it as a record stores it. Raises UserError.
+
+    Knobs that came later are left out where they change nothing, so that earlier cells and runs are found.
+    """
     choices: dict[str, type] = {NONE: object, **extensions()}  # `object` has no knobs
     name = settings.get("name")
     if not isinstance(name, str):
         raise UserError("extend", name, "there is no such extension", allowed=list(choices))
     choice = Choice.model_validate(settings)
     knobs = check_choice("extend", choice, choices, "there is no such extension")
-    return {"name": choice.name, **knobs}
+    later = {} if choice.name == NONE else extensions()[choice.name].later
+    stored = {knob: value for knob, value in knobs.items() if knob not in later or value != later[knob]}
+    return {"name": choice.name, **stored}
 
 
 def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
@@ -63,7 +68,7 @@ def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool =
     if resolved["name"] == NONE:
         return None
     cls = extensions()[resolved["name"]]
-    knobs = without_name(resolved)
+    knobs = {**cls.later, **without_name(resolved)}
     try:
         extension = cls(model, **knobs)
     except UserError as error:

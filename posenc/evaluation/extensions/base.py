@@ -47,6 +47,8 @@ class Extension:
     formula: ClassVar[str]
     applies: ClassVar[str]  # to which encodings, in words
     revision: ClassVar[int] = 1  # raised when the formula changes: earlier cells keep a row of their own
+    # Knobs that came later, with the value that earlier records had: at it they are not stored.
+    later: ClassVar[Mapping[str, Any]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values that `extend.tune=true` chooses from
 
     def __post_init__(self) -> None:

@@ -36,13 +36,23 @@ class NTKByParts(Rescaled):
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
             return by_turns(theta, theta, s, self.reach, (self.beta_slow, self.beta_fast))
-        first = max(0, math.floor(self._index(self.beta_fast)))
-        last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
+        first, last = self.borders()
         k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
         gamma = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
         return (1 - gamma) * theta / s + gamma * theta
 
-    def _index(self, turns: float) -> float:
+    def borders(self) -> tuple[float, float]:
+        """Return the indices of the pairs where the ramp over the index begins and ends."""
+        return self.within_pairs(
+            math.floor(self.index_of(self.beta_fast)), math.ceil(self.index_of(self.beta_slow))
+        )
+
+    def within_pairs(self, first: float, last: float) -> tuple[float, float]:
+        """Return the borders of the ramp, moved to where there are pairs."""
+        begin = max(0, first)
+        return begin, max(begin, min(last, self.turning.width - 1))
+
+    def index_of(self, turns: float) -> float:
         """Return the k where base^(-2k/D') turns so often within T."""
         pairs = self.turning.width / 2
         return pairs * math.log(self.reach / (2 * math.pi * turns)) / math.log(self.turning.base)

@@ -2,15 +2,39 @@
 
 from torch import Tensor
 
+from posenc.encodings.base import Encoding
+from posenc.encodings.shared.absolute import Tabled
+from posenc.evaluation.extensions.base import Extension
 from posenc.evaluation.extensions.rescaled import Rescaled
 
 
 class PI(Rescaled):
-    """Position interpolation, theta_k / s, here without the fine-tuning that follows in the paper."""
+    """Position interpolation, theta_k / s, here without the fine-tuning that follows in the paper.
+
+    A learned table is read between its rows: E at m / s, linearly, as models for images do (ViT, arXiv
+    2010.11929, section 3.2).
+    """
 
     name = "pi"
     paper = "Chen, Wong, Chen, Tian 2023, arXiv 2306.15595"
     formula = "positions m / s, s = W/T"
+    applies = f"{Rescaled.applies}; learned tables with a row for each position"
+
+    def __post_init__(self) -> None:
+        Extension.__post_init__(self)
+        self.tables = [part for part in self.parts if isinstance(part, Tabled) and part.is_whole]
+        if not self.tables:
+            super().__post_init__()
+        elif any("rotate" in part.hooks for part in self.parts):
+            raise self.refusal("its positions are in a table and in a rotation")
+        else:
+            self.check_factor()
+
+    def effective_encoding(self, window: int) -> Encoding:
+        s = self.s(window)
+        if not self.tables or s == 1:
+            return super().effective_encoding(window)
+        return self.compose([part.stretched(s) if part in self.tables else part for part in self.parts])
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         return theta / s

@@ -1,4 +1,4 @@
-"""The base of extensions that turn pairs more slowly.
+"""The bases of extensions that turn pairs by other frequencies, most of them more slowly.
 
 theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
 those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
@@ -20,16 +20,13 @@ CPU = torch.device("cpu")
 
 
 @dataclass(eq=False, kw_only=True)
-class Rescaled(Extension):
-    """Rotate by smaller theta_k, which a subclass computes; biases keep the true distances."""
+class OtherFrequencies(Extension):
+    """Rotate by other theta_k beyond T, which a subclass computes; biases keep the true distances."""
 
     applies = (
         "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
         "other way (so not where pairs fade as well), alone or in a sum"
     )
-
-    least: ClassVar[float] = 1  # smallest factor; 0 itself is not allowed
-    factor: Factor
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,6 +38,31 @@ class Rescaled(Extension):
         if not part.turns_only:
             raise self.refusal(f"{part.name} does more by position than to turn pairs")
         self.turning = part
+
+    def changed(self, theta: Tensor) -> Tensor:
+        """Return the frequencies beyond T of the trained ones, (D'/2,) float64 each."""
+        raise NotImplementedError
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if window <= self.reach:
+            return self.trained
+        other = self.turning.with_frequencies(self.changed)
+        return self.compose([other if part is self.turning else part for part in self.parts])
+
+
+@dataclass(eq=False, kw_only=True)
+class Rescaled(OtherFrequencies):
+    """Rotate by smaller theta_k, by a factor that follows from the window."""
+
+    least: ClassVar[float] = 1  # smallest factor; 0 itself is not allowed
+    factor: Factor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_factor()
+
+    def check_factor(self) -> None:
+        """Raise UserError for a factor out of range."""
         if self.factor != "auto":
             self.check_range("factor", self.factor, self.least, above=self.least == 0)
 

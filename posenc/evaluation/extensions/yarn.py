@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posenc.evaluation.extensions.ntk_by_parts import NTKByParts
 
@@ -12,6 +13,8 @@ class YaRN(NTKByParts):
 
     Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2: 1 and 0 as in the
     released code and transformers, 1 and 1 as in the paper and DeepSeek-V3, 0.707 twice as in DeepSeek-V2.
+    `truncate: false` does not round the borders of the ramp (gpt-oss), `attention_factor` is the factor of
+    cos and sin itself: both as in transformers.
     """
 
     name = "yarn"
@@ -20,14 +23,27 @@ class YaRN(NTKByParts):
 
     mscale: float
     mscale_all_dim: float
+    truncate: bool
+    attention_factor: float | None
+
+    later: ClassVar = {"truncate": True, "attention_factor": None}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_softmax()
         self.check_range("mscale", self.mscale, 0)
         self.check_range("mscale_all_dim", self.mscale_all_dim, 0)
+        if self.attention_factor is not None:
+            self.check_range("attention_factor", self.attention_factor, 0, above=True)
+
+    def borders(self) -> tuple[float, float]:
+        if self.truncate:
+            return super().borders()
+        return self.within_pairs(self.index_of(self.beta_fast), self.index_of(self.beta_slow))
 
     def gain(self, s: float) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
         return temperature(s, self.mscale) / temperature(s, self.mscale_all_dim)
 
     def logits(self, s: float) -> float:

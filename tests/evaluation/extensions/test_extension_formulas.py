@@ -3,6 +3,7 @@
 import math
 
 import extending
+import numpy as np
 import pytest
 import torch
 from extending import BASE, FACTORS, HEADS, LONG, WIDTH, T, Way, attended, by_pairs, drawn_text, model_of
@@ -40,6 +41,24 @@ def by_index(slow, fast):
         scaled_share = min(1.0, max(0.0, (k - low) / (high - low)))
         frequencies.append(scaled_share * theta / S + (1 - scaled_share) * theta)
     return frequencies
+
+
+def by_exact_index(slow, fast):
+    """Return the same with a ramp between two indices that are not rounded."""
+    low = max(index_that_turns(fast), 0)
+    high = min(index_that_turns(slow), WIDTH - 1)
+    frequencies = []
+    for k, theta in enumerate(THETA):
+        scaled_share = min(1.0, max(0.0, (k - low) / (high - low)))
+        frequencies.append(scaled_share * theta / S + (1 - scaled_share) * theta)
+    return frequencies
+
+
+def faded(pairs):
+    """Return the frequencies of which the lowest `pairs` fade out: by the square of half the angle."""
+    first = len(THETA) - pairs
+    shares = [1.0] * first + [math.cos(math.pi * i / (2 * (pairs - 1))) ** 2 for i in range(pairs)]
+    return [theta * share for theta, share in zip(THETA, shares, strict=True)]
 
 
 def temperature(scale):
@@ -96,6 +115,14 @@ ROTARY = {
     "ntk_by_parts turns": ({**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
     "yarn paper": (PAPER, Way(by_parts(0.1, 2.0), times=lambda n: temperature(1) ** 2)),
     "yarn v2": (V2, Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2)),
+    "yarn exact": (
+        {**SLOW, "truncate": False},
+        Way(by_exact_index(0.1, 1.0), times=lambda n: temperature(1) ** 2),
+    ),
+    "yarn factor": ({**SLOW, "attention_factor": 1.5}, Way(by_index(0.1, 1.0), times=lambda n: 1.5**2)),
+    "clip": ({"pairs": 3}, Way(faded(3))),
+    "clip hard": ({"pairs": 3, "hard": True}, Way([THETA[0], 0.0, 0.0, 0.0])),
+    "resonance": ({}, Way([2 * math.pi / round(2 * math.pi / theta) for theta in THETA])),
     "llama3": (LLAMA, Way(by_parts(0.1, 2.0, T // 2))),
     "longrope": ({"factors": FACTORS}, Way(DIVIDED, times=lambda n: 1 + math.log(S) / math.log(T))),
     "logn": ({}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
@@ -204,3 +231,16 @@ def test_dual_chunks_have_the_distances_of_the_papers_example():
     assert distances[11].tolist() == [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]
     assert distances[7].tolist()[:8] == [7, 6, 5, 4, 3, 2, 1, 0]
     assert int(distances.tril().max()) == 9
+
+
+@pytest.mark.parametrize(("window", "s"), [(LONG, S), (12, 1.5)])
+def test_a_learned_table_is_read_between_its_rows(window, s):
+    model = model_of("learned", beyond="refuse")
+    table = model.encoding.table[0].detach().double().numpy()
+    acting = extending.extension_of(model, "pi").effective_encoding(window)
+    positions = torch.arange(window)
+    rows = acting.embed(torch.zeros(1, window, WIDTH * HEADS), positions, 0)[0]
+    for column in range(WIDTH * HEADS):
+        expected = np.interp(positions.numpy() / s, np.arange(T), table[:, column])
+        assert np.abs(rows[:, column].detach().double().numpy() - expected).max() < 1e-6
+    assert model.encoding.stretch == 1  # the trained one

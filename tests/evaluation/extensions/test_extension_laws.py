@@ -40,7 +40,24 @@ def test_every_yaml_is_an_extension():
 def test_a_yaml_is_named_as_its_extension_and_complete(path):
     settings = settings_of(path)
     assert settings["name"] == path.stem
-    assert resolve_extend(settings) == settings
+    assert resolve_extend(settings) == {
+        knob: settings[knob] for knob in settings if not came_later(settings, knob)
+    }
+
+
+def came_later(settings, knob):
+    """Tell whether a knob came after the first records, and is as they were."""
+    cls = extensions().get(settings["name"])
+    return cls is not None and knob in cls.later and settings[knob] == cls.later[knob]
+
+
+@every_extension
+def test_knobs_that_came_later_change_nothing_by_default(name):
+    """So that stored cells and runs keep their identity."""
+    cls = extensions()[name]
+    settings = settings_of(conf_dir() / "extend" / f"{name}.yaml")
+    assert all(settings[knob] == value for knob, value in cls.later.items())
+    assert not set(cls.later) & set(on_rope(name).settings)
 
 
 @every_extension

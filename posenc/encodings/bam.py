@@ -1,0 +1,49 @@
+"""BAM: a learned generalized Gaussian over distances (Bayesian attention mechanism).
+
+Formula: score_ij - a_h |i - j - m_h|^b_h, a_h > 0 and b_h learned for each head, shared by the layers; for
+b < 1 far keys lose little, for b near 0 nearly nothing. ALiBi is m = 0, b = 1, the start.
+  learned_location  true: m is learned too, as 2 sinh of a parameter from 0; false, as in the released code: 0
+The paper combines it with scalable softmax: `attention.scale=ssmax`.
+|i - j - m| + 1e-5 is raised, as in the released code. Slopes start as ALiBi's.
+Source: the authors' code.
+Departure: one learning rate; theirs has others for a, b and m.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.alibi import slopes
+from posenc.encodings.base import Encoding, Shape, StepCost
+
+SMALLEST_DISTANCE = 1e-5  # below it the power has no gradient
+
+
+class BAM(Encoding):
+    name = "bam"
+    paper = "Bianchessi, Aguirre, Barros, Kupssinsku 2025, arXiv 2505.22842"
+    formula = "score_ij - a_h |i - j - m_h|^b_h, a and b learned (m too, if learned_location)"
+    acts_on = "bias"
+    past_training = "defined everywhere; heads with a small exponent keep the far past"
+    learned = "H*(3 if learned_location else 2)"
+    relative = True
+    inert: Mapping[str, str] = {"learned_location": "m starts at 0, where it stays if it is not learned"}
+    cost = StepCost(at_64=1.13, at_512=1.41)
+
+    def __init__(self, shape: Shape, *, learned_location: bool) -> None:
+        super().__init__(shape)
+        self.scale = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log())  # log a, (H,)
+        self.exponent = nn.Parameter(torch.ones(shape.n_heads))  # b, (H,)
+        self.location = nn.Parameter(torch.zeros(shape.n_heads)) if learned_location else None  # (H,)
+
+    def learned_parameters(self) -> int:
+        kinds = 2 if self.location is None else 3
+        return kinds * self.shape.n_heads
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        distance = r.float()[None]  # (1, R)
+        if self.location is not None:
+            distance = distance - 2 * self.location.float().sinh()[:, None]  # (H, R)
+        power = (distance.abs() + SMALLEST_DISTANCE).pow(self.exponent.float()[:, None])  # (H, R)
+        return -self.scale.float().exp()[:, None] * power
