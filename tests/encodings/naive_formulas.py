@@ -387,7 +387,7 @@ def clipped_rope(c, h, i, j):
     return turned(c, h, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]) * kept(n))
 
 
-def resonance(c, h, i, j):
+def resonance_rope(c, h, i, j):
     def turns(n):
         tokens = round(2 * math.pi * math.pow(c.s["base"], 2 * n / WIDTH))
         return c.r(i, j) % tokens / tokens
@@ -637,7 +637,7 @@ SCORES = {
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
     "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
     **{f.__name__: f for f in (rope, rope_pp, fope, grape, tape, xpos, hope, pope, pattern, scale_invariant)},
-    **{f.__name__: f for f in (clipped_rope, resonance)},
+    **{f.__name__: f for f in (clipped_rope, resonance_rope)},
     **{f.__name__: f for f in (cable, carope, selective_rope, path, cope, dape, shaw, transformer_xl)},
     "sum": lambda c, h, i, j: (
         c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
@@ -727,7 +727,7 @@ CASES = [
     ("hope", {"layout": "half", "turns": 0.01}),
     ("clipped_rope", {"layout": "half", "pairs": 3, "base": 100.0}),
     ("clipped_rope", {"pairs": 3, "hard": True}),
-    ("resonance", {"layout": "half", "base": 50.0}),
+    ("resonance_rope", {"layout": "half", "base": 50.0}),
     ("bam", {"learned_location": True}),
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),

@@ -14,8 +14,8 @@ from posenc.encodings.shared.frequencies import with_whole_wavelengths
 from posenc.encodings.shared.rotary import Layout, Rotary, check_pairs
 
 
-class Resonance(Rotary):
-    name = "resonance"
+class ResonanceRoPE(Rotary):
+    name = "resonance_rope"
     paper = "Wang, Kobyzev, Lu, Rezagholizadeh, Liu 2024, arXiv 2403.00071"
     formula = "RoPE, wavelengths 2 pi / theta_k rounded to whole tokens"
     past_training = "fast pairs repeat their angles of training exactly; slow ones reach new angles"
