@@ -376,13 +376,20 @@ def _rows_of_rank(rows: Sequence[Row], index: int, word: str) -> list[Row]:
 
 
 def _verdict_answer(comparison: Comparison, last: int) -> str:
-    """Return `At 8x alibi is unclear; the other 5 collapse.`"""
+    """Return `At 8x alibi is unclear; the other 5 collapse.`
+
+    Rows with fewer than ENOUGH_SEEDS seeds are not counted beside rows that have as many.
+    """
     multiple = comparison.columns[last].multiple
     if multiple <= 1:
         return ""
     trained = [row for row in comparison.rows if not row.undertrained]
-    words = [(row, short_verdict(row.cells[last].verdict or "")) for row in trained]
-    return _rows_by_word(f"At {length_text(multiple)}", words)
+    counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
+    words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
+    start = f"At {length_text(multiple)}"
+    if len(counted) < len(trained):
+        start += f", of {len(counted)} rows with {ENOUGH_SEEDS} or more seeds,"
+    return _rows_by_word(start, words)
 
 
 def _rows_by_word(

@@ -328,9 +328,14 @@ def _ranked_cells(
 def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
     """Return the cells of a column with their ranks; without any if there is a single cell.
 
+    A cell of one seed is ranked only where no cell has several: its interval says nothing of other seeds.
+
     The interval of a difference is Newcombe's (1998), at a confidence that is corrected (Bonferroni) for the
     rows.
     """
+    most_seeds = max((cell.seeds for cell in cells.values()), default=0)
+    if most_seeds > 1:
+        cells = {index: cell for index, cell in cells.items() if cell.seeds > 1}
     if len(cells) < 2:
         return cells
     best = max(cells, key=lambda index: cells[index].accuracy)

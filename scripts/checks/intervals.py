@@ -11,11 +11,12 @@ worse by just the margin.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -30,7 +31,7 @@ from posenc.results.statistics import ranking
 from posenc.results.statistics.documents import Sample, difference, ratio_of
 from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.proportions import clopper_pearson
-from posenc.results.statistics.ranking import compare_with, ranked_rows, unpaired
+from posenc.results.statistics.ranking import RankedRow, compare_with, ranked_rows, unpaired
 from posenc.results.statistics.shared_variance import shared_variances
 from posenc.results.statistics.verdicts import SAME
 
@@ -277,10 +278,17 @@ class Experiment:
     is_shared: bool  # some row shares its variance
 
 
-def simulate_table(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, seeds: int) -> Experiment:
+def simulate_table(
+    rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, seeds: int, one_seed_every: int = 0
+) -> Experiment:
+    """Return what a table of new seeds and documents says; every n-th row may have a single seed."""
     truth = shifts + [mean_loss(row) for row in rows]
     lowest = int(truth.argmin())
     simulated = simulate(rng, rows, shifts, seeds)
+    if one_seed_every:
+        simulated = [
+            {0: row[0]} if index % one_seed_every == 0 else row for index, row in enumerate(simulated)
+        ]
     versus = compare_with(simulated, None, "bpb")
     above = [index for index, against in versus.items() if against.word == "above"]
     best = next(index for index, against in versus.items() if against.word == "best")
@@ -341,6 +349,41 @@ def check_simulated_tables(experiments: int) -> None:
     print_table(
         f"Simulated, {experiments} experiments each: rows above the best; any false word", heads, lines
     )
+
+
+def check_mixed_seeds(experiments: int) -> None:
+    """Print false words of tables in which every third row has one seed, by these rules and by earlier ones.
+
+    Before 0.2 a row with one seed counted as certain, and could be the best of a column.
+    """
+    columns = study_columns("fixed-target")
+    lines = []
+    for size, multiple in itertools.product((6, 29), LENGTHS):
+        column = columns[multiple]
+        rows = [row for name, row in zip(column.names, column.rows, strict=True) if size == 29 or name in SIX]
+        losses = np.array([mean_loss(row) for row in rows])
+        to_the_best = losses.min() - losses
+        edge = to_the_best + np.where(np.arange(size) % 2, SAME, 0.0)
+        for case, shifts in (("study", 0 * to_the_best), ("equal", to_the_best), ("edge", edge)):
+            line: list[object] = [size, LENGTHS[multiple], case]
+            for has_old_rules in (False, True):
+                with contextlib.ExitStack() as stack:
+                    if has_old_rules:
+                        stack.enter_context(patch.object(ranking, "predicted_variances", lambda *rows: None))
+                        stack.enter_context(patch.object(ranking, "_best", lowest_mean))
+                    rng = np.random.default_rng(0)
+                    results = [simulate_table(rng, rows, shifts, 3, 3) for _ in range(experiments)]
+                line.append(percent([result.is_any_false for result in results]))
+                line.append(percent([result.is_any_falsely_tied for result in results]))
+                line.append(f"{np.mean([result.above for result in results]):.1f}")
+            lines.append(line)
+    heads = ["rows", "at", "case", "falsely above", "falsely tied", "above"]
+    heads += ["before: falsely above", "falsely tied", "above"]
+    print_table(f"One and three seeds mixed, {experiments} experiments each: any false word", heads, lines)
+
+
+def lowest_mean(rows: Mapping[int, RankedRow]) -> int:
+    return min(rows, key=lambda index: rows[index].mean)
 
 
 def check_power(experiments: int) -> None:
@@ -493,6 +536,7 @@ def main(experiments: int) -> None:
     check_held_out_seeds()
     check_documents(10 * experiments)
     check_simulated_tables(experiments)
+    check_mixed_seeds(experiments)
     check_power(experiments)
     check_recall(10 * experiments)
     check_bimodal_seeds(10 * experiments)

@@ -45,6 +45,12 @@ def test_the_answer_names_the_best_at_both_ends(five):
     assert "Lowest loss at 8x: cope." in text
 
 
+def test_verdicts_of_rows_with_one_seed_are_not_counted_beside_rows_of_three(five):
+    write_run(five, "fire", losses={1: 1.0, 8: 1.0})
+    text = answer(compared(five))
+    assert "At 8x, of 5 rows with 3 or more seeds, cope gains; alibi keeps its loss;" in text
+
+
 def write_noisy(root, name, losses):
     """A run for each loss, which it has at T and at 8T."""
     for seed, loss in enumerate(losses):

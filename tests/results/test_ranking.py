@@ -207,11 +207,41 @@ def test_rows_of_one_seed_say_that_documents_alone_were_judged():
     assert {versus.method for versus in versus_best(HARD, EASY).values()} == {"documents"}
 
 
-def test_a_row_of_one_seed_beside_a_row_of_three_is_judged_by_documents():
-    versus = versus_best(HARD, row(1.0, wiggle=-0.4, noise=0.01))[0]
+def test_a_row_of_one_seed_takes_the_seed_variance_of_its_neighbours():
+    """Three seeds 0.01 apart predict a standard deviation of 0.01, with their two degrees of freedom."""
+    versus = versus_best(row(1.0, noise=0.01), row(1.1, seeds=(0,)))[1]
+    assert versus.method == "predicted"
     low, high = versus.ci95
-    assert versus.method == "documents"
-    assert high - low > 0.2  # opposite documents do not cancel
+    freedom = (1 / 3 + 1) ** 2 / ((1 / 3) ** 2 / 2 + 1 / 2)
+    half = stats.t.ppf(0.975, freedom) * 0.01 * math.sqrt(1 / 3 + 1)
+    assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
+
+
+def test_a_row_of_one_seed_is_not_the_best_beside_rows_of_several():
+    words = words_of(versus_best(row(1.0, seeds=(0,)), row(1.05, noise=0.001), row(1.2, noise=0.001)))
+    assert words[1] == "best"
+    assert words[0] == "unresolved"
+
+
+def test_a_row_of_one_seed_below_the_best_needs_seeds():
+    versus = versus_best(row(1.0, seeds=(0,)), row(1.05, noise=0.001))
+    assert versus[0].difference == pytest.approx(-0.05)
+    assert versus[0].needs == "seeds"
+
+
+def test_of_rows_of_one_seed_the_lowest_is_the_best():
+    assert words_of(versus_best(row(1.0, seeds=(0,)), row(1.2, seeds=(0,))))[0] == "best"
+
+
+def test_the_predicted_variance_follows_the_trend_of_eight_rows():
+    """Rows that lose more vary more: at the loss of the last one ten times as much as at the first."""
+    rows = [row(1 + 0.1 * number, noise=0.001 * 10 ** (number / 7)) for number in range(8)]
+    near, far = (row(loss, seeds=(0,)) for loss in (1.05, 1.7))
+    versus = versus_best(*rows, near, far)
+    low_near, high_near = versus[8].ci95
+    low_far, high_far = versus[9].ci95
+    assert versus[8].method == "predicted"
+    assert high_far - low_far > 2 * (high_near - low_near)
 
 
 def test_of_eight_documents_there_is_no_interval_and_nothing_is_resolved():

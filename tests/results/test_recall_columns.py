@@ -372,6 +372,15 @@ def test_a_resolved_recall_needs_nothing(tmp_path):
     assert other.needs is None
 
 
+def test_a_row_of_one_seed_has_no_rank_beside_rows_of_several(tmp_path):
+    for seed in range(2):
+        for encoding in ("rope", "alibi"):
+            write_recall(tmp_path, encoding, SURE | {448: 80}, seed=seed)
+    write_recall(tmp_path, "nope", ALL)
+    assert ranks(tmp_path)["nope"] is None
+    assert "best" in ranks(tmp_path).values()
+
+
 def test_at_a_level_that_no_row_reaches_nothing_is_ranked(four_encodings):
     assert set(ranks(four_encodings, recall_level=99.0).values()) == {None}
 
