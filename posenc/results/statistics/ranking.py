@@ -32,7 +32,7 @@ from posenc.results.statistics.shared_variance import SEEDS, predicted_variances
 from posenc.results.statistics.verdicts import SAME
 
 # How the variance of a row's seeds is known: from the row (welch), also from the other rows (moderated), of a
-# row with one seed from the others alone (predicted). Documents: not at all, so it holds for these models only.
+# row with one seed from the others alone (predicted). Documents: not at all, so it holds for these models.
 Method = Literal["welch", "moderated", "predicted", "documents"]
 # A difference of two rows is named by the method of the two that comes earlier here.
 METHODS: tuple[Method, ...] = ("documents", "predicted", "welch", "moderated")

@@ -54,7 +54,7 @@ def predicted_variances(
     """Return the variance of one seed, and its degrees of freedom, for rows that have a single seed.
 
     `rows` has the losses of rows with several seeds, in bits per byte, `means` those of the single seeds.
-    With ROWS rows of SEEDS seeds it is the trend at the row's loss, else the variance of all of them together.
+    With ROWS rows of SEEDS seeds it is the trend at the row's loss, else the variance of all rows together.
     It counts as at most MOST_PRIOR degrees of freedom, as many as neighbours say of a row. None without a row
     that has several seeds, and where most rows' seeds are equal.
     """
