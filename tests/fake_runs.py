@@ -94,6 +94,21 @@ def positions(**changes):
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
+def exact_records(right_by_multiple, instances=100, **changes):
+    """Make records of whole answers, from how many of 100 instances are right by multiple of T."""
+    records = []
+    for multiple, right in right_by_multiple.items():
+        exact = {
+            "size": int(10 * multiple),
+            "instances": instances,
+            "right": right,
+            "tokens": 10 * instances,
+            "tokens_right": 5 * instances + 5 * right,
+        }
+        records.append(record(int(multiple * T), 1.0, protocol="exact", exact=exact, **changes))
+    return records
+
+
 def recall_records(correct_by_distance, windows=100, has_fixed_draw=False):
     """Make records of recall for windows T/2 to 8T, from the values found of 100 by distance in tokens.
 

@@ -209,6 +209,7 @@ def test_every_choice_composes(group, choice):
         "tokenizer=hf": ["tokenizer.path=some.json"],
         "data=hf": ["data.repository=here"],
         "data=files": ["data.paths=here"],
+        "data=task": ["data.task=copy"],
     }
     needed = needed_by_choice.get(f"{group}={choice}", [])
     if group == "experiment":  # not all the jobs of a study

@@ -16,7 +16,7 @@ from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.models.callables import CallableModel
-from posenc.evaluation.resolve import resolve_evaluation
+from posenc.evaluation.resolve import resolve_evaluation, suited_to
 from posenc.running.evaluate import Outcome, run_eval
 from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.invocation import Invocation
@@ -99,7 +99,9 @@ def measure_given(
                 name=safe_name(str(name)),
                 data=settings.data,
                 tokenizer=settings.tokenizer,
-                evaluation=resolve_evaluation(settings.eval, settings.context_length),
+                evaluation=resolve_evaluation(
+                    suited_to(settings.eval, settings.data), settings.context_length
+                ),
                 device=resolve_device(settings.device),
                 runs_dir=settings.runs_dir,
                 experiment_name=settings.experiment_name,

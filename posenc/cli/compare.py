@@ -16,7 +16,7 @@ from posenc.report.figure import renamed
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
-from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
+from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, suited_to_tasks
 from posenc.results.discovery import load_runs, paths_and_encodings
 from posenc.results.records import RECALL
 from posenc.results.runs import Run
@@ -55,6 +55,8 @@ def run_compare(
             say(f"{encoding}: there is no run of it")
     if conditions:
         runs = matching_runs(runs, conditions)
+    request = suited_to_tasks(runs, request)
+    outputs = check_files(output.files, request.protocol)  # a picture of tasks is of another kind
     if output.against is not None:
         from posenc.report.against import show_against
         from posenc.results.published import against

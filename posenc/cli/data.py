@@ -10,17 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from posenc.cli.data_task import print_task
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
 from posenc.core.errors import visible
 from posenc.core.paths import cache_dir
+from posenc.core.plugins import import_plugins
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.catalogue import ListedCorpus
 from posenc.data.corpus import BYTES
 from posenc.data.token_cache import entry_of
 from posenc.settings.tree import RunSettings
 
-GROUPS = {"data", "tokenizer", "context_length", "experiment"}  # settings that these commands read
+GROUPS = {"data", "tokenizer", "context_length", "experiment", "plugins"}  # settings that these commands read
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
 
 
@@ -66,7 +68,9 @@ def print_info(line: CommandLine, as_json: bool) -> None:
     """Print sizes, splits, fingerprint, and the documents of each length. Raises UserError, RunError."""
     settings = _settings(line)
     facts = read_facts(settings.data)
-    if as_json:
+    if facts.task is not None:
+        print_task(facts, facts.task, settings.context_length, as_json=as_json)
+    elif as_json:
         print(json.dumps(_document(facts, settings.context_length), indent=1))
     else:
         _print_facts(facts, settings.context_length)
@@ -77,6 +81,9 @@ def prepare_corpus(line: CommandLine) -> None:
     settings = _settings(line)
     data = settings.data
     facts = read_facts(data)
+    if facts.task is not None:
+        say(f"{facts.name} is a task: its instances are drawn while training, and nothing is to be prepared")
+        return
     _print_facts(facts, settings.context_length)
     corpus_bytes = 0
     for sizes in facts.sizes.values():
@@ -97,7 +104,9 @@ def _settings(line: CommandLine) -> RunSettings:
     from posenc.config.compose import compose_one  # imports Hydra, which `posenc data list` does not need
 
     refuse_others(line, GROUPS, "the corpus")
-    return compose_one("train", line, "corpus").run_settings
+    settings = compose_one("train", line, "corpus").run_settings
+    import_plugins(settings.plugins)  # one of them may hold the task
+    return settings
 
 
 def _document(facts: CorpusFacts, context_length: int) -> dict[str, Any]:

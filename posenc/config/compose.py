@@ -18,6 +18,7 @@ from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, SEARCH_PA
 from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quote
 from posenc.config.parsing import has_several_values
 from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
+from posenc.config.task_file import expand_task
 from posenc.config.typed import typed_settings
 from posenc.config.yaml_files import default_choices
 from posenc.core.console import long_loop
@@ -273,7 +274,7 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
 
 def compose_config(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
-    expanded = expand_encoding_file(overrides)
+    expanded = expand_encoding_file(expand_task(overrides))
     for override in expanded:
         _refuse_several_choices(override)
         _refuse_long_choice(command, override)

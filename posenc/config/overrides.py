@@ -33,6 +33,7 @@ PATH_KEYS = (
     "runs_dir",
     "data.paths",
     "data.repository",
+    "data.task",
     "data.separator",
     "tokenizer.path",
     "subject.path",

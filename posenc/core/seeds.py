@@ -38,6 +38,19 @@ def raw_draws(count: int, seed: int, counter: int) -> np.ndarray:
     return draws
 
 
+def more_draws(count: int, seed: int, counter: int, row: int) -> np.ndarray:
+    """Return further random integers for a row of `raw_draws`, (count,) uint64.
+
+    They are apart from all of `raw_draws`. Making the generator takes 80 us, so `raw_draws` comes first.
+    """
+    import numpy as np
+
+    key = np.array([seed, counter], dtype=np.uint64)
+    start = np.array([0, row, 1, 0], dtype=np.uint64)  # `raw_draws` counts up from 0 in the first of these
+    draws: np.ndarray = np.random.Philox(key=key, counter=start).random_raw(count)
+    return draws
+
+
 def permutations(draws: np.ndarray) -> np.ndarray:
     """Return, for each row of raw draws, a permutation of its columns; int64 of the same shape."""
     import numpy as np

@@ -14,10 +14,15 @@ from posenc.data.planted import plant_of as plant_of
 from posenc.data.planted import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
 from posenc.data.sources import is_measured_whole as is_measured_whole
+from posenc.data.sources import is_task as is_task
 from posenc.data.sources import measured_whole as measured_whole
+from posenc.data.sources import named_data as named_data
 from posenc.data.sources import read_documents as read_documents
+from posenc.data.task_windows import TaskSampler as TaskSampler
+from posenc.data.tasks.instances import TaskInstances as TaskInstances
 from posenc.data.token_cache import Split as Split
 from posenc.data.token_cache import TokenStore as TokenStore
+from posenc.data.token_cache import task_store as task_store
 from posenc.data.tokenizers import absolute_tokenizer as absolute_tokenizer
 from posenc.data.tokenizers import build_tokenizer as build_tokenizer
 from posenc.data.tokenizers import check_tokenizer as check_tokenizer

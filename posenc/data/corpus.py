@@ -15,7 +15,8 @@ from posenc.core.paths import cache_dir
 from posenc.data import sources
 from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of
-from posenc.data.token_cache import TokenStore, entry_of, open_entry, write_entry
+from posenc.data.tasks.instances import TaskInstances
+from posenc.data.token_cache import TokenStore, entry_of, open_entry, task_store, write_entry
 from posenc.data.tokenizers import build_tokenizer, check_tokenizer
 from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS
 from posenc.settings.tree import DataSettings, TokenizerSettings
@@ -77,6 +78,7 @@ class CorpusFacts:
     figures: Figures
     identity: dict[str, Any]  # plain JSON for the hash of a run
     text: CorpusText = field(repr=False, compare=False)
+    task: TaskInstances | None = None  # instead of text
 
     @property
     def fingerprint(self) -> str:
@@ -112,6 +114,9 @@ def read_facts(data: DataSettings) -> CorpusFacts:
     Raises UserError for wrong settings, RunError if the hub does not give the text.
     """
     pinned = sources.pinned_identity(data)
+    if sources.is_task(data):
+        assert pinned is not None
+        return _facts_of_task(data, pinned)
     if pinned is None:
         documents, figures = _read_figures(data)
         identity = {"name": data.name, "fingerprint": figures.fingerprint}
@@ -126,6 +131,15 @@ def read_facts(data: DataSettings) -> CorpusFacts:
     with cache_lock(_figures_file(pinned).with_suffix(".lock")):
         write_sealed(_figures_file(pinned), asdict(figures))
     return facts
+
+
+def _facts_of_task(data: DataSettings, identity: dict[str, Any]) -> CorpusFacts:
+    """Return the facts of a task, which has no documents."""
+    fingerprint = digest_of(identity)
+    sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
+    figures = Figures(fingerprint, fingerprint, sizes, copies={}, notes=[])
+    text = CorpusText(data, fingerprint)
+    return CorpusFacts(identity["name"], figures, identity, text, sources.task_instances(data))
 
 
 def _read_figures(data: DataSettings) -> tuple[list[Document], Figures]:
@@ -194,6 +208,8 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
     Raises RunError if the cache cannot be written or read.
     """
     facts = facts or read_facts(data)
+    if facts.task is not None:
+        return task_store(facts.fingerprint, facts.task)
     built = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, built.identity())
     store = open_entry(entry)
@@ -232,6 +248,11 @@ def inspect(
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
+    if facts.task is not None:
+        if data.plant is not None:
+            raise UserError("data.plant", "given", f"is planted in text, and {facts.name} has none")
+        _check_task(facts.task, tokenizer, context_length)
+        return facts
     is_trained_on = context_length is not None
     for split in SPLITS if is_trained_on else splits:
         if not facts.sizes[split]:
@@ -240,6 +261,26 @@ def inspect(
         _refuse_copies(facts, splits)
     check_lengths(facts, splits=splits, needed_tokens=needed_tokens, context_length=context_length)
     return facts
+
+
+def _check_task(task: TaskInstances, tokenizer: TokenizerSettings, context_length: int | None) -> None:
+    """Check that the smallest instance fits into a training window. Raises UserError."""
+    name = task.task.name
+    if tokenizer.name != "bytes":
+        raise UserError(
+            "tokenizer", tokenizer.name, f"data.task={name} has tokens of its own", allowed="bytes"
+        )
+    if context_length is None or task.largest_size(context_length) is not None:
+        return
+    smallest = task.task.tokens(task.task.smallest)
+    if context_length < smallest:
+        hint = f"the smallest that works is {smallest}"
+        raise UserError("context_length", context_length, f"no instance of {name} fits into it", hint=hint)
+    largest = task.task.largest
+    assert largest is not None
+    problem = f"the alphabet of {name} ends before an instance fills it"
+    hint = f"the largest that works is {task.task.tokens(largest)}"
+    raise UserError("context_length", context_length, problem, hint=hint)
 
 
 def _empty_split(facts: CorpusFacts, split: str) -> UserError:
@@ -261,6 +302,8 @@ def check_lengths(
     text: CorpusFacts | TokenStore, *, splits: Sequence[str], needed_tokens: int, context_length: int | None
 ) -> None:
     """Check that documents are long enough: roughly in bytes, exactly in tokens. Raises UserError."""
+    if text.task is not None:
+        return
     unit = "tokens" if isinstance(text, TokenStore) else "bytes"
     if context_length is not None:
         # a window of n inputs has n targets, the last one token further on
@@ -280,6 +323,8 @@ def corpus_notes(
     facts: CorpusFacts, split: str, window: int, context_length: int, store: TokenStore | None = None
 ) -> list[str]:
     """Return what to know of a corpus before training, a line each; in tokens with `store`, else in bytes."""
+    if facts.task is not None:
+        return []
     sizes = facts.sizes if store is None else store.sizes
     unit = "bytes" if store is None else "tokens"
     notes = [

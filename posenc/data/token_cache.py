@@ -23,6 +23,7 @@ from posenc.core.console import Title, progress_of
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
 from posenc.data.documents import SPLITS, Document, groups_of
+from posenc.data.tasks.instances import TaskInstances
 from posenc.data.tokenizers import Tokenizer
 
 LAYOUT = 2  # raised when the files below change their meaning
@@ -30,6 +31,7 @@ MANIFEST = "manifest.json"
 DOCUMENTS = "documents.json"
 TOKENS = "tokens.bin"
 TOKEN_BYTES = "token_bytes.bin"
+BYTE_VALUES = 256
 Ints = npt.NDArray[np.int64]
 
 
@@ -58,6 +60,7 @@ class TokenStore:
     vocab_size: int
     tokenizer: dict[str, Any]
     splits: Mapping[str, Split]
+    task: TaskInstances | None = None  # instead of text: then there are no tokens and no documents
 
     @property
     def sizes(self) -> dict[str, list[int]]:
@@ -90,6 +93,21 @@ def entry_of(fingerprint: str, tokenizer_identity: Mapping[str, Any]) -> Path:
     """Return the folder of a text's tokens, from its fingerprint and its tokenizer's identity."""
     key = {"fingerprint": fingerprint, "tokenizer": tokenizer_identity, "layout": LAYOUT}
     return cache_dir() / "tokens" / digest_of(key)
+
+
+def task_store(fingerprint: str, task: TaskInstances) -> TokenStore:
+    """Return a store without text, whose windows are instances of a task. A token is a byte."""
+    nothing = np.zeros(0, dtype=np.int64)
+    splits = {name: Split([], nothing, nothing) for name in SPLITS}
+    return TokenStore(
+        tokens=np.zeros(0, dtype=np.uint8),
+        token_bytes=None,
+        fingerprint=fingerprint,
+        vocab_size=BYTE_VALUES,
+        tokenizer={"name": "bytes"},
+        splits=splits,
+        task=task,
+    )
 
 
 # --- Writing

@@ -7,15 +7,12 @@ A name is looked up in posenc's own modules, then in entry points, then in the m
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import pkgutil
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,8 +22,8 @@ import yaml
 from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded, is_file, why_missing
+from posenc.core.plugins import plugin_module, source_hash
 from posenc.encodings.other_names import named_elsewhere
-from posenc.encodings.plugin_text import text_with_helpers
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
@@ -41,7 +38,6 @@ NOT_ENCODINGS = {
     "modules",
     "options",
     "other_names",
-    "plugin_text",
     "registry",
 }
 
@@ -139,29 +135,18 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     return {**yaml.safe_load(yaml_beside.read_text(encoding="utf-8")), "name": name}
 
 
-def file_module(file: str) -> ModuleType:
-    """Import a Python file, anew once its text has changed; its folder need not be on the path."""
-    path = expanded(file).resolve()
-    name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[name] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
     """Return the encodings of all plug-ins by name. Raises UserError, also for a name that is taken."""
+    if not plugins:
+        return {}
+    from posenc.data.tasks import tasks_in  # imports numpy, which a name alone does not need
+
     classes: dict[str, type[Encoding]] = {}
     for plugin in plugins:
-        in_plugin = _classes_in(_plugin_module(plugin))
-        if not in_plugin:
-            problem = "defines no encoding: a class derived from Encoding, with a `name`"
+        module = plugin_module(plugin)
+        in_plugin = _classes_in(module)
+        if not in_plugin and not tasks_in(module):
+            problem = "defines no encoding and no task: a class derived from Encoding or Task, with a `name`"
             raise UserError("plugins", plugin, problem)
         for name, cls in in_plugin.items():
             if _is_taken(cls, classes):
@@ -169,21 +154,6 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
                 raise UserError("plugins", plugin, problem, hint="give it another name")
             classes[name] = cls
     return classes
-
-
-def _plugin_module(plugin: str) -> ModuleType:
-    """Import a plug-in: a module, or a Python file. Raises UserError."""
-    if plugin.endswith(".py") and not is_file(plugin):
-        raise UserError("plugins", plugin, why_missing(plugin, "file"))
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.append(folder)  # last: it must not take the place of an installed module
-    try:
-        return file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        problem = f"cannot be imported ({type(error).__name__}: {error})"
-        hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
-        raise UserError("plugins", plugin, problem, hint=hint) from error
 
 
 def _is_taken(cls: type[Encoding], classes: Mapping[str, type[Encoding]]) -> bool:
@@ -306,8 +276,7 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     cls = encoding_class(settings["name"], plugins)
     source = None
     if not cls.__module__.startswith("posenc.encodings."):
-        text = text_with_helpers(sys.modules[cls.__module__])
-        source = hashlib.sha256(text.encode()).hexdigest()[:16]
+        source = source_hash(cls)
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
     parts = [part for key in part_parameters(cls) for part in settings[key]]
     if parts:

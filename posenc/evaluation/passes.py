@@ -120,6 +120,13 @@ class EvalContext:
         """Return the same losses and whether each target is the model's first choice."""
         return score_windows(self, read, count, window, n_targets, with_best=True)
 
+    def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
+        """Return windows (count, window + 1) whose marked tokens are the model's own, one after the other.
+
+        Each is its first choice after all tokens before it. Raises NotApplicableError, OutOfMemoryError.
+        """
+        return generate(self, tokens, is_generated)
+
 
 def score_windows(
     context: EvalContext, read: WindowReader, count: int, window: int, n_targets: int, *, with_best: bool
@@ -263,6 +270,38 @@ def forward(
         return losses, None
     best = F.linear(hidden, weight).argmax(-1)  # (B, targets)
     return losses, best == targets
+
+
+def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
+    """Return windows whose marked tokens are the model's own choices; as EvalContext.generated."""
+    count, length = tokens.shape
+    window = length - 1
+    if inputs_given(context.effective_encoding(window), window, 1) < window:
+        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    generated = tokens.copy()
+
+    def continue_batch(batch: WindowBatch) -> None:
+        text = batch.tokens.clone()  # (B, W + 1)
+        marked = torch.from_numpy(is_generated[batch.windows])
+        for place in torch.nonzero(marked.any(dim=0)).flatten().tolist():
+            context.check_stop()
+            choice = _first_choice(context, text[:, :place], batch.pos[:place], batch.encoding)
+            text[:, place] = torch.where(marked[:, place], choice, text[:, place])
+        generated[batch.windows] = text.numpy()
+
+    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
+    return generated
+
+
+def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:
+    """Return the likeliest token after inputs (B, W) at positions (W,): (B,) on the CPU."""
+    with autocast(context.precision, context.device):
+        inputs = inputs.to(context.device)
+        if isinstance(context.model, CallableModel):
+            return context.model(inputs, 1, encoding)[:, -1].argmax(-1).cpu()
+        hidden = context.model.hidden(inputs, pos, 1, encoding)[:, -1]  # (B, d_model)
+    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    return F.linear(hidden, weight).argmax(-1).cpu()
 
 
 # --- memory

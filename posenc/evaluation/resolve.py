@@ -9,15 +9,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from posenc.core.errors import UserError
-from posenc.data import TokenStore
+from posenc.core.paths import choice_file
+from posenc.data import CorpusFacts, TokenStore, is_task
 from posenc.evaluation.extensions import NONE, resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
 from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
+from posenc.results.identity import own_yaml
 from posenc.settings.errors import unknown_key, user_error
-from posenc.settings.tree import LONGEST_CONTEXT, EvalSettings, ExtendRequest, PlantSettings
+from posenc.settings.tree import LONGEST_CONTEXT, DataSettings, EvalSettings, ExtendRequest, PlantSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +63,11 @@ class Evaluation:
             seed=seed,
         )
 
-    def check_text(self, *, fingerprint: str, tokenizer: str, plant: PlantSettings | None) -> None:
+    def check_text(self, *, facts: CorpusFacts, tokenizer: str, plant: PlantSettings | None) -> None:
         """Raise UserError if a protocol cannot measure this text. `tokenizer` is a name."""
+        self.check_corpus(facts)
         text = TextFacts(
-            fingerprint=fingerprint,
+            fingerprint=facts.fingerprint,
             tokenizer=tokenizer,
             split=self.split,
             plant=plant,
@@ -73,6 +76,13 @@ class Evaluation:
         )
         for protocol in self.protocols:
             protocol.check_text(text)
+
+    def check_corpus(self, facts: CorpusFacts) -> None:
+        """Raise UserError for a protocol of text on a task, or of tasks on text."""
+        is_task = facts.task is not None
+        for protocol in self.protocols:
+            if protocol.of_tasks != is_task:
+                raise _other_corpus(protocol)
 
     def check_given_model(self) -> None:
         """Raise UserError if a protocol needs a model that posenc trained."""
@@ -85,6 +95,27 @@ class Evaluation:
         for protocol in self.protocols:
             if protocol.refuses_transformers is not None:
                 raise UserError("eval.protocols", protocol.name, protocol.refuses_transformers)
+
+
+def _other_corpus(protocol: Protocol[Any]) -> UserError:
+    """Return the error for a protocol of text on a task, or of tasks on text."""
+    if protocol.of_tasks:
+        hint = "data=task data.task=copy (docs/tasks.md)"
+        return UserError("eval.protocols", protocol.name, "measures answers of a task, not text", hint=hint)
+    problem = "measures text, and a task has none"
+    allowed = [name for name in protocol_names() if find_protocol(name).of_tasks]
+    return UserError("eval.protocols", protocol.name, problem, allowed=allowed)
+
+
+def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
+    """Return the settings with the protocols of tasks if a task is measured and no protocol was asked for."""
+    path = choice_file("eval", "default")
+    assert path is not None
+    is_asked = settings.protocols != own_yaml(path)["protocols"]
+    if is_asked or not is_task(data):
+        return settings
+    of_tasks = [name for name in protocol_names() if find_protocol(name).of_tasks]
+    return settings.with_changes(protocols=of_tasks)
 
 
 def resolve_evaluation(

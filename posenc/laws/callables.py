@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
+from posenc.core.plugins import file_module
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.registry import file_module
 from posenc.laws.verdict import require
 
 # argument of a class's constructor -> attribute of the shape that it gets

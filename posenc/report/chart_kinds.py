@@ -7,6 +7,8 @@ PLOTS = {
     "change": "change against the loss at T, against context",
     "heatmap": "change against T by encoding and context",
     "recall": "share of planted values found, by window and distance",
+    "exact": "answers of a task that are wholly right, by window",
+    "tasks": "answers wholly right in the longest window, by encoding and task",
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
 DEFAULT_PLOT = "context"

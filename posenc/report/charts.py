@@ -13,6 +13,7 @@ import altair as alt
 from posenc.core.errors import UserError, visible
 from posenc.report.chart import Chart, Panel, RowNames, panels_of
 from posenc.report.chart_kinds import OWN_CAPTION, PLOTS
+from posenc.report.exact_charts import exact_chart, tasks_grid
 from posenc.report.figure import (
     DEFAULT,
     PAGE_WIDTH,
@@ -45,12 +46,15 @@ class Kind:
 
 
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
+NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
 KINDS_OF_CHARTS = {
     "context": Kind(loss_chart),
     "change": Kind(change_chart),
     "heatmap": Kind(change_grid, needs_full_width=True),
     "recall": Kind(recall_grid, NO_RECALL),
     "use": Kind(use_chart, NO_RECALL),
+    "exact": Kind(exact_chart, NO_TASK),
+    "tasks": Kind(tasks_grid, NO_TASK, needs_full_width=True),
 }
 assert KINDS_OF_CHARTS.keys() == PLOTS.keys()
 

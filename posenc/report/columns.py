@@ -255,6 +255,20 @@ def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     return {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
 
 
+def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    """Return the whole answers in a window: of the seeds that learned, else of all."""
+    answers = [] if row.exact is None else row.exact.cells
+    for answer in answers:
+        if answer is not None and answer.multiple == cell.multiple:
+            return {
+                "whole_median": answer.whole.median,
+                "whole_low": answer.whole.low,
+                "whole_high": answer.whole.high,
+                "tokens_median": answer.tokens.median,
+            }
+    return {}
+
+
 CELL_COLUMNS = (
     CellColumn(csv=_window_csv),
     CellColumn(
@@ -339,6 +353,7 @@ CELL_COLUMNS = (
         is_words=True,
     ),
     CellColumn(csv=_counts_csv),
+    CellColumn(csv=_whole_csv),
 )
 
 
@@ -404,6 +419,12 @@ def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
     if header.reference is None:
         return {}
     return {f"reference_{header.metric}": header.reference.mean}
+
+
+def _exact_csv(comparison: Comparison, row: Row) -> CsvFields:
+    if row.exact is None:
+        return {}
+    return {"learned": row.exact.learned, "learned_of": row.exact.seeds}
 
 
 ROW_COLUMNS = (
@@ -486,4 +507,19 @@ ROW_COLUMNS = (
         ),
     ),
     RowColumn(csv=_reference_csv),
+    RowColumn(
+        csv=_exact_csv,
+        explain=(
+            (
+                "learned",
+                "of a task: seeds with at least {learned:g}% of the answers wholly right in windows of T; "
+                "a row without any is in brackets",
+            ),
+            (
+                "@8x",
+                "of a task: answers that are wholly right in windows of 8T, of the seeds that learned: the "
+                "median with the range, from five seeds on with the quartiles",
+            ),
+        ),
+    ),
 )

@@ -6,6 +6,7 @@ import textwrap
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
 from posenc.report.protocol_words import explanations
+from posenc.results.exact import LEARNED
 from posenc.results.recall import KEPT, LEVEL, SAME_RECALL
 from posenc.results.records import BREAK
 from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
@@ -19,6 +20,7 @@ MARGINS = {
     "reference": REFERENCE,
     "break_at": BREAK,
     "level": LEVEL,
+    "learned": LEARNED,
     "kept": KEPT,
 }
 LENGTHS: Term = ("T", "training length; 8x is a context of 8T, its loss on the same targets")

@@ -26,7 +26,7 @@ HEAD_LINE = 9  # points
 LARGEST_CHANGE = 1e30  # a perplexity may be infinite
 NO_NUMBER = "#D9D9D9"
 BLACK = "#1A1A1A"
-Meaning = Literal["nothing", "loss", "change", "recall"]
+Meaning = Literal["nothing", "loss", "change", "recall", "share"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     meaning = f"Change against the loss at T in {unit}: red is worse, blue is better; at T the loss itself."
     return Chart(
         title="Change against T",
-        layers=_grid(
+        layers=grid_layers(
             squares,
             x=alt.X("column:O", sort=sorted(heads, key=float), axis=x_axis),
             y=alt.Y("row:O", sort=None, axis=y_axis),
@@ -101,7 +101,7 @@ def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     y_axis = alt.Axis(title="window (tokens)", labelColor=look.faint, ticks=False, domain=False)
     return Chart(
         title="Recall",
-        layers=_grid(
+        layers=grid_layers(
             squares,
             x=alt.X("column:O", sort=sorted(distances, key=int), axis=x_axis),
             y=alt.Y("row:O", sort=sorted(windows, key=int), axis=y_axis),
@@ -114,7 +114,7 @@ def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     )
 
 
-def _grid(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale) -> alt.LayerChart:
+def grid_layers(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale) -> alt.LayerChart:
     """Return coloured cells with their texts."""
     without_shade = alt.expr.if_(alt.datum.of == "nothing", NO_NUMBER, "white")
     color = (

@@ -20,6 +20,7 @@ from posenc import __version__
 from posenc.core.errors import visible
 from posenc.report.chart import RowNames, distinct_facts
 from posenc.report.charts import make_chart
+from posenc.report.exact import is_exact
 from posenc.report.explain import MARGINS, terms_of_tables
 from posenc.report.looks import PAGE, configured, specification
 from posenc.report.protocol_words import explanations, heading_of
@@ -55,6 +56,7 @@ MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 CHART_HEIGHT = 280  # pixels
 LEGEND_COLUMNS = 2  # fit a phone
 CHARTS_OF_LOSSES = ("context", "change", "use")
+CHARTS_OF_TASKS = ("exact",)
 RUN_COLUMNS = ("run", "status", "encoding", "T", "seed", "tokens", "precision", "corpus")
 MOST_OPEN_RUNS = 12  # a longer list is folded
 # On a phone a row turns into a card of four columns. A cell with a longer text takes two of them, or a line.
@@ -225,7 +227,8 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
     if comparison.header.protocol == RECALL:
         return []
     charts = []
-    for kind in CHARTS_OF_LOSSES:
+    kinds = CHARTS_OF_TASKS if is_exact(comparison) else CHARTS_OF_LOSSES
+    for kind in kinds:
         chart = make_chart(kind, [comparison], names, PAGE)
         if chart is None:
             continue

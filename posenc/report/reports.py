@@ -18,6 +18,7 @@ from posenc.report.columns import (
     loss_text,
     rank_of_number,
 )
+from posenc.report.exact import exact_notes, exact_table, is_exact
 from posenc.report.sentences import (
     also_measured_note,
     answer,
@@ -84,6 +85,9 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
 
     With `with_short_lengths` lengths below T are shown, too.
     """
+    if is_exact(comparison):
+        notes = [*exact_notes(comparison), *left_out_notes(comparison.header)]
+        return Report(facts_of(comparison), answer(comparison), [exact_table(comparison)], notes)
     if _is_one_measured_row(comparison):
         return _run_report(comparison)
     notes = []
@@ -108,14 +112,17 @@ def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     """Return the table of a paper: each number with its ±, and the facts as its caption."""
     header = comparison.header
     notes = []
-    if not is_recall_only(comparison):
+    if is_exact(comparison):
+        notes += exact_notes(comparison)
+    elif not is_recall_only(comparison):
         notes += [unit_note(comparison), recovered_note(comparison.rows, with_interval=True)]
-    notes += [
-        recall_note(comparison, with_interval=True),
-        *beyond_notes(comparison),
-        plus_minus_note(comparison),
-        paper_marks_note(comparison, _lengths_of_table(comparison, with_short_lengths)),
-    ]
+    if not is_exact(comparison):
+        notes += [
+            recall_note(comparison, with_interval=True),
+            *beyond_notes(comparison),
+            plus_minus_note(comparison),
+            paper_marks_note(comparison, _lengths_of_table(comparison, with_short_lengths)),
+        ]
     conditions = [str(value) for value in header.group.values()]
     label = "-".join(["posenc", header.protocol, header.metric, *conditions])
     return Report(
@@ -136,6 +143,8 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(lengths_table)
     if comparison.recall is not None:
         tables.append(recall_table(comparison))
+    if is_exact(comparison):
+        tables.insert(0, exact_table(comparison, full=True))
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
@@ -226,6 +235,8 @@ def rows_table(
 
     With a baseline the numbers are differences to it. Recall stands behind the losses.
     """
+    if is_exact(comparison):
+        return exact_table(comparison)
     columns = [_names_column(comparison.rows)]
     if not is_recall_only(comparison):
         shown = _lengths_of_table(comparison, with_short_lengths)

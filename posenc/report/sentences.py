@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from posenc.core.errors import plural, visible
 from posenc.report.columns import breaks_text, horizon_text, rank_of_number, recovered_with_interval
+from posenc.report.exact import exact_answer, is_exact
 from posenc.report.protocol_words import in_longer_windows, note_of, sample_noun
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
@@ -193,6 +194,8 @@ def answer(comparison: Comparison) -> str:
         return NOTHING_YET
     if comparison.header.protocol == RECALL:
         return recall_answer(comparison) or NOTHING_YET
+    if is_exact(comparison):
+        return exact_answer(comparison)
     if any(row.curve for row in rows):
         return _break_answer(rows)
     if comparison.header.baseline is not None:

@@ -33,14 +33,16 @@ from posenc.results.drafts import (
     drafts_of,
     find_baseline,
     protocols_of,
+    suited_to_tasks,
 )
+from posenc.results.exact import LEARNED, ExactColumns, RowExact, exact_of_rows
 from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
 from posenc.results.headroom import LongTrained, long_trained, recovered_of
 from posenc.results.measurements import Member, members_of, pool_beside, pool_of
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
-from posenc.results.records import HEADLINE, RECALL, SCHEMA_VERSION, Metric
+from posenc.results.records import EXACT, HEADLINE, RECALL, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
@@ -54,6 +56,7 @@ __all__ = [
     "Row",
     "compare_runs",
     "protocols_of",
+    "suited_to_tasks",
 ]
 
 POSITIONS = "positions"  # the protocol of curves
@@ -69,6 +72,7 @@ class Comparison:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
+    exact: ExactColumns | None = None  # of the protocol `exact`; null where no row has it
 
     @property
     def runs(self) -> list[Run]:
@@ -180,18 +184,20 @@ def _comparison(
     undertrained = [undertrained_by(group.members) for group in draft.groups]
     cells = _ranked_cells(draft, baseline, undertrained)
     recall_columns, recalls = _recall(draft, level)
+    exact_columns, answers = _answers(draft)
     only_row = len(draft.groups) == 1
     rows = []
     for index, group in enumerate(draft.groups):
         extras = RowExtras(
             recovered=recovered_of(group.members, references),
             recall=recalls[index],
+            exact=answers[index],
             breaks=_breaks(draft, group) if only_row else None,
             undertrained=undertrained[index],
         )
         rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
-    return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns)
+    return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns, exact_columns)
 
 
 def _ranked_cells(draft: Draft, baseline: int | None, undertrained: Sequence[str | None]) -> list[list[Cell]]:
@@ -284,6 +290,14 @@ def _recall(draft: Draft, level: float) -> tuple[RecallColumns | None, list[RowR
     measured = {column.multiple for column in columns_of(draft.members)}
     hidden = measured - {column.multiple for column in draft.columns}
     return recall_of_rows(_members_beside(draft, RECALL), level, hidden)
+
+
+def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
+    """Return the answers of each row to the instances of a task."""
+    if draft.protocol != EXACT:
+        return None, [None] * len(draft.groups)
+    multiples = [column.multiple for column in draft.columns]
+    return exact_of_rows([group.members for group in draft.groups], LEARNED, multiples)
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:

@@ -14,7 +14,7 @@ from posenc.results.grouping import RowGroup, group_runs, one_ranking, split_run
 from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
 from posenc.results.measurements import Circumstances, Member
 from posenc.results.recall import LEVEL
-from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.records import EXACT, HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run
 
 ALL = "all"  # a request's protocol: a table for each one measured
@@ -49,9 +49,17 @@ def protocols_of(runs: Sequence[Run]) -> list[str]:
 
 def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
     """Return the tables that a request asks for, in their order. Raises UserError for what no table has."""
+    request = suited_to_tasks(runs, request)
     _check(runs, request)
     drafts = _with_chosen_rows(_all_drafts(runs, request), request.rows)
     return _with_columns(drafts, request.columns)
+
+
+def suited_to_tasks(runs: Sequence[Run], request: CompareRequest) -> CompareRequest:
+    """Return the request for whole answers in place of the headline, if only tasks were measured."""
+    if request.protocol == HEADLINE and protocols_of(runs) == [EXACT]:
+        return replace(request, protocol=EXACT)
+    return request
 
 
 def _check(runs: Sequence[Run], request: CompareRequest) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import Curve, Extend, Metric, Recall, Record
+from posenc.results.records import Curve, Exact, Extend, Metric, Recall, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
@@ -86,6 +86,7 @@ class Measurement:
     rise_ci95: Interval | None = None
     curve: Curve | None = None
     recall: Recall | None = None
+    exact: Exact | None = None
 
     @property
     def circumstances(self) -> Circumstances:
@@ -146,6 +147,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         sums=record["per_document"],
         curve=record.get("curve"),
         recall=record.get("recall"),
+        exact=record.get("exact"),
     )
 
 

@@ -33,6 +33,7 @@ from posenc.settings.tree import SCHEMA_VERSION
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
 RECALL = "recall"  # the protocol that stands beside it
+EXACT = "exact"  # the protocol of tasks
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -114,6 +115,18 @@ def _check_recall(recall: Recall) -> Recall:
     return recall
 
 
+class Exact(TypedDict):
+    """Answers of instances of a task in windows of one length: how many are right."""
+
+    size: Positive  # of the instances, as the task counts it
+    instances: Positive
+    right: Count  # instances with a wholly right answer
+    tokens: Positive  # of all answers
+    tokens_right: Count  # that no other token beats, the tokens before being given
+    generated_right: NotRequired[Count]  # the same, going on from the model's own tokens
+    generated_tokens_right: NotRequired[Count]
+
+
 class Extend(TypedDict):
     """A test-time extension: its name, and each resolved parameter beside it."""
 
@@ -148,6 +161,7 @@ class Record(TypedDict):
     seconds: Number  # that the measurement took
     curve: NotRequired[Annotated[Curve, AfterValidator(_check_curve)]]  # of the protocol `positions`
     recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
+    exact: NotRequired[Exact]  # of the protocol `exact`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
@@ -318,7 +332,7 @@ def make_record(
 
     Documents without a target are left out. A record without targets needs a `note` that says why. A sum
     that is not finite makes a record without numbers, noted `diverged`. `extra` are the fields that a
-    protocol adds (`curve`, `recall`).
+    protocol adds (`curve`, `recall`, `exact`).
     """
     per_document = None if sums is None else _per_document(sums)
     assert per_document is not None or note is not None, "a record without targets needs a note that says why"

@@ -16,6 +16,7 @@ from posenc.results.cells import (
     make_cell,
     single,
 )
+from posenc.results.exact import RowExact
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
@@ -47,6 +48,7 @@ class Row:
     curve: CurveSummary | None  # of the protocol `positions`
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
     recall: RowRecall | None  # of the protocol `recall`
+    exact: RowExact | None  # of the protocol `exact`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
     # Not in JSON: how its learning rate was chosen, and where the curves of the only row of a table break.
@@ -74,6 +76,7 @@ class RowExtras:
 
     recovered: Recovered | None
     recall: RowRecall | None
+    exact: RowExact | None
     breaks: CurveSummary | None
     undertrained: str | None
 
@@ -96,6 +99,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         curve=curve_summary(group.members),
         recovered=extras.recovered,
         recall=extras.recall,
+        exact=extras.exact,
         members=group.members,
         settings=group.settings,
         tuned=group.tuned,

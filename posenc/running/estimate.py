@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from posenc.core.machine import wait_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, vocabulary
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, task_store, vocabulary
 from posenc.data.documents import SPLITS
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
@@ -383,6 +383,8 @@ def store_of_lengths(
     facts: CorpusFacts, tokenizer: TokenizerSettings, bytes_a_token: float | None = None
 ) -> TokenStore:
     """Return a store whose documents are as long as the corpus's, all of the same token."""
+    if facts.task is not None:
+        return task_store(facts.fingerprint, facts.task)
     if tokenizer.name == "bpe":  # building the tokenizer would train it, and write it to the cache
         vocab_size = int(tokenizer.parameters["vocab_size"])
     else:

@@ -67,6 +67,7 @@ def plan_given_model(given: GivenModel) -> Job:
     text = given.text or text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
     data = text.data
     facts = text.facts
+    evaluation.check_corpus(facts)
     encoder = build_tokenizer(tokenizer, facts)
     length = model.shape.train_length
     if not model.has_known_weights:

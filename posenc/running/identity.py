@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc.core.errors import safe_name
 from posenc.core.paths import expanded, is_folder
-from posenc.data import CorpusFacts, build_tokenizer
+from posenc.data import CorpusFacts, build_tokenizer, is_task
 from posenc.results.identity import trained_name
 from posenc.settings.tree import RunSettings
 
@@ -71,9 +71,14 @@ def identity_beside_weights(settings: RunSettings, settings_hash: str | None) ->
 
 
 def readable_name(settings: RunSettings) -> str:
-    """Return the part of a run's name that is for people: the user's own, or encoding, model, T and seed."""
+    """Return the part of a run's name that is for people: the user's own, or encoding, model, T and seed.
+
+    A run of a task has the task's name before them.
+    """
     if settings.name is not None:
         return settings.name
     encoding = safe_name(trained_name(settings).replace(" -> ", "-to-"))
+    if is_task(settings.data):
+        encoding = f"{safe_name(settings.data.name)}-{encoding}"
     model = safe_name(settings.model.name)
     return f"{encoding}-{model}-T{settings.context_length}-s{settings.seed}"

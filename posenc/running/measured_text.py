@@ -14,7 +14,9 @@ from posenc.data import (
     absolute_data,
     inspect,
     is_measured_whole,
+    is_task,
     measured_whole,
+    named_data,
     training_texts,
 )
 from posenc.evaluation.resolve import Evaluation
@@ -53,7 +55,7 @@ def text_to_measure(
     are measured with `keeps_split`, or if the run was trained on some of them. `data.split.test=1` asks for
     all.
     """
-    with_own_split = absolute_data(data)
+    with_own_split = named_data(absolute_data(data))
     measured = measured_whole(with_own_split, by_default=not keeps_split)
     facts = _read_facts(measured, tokenizer, evaluation)
     if trained_on is None or facts.fingerprint == trained_on.fingerprint:
@@ -117,7 +119,9 @@ def text_line(
     """Return `trained on sympy; measured on files (texts): all 40 documents`."""
     count = len(facts.sizes[split])
     documents = f"its {plural(count, f'{split} document')}"
-    if is_measured_whole(data):
+    if is_task(data):
+        documents = f"its {split} instances"
+    elif is_measured_whole(data):
         documents = f"all {plural(count, 'document')}"
     line = f"measured on {_name_with_place(data)}: {documents}"
     if isinstance(settings, RunSettings):  # nobody knows what other models were trained on

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
-from posenc.data import CorpusFacts, absolute_data, absolute_tokenizer, check_plant, check_tokenizer, inspect
-from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.data import (
+    CorpusFacts,
+    absolute_data,
+    absolute_tokenizer,
+    check_plant,
+    check_tokenizer,
+    inspect,
+    named_data,
+)
+from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
 from posenc.running.checks import (
     Stage,
     check_length_schedule,
@@ -93,7 +101,8 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     if initial is not None:
         check_fit(initial, step.outline)
     stages = _stages_of(step)
-    evaluation = resolve_evaluation(settings.eval, settings.context_length)
+    as_measured = suited_to(settings.eval, settings.data)
+    evaluation = resolve_evaluation(as_measured, settings.context_length)
     _check_place(settings)
     check_tracking(settings.tracking)
     check_tokenizer(settings.tokenizer)
@@ -150,16 +159,14 @@ def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
         needed_tokens=evaluation.lengths.longest + 1,
         context_length=settings.context_length,
     )
-    evaluation.check_text(
-        fingerprint=facts.fingerprint, tokenizer=settings.tokenizer.name, plant=settings.data.plant
-    )
+    evaluation.check_text(facts=facts, tokenizer=settings.tokenizer.name, plant=settings.data.plant)
     return facts
 
 
 def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
     """Return the settings as the run stores them: paths are absolute, the evaluation is complete."""
     return settings.with_changes(
-        data=absolute_data(settings.data),
+        data=named_data(absolute_data(settings.data)),
         tokenizer=absolute_tokenizer(settings.tokenizer),
         eval=evaluation.settings,
     )

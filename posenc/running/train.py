@@ -15,6 +15,7 @@ from posenc.core.machine import compiler_works, peak_memory, say_load
 from posenc.data import (
     PlantedSampler,
     ScheduledSampler,
+    TaskSampler,
     TokenStore,
     WindowSampler,
     WindowStage,
@@ -261,7 +262,7 @@ def _validation_plan(settings: RunSettings, training: Training, store: TokenStor
         batch_windows=training.batch_windows,
         context_length=settings.context_length,
     )
-    if plan is None and every is not None:
+    if plan is None and every is not None and store.task is None:
         length = settings.context_length
         log.info("no validation document has %d tokens, so none is measured while training", length + 1)
     return plan
@@ -278,6 +279,9 @@ def _sampler(settings: RunSettings, training: Training, store: TokenStore) -> Sc
 
 def _sampler_maker(settings: RunSettings, store: TokenStore) -> Callable[[int], WindowSampler]:
     """Return a function from a window length to a sampler, which plants pairs with `data.plant`."""
+    task = store.task
+    if task is not None:
+        return lambda length: TaskSampler(task, length, settings.seed)
     plant = settings.data.plant
     if plant is None:
         return lambda length: WindowSampler(store, length, settings.seed)

@@ -183,8 +183,10 @@ def _bounds(metadata: Sequence[Any]) -> str:
             text += f" from {bound.ge}"
         elif isinstance(bound, annotated_types.Gt):
             text += f" above {bound.gt}"
-        elif isinstance(bound, annotated_types.Le):  # no setting has a bound `Lt`
+        elif isinstance(bound, annotated_types.Le):
             text += f" to {bound.le}"
+        elif isinstance(bound, annotated_types.Lt):
+            text += f" below {bound.lt}"
     return text
 
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import Choice
-from posenc.settings.errors import describe, dotted
+from posenc.settings.errors import TOO_LARGE, TOO_SMALL, describe, dotted
 from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole, hint_at_number
 
 # the types of an author's signature, and the types of settings that check their values
@@ -62,7 +62,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     These are the keyword-only parameters. An encoding takes its `shape` first, and all others count.
     """
     constructor = function.__init__ if inspect.isclass(function) else function
-    hints = typing.get_type_hints(constructor)
+    hints = typing.get_type_hints(constructor, include_extras=True)
     return {parameter.name: hints.get(parameter.name, Any) for parameter in _declared(function)}
 
 
@@ -159,5 +159,8 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
         return UserError(key, value, "too large", allowed=f"up to {LARGEST_WHOLE}")
     if kind == "out_of_range":
         return UserError(key, value, "out of range", allowed=describe(annotation))
+    if kind in TOO_SMALL or kind in TOO_LARGE:
+        problem = "too small" if kind in TOO_SMALL else "too large"
+        return UserError(key, value, problem, allowed=describe(annotation))
     problem = f"wrong type ({type(value).__name__})"
     return UserError(key, value, problem, allowed=describe(annotation), hint=hint_at_number(value))

@@ -4,7 +4,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
+from fake_runs import MULTIPLES, T, exact_records, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
@@ -31,6 +31,11 @@ PAGE_WIDTH = 5.5 * 72  # points
 
 def comparisons_of(root, **request):
     return compare_runs(load_runs([root]), CompareRequest(**request))
+
+
+def comparisons_for(kind, root):
+    """The tables that a kind of chart is of."""
+    return comparisons_of(root, protocol="exact" if kind in ("exact", "tasks") else "fixed-target")
 
 
 def chart_of(kind, comparisons):
@@ -83,6 +88,7 @@ def swept(tmp_path_factory):
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
             special = {448: 10} if name == "rope" else {8: 20 + seed}
             records += recall_records(FOUND | special)
+            records += exact_records({1: 95 + seed, 2: 80, 8: 10 * seed})
             write_run(root, name, seed=seed, records=records)
     return root
 
@@ -92,7 +98,7 @@ def swept(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_every_kind_is_as_wide_as_a_page_and_names_its_rows(swept, kind):
-    root, texts = svg_of(kind, comparisons_of(swept), caption="auto")
+    root, texts = svg_of(kind, comparisons_for(kind, swept), caption="auto")
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(PAGE_WIDTH, abs=2)
     assert {"alibi", "rope"} <= set(texts)
     assert "T = 64" in " ".join(texts)
@@ -291,7 +297,7 @@ def test_a_chart_without_a_number_says_how_to_get_one(tmp_path):
 @pytest.mark.parametrize("kind", PLOTS)
 def test_a_chart_is_valid(swept, kind):
     """Against the schema of Vega-Lite, which posenc itself does not check."""
-    assert chart_of(kind, comparisons_of(swept)).layers.to_dict(validate=True)
+    assert chart_of(kind, comparisons_for(kind, swept)).layers.to_dict(validate=True)
 
 
 @pytest.mark.parametrize("kind", ["change", "heatmap", "use"])
@@ -348,7 +354,7 @@ def test_a_renamed_row_keeps_its_style(swept):
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_a_renamed_row_has_its_new_name_in_every_chart(swept, kind):
-    made = chart_of(kind, renamed(comparisons_of(swept), ["rope=Ours"]))
+    made = chart_of(kind, renamed(comparisons_for(kind, swept), ["rope=Ours"]))
     names = {point[key] for point in points_of(made) for key in ("panel", "row") if key in point}
     assert "Ours" in names
     assert "rope" not in names

@@ -13,6 +13,8 @@ from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
 from posenc.data.sources.hub import HubSource, StreamSource
 from posenc.data.sources.installed_code import PackageSource, PythonPackagesSource, StandardLibrarySource
+from posenc.data.sources.task import TaskSource
+from posenc.data.tasks.instances import TaskInstances
 from posenc.results.identity import own_yaml
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import DataSettings
@@ -25,6 +27,7 @@ SOURCES: dict[str, type[Source]] = {
     "python_packages": PythonPackagesSource,
     "stdlib": StandardLibrarySource,
     "stream": StreamSource,
+    "task": TaskSource,
 }
 KEYS_OF_EVERY_CORPUS = ("source", "split")  # all others are parameters of the source
 MISSING = "???"  # a YAML's mark for what the user has to give
@@ -49,7 +52,7 @@ def source_of(data: DataSettings) -> Source:
 
 
 def _check_split(shares: object, source: Source) -> None:
-    if source.is_streamed:
+    if source.is_streamed or not source.has_documents:
         if shares is not None:
             raise UserError("data.split", shares, "this corpus comes with splits of its own")
         return
@@ -73,6 +76,24 @@ def is_streamed(data: DataSettings) -> bool:
 def pinned_identity(data: DataSettings) -> dict[str, Any] | None:
     """Return what identifies the text without reading it; None where only its fingerprint can."""
     return source_of(data).pinned_identity()
+
+
+def is_task(data: DataSettings) -> bool:
+    """Tell whether a corpus is a task, without text."""
+    return SOURCES.get(str(data.parameters.get("source"))) is TaskSource
+
+
+def task_instances(data: DataSettings) -> TaskInstances:
+    """Return the instances of a task. Raises UserError."""
+    source = source_of(data)
+    assert isinstance(source, TaskSource)
+    return source.instances()
+
+
+def named_data(data: DataSettings) -> DataSettings:
+    """Return the settings with the name that tells a task from others: runs of several are never one row."""
+    source = source_of(data)
+    return data.with_changes(name=source.label) if isinstance(source, TaskSource) else data
 
 
 def absolute_data(data: DataSettings) -> DataSettings:

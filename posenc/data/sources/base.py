@@ -16,6 +16,9 @@ class Source:
     # whether the text comes over the network where it is not cached, and with splits of its own
     is_streamed: ClassVar[bool] = False
 
+    # whether there is text at all, in documents with splits
+    has_documents: ClassVar[bool] = True
+
     # the user's own text: where it is only measured, nothing is held out of it
     is_of_the_user: ClassVar[bool] = False
 

@@ -52,6 +52,7 @@ class Protocol(ABC, Generic[PlanT]):
     in_longer_windows: ClassVar[str] = "the same targets see more text"
     unit: ClassVar[str] = UNIT
     sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
+    of_tasks: ClassVar[bool] = False  # whether it scores answers of a task; all others score text
     refuses_given: ClassVar[str | None] = None  # why models that posenc did not train are refused
     refuses_transformers: ClassVar[str | None] = None  # why models of transformers are refused
 

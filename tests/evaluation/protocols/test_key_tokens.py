@@ -11,7 +11,7 @@ from tiny import ROOT
 from tiny_model import T
 
 from posenc.core.errors import UserError
-from posenc.encodings.registry import file_module
+from posenc.core.plugins import file_module
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.protocols import key_tokens
 from posenc.evaluation.protocols.key_tokens import packed_keys

@@ -1,0 +1,107 @@
+"""Import plug-ins, and read their text with that of their helpers for the hash of a run.
+
+A plug-in is a module or a Python file of the user's, with encodings or tasks. It must be named on the command
+line: nothing is imported because a file of a run names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded, is_file, why_missing
+
+
+def import_plugins(plugins: Sequence[str]) -> None:
+    """Import plug-ins, so that what they define is known. Raises UserError."""
+    for plugin in plugins:
+        plugin_module(plugin)
+
+
+def plugin_module(plugin: str) -> ModuleType:
+    """Import a plug-in: a module, or a Python file. Raises UserError."""
+    if plugin.endswith(".py") and not is_file(plugin):
+        raise UserError("plugins", plugin, why_missing(plugin, "file"))
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: it must not take the place of an installed module
+    try:
+        return file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        problem = f"cannot be imported ({type(error).__name__}: {error})"
+        hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
+        raise UserError("plugins", plugin, problem, hint=hint) from error
+
+
+def file_module(file: str) -> ModuleType:
+    """Import a Python file, anew once its text has changed; its folder need not be on the path."""
+    path = expanded(file).resolve()
+    name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def source_hash(kind: type) -> str:
+    """Return 16 hex digits of the text of a class's module and its helpers."""
+    text = text_with_helpers(sys.modules[kind.__module__])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def text_with_helpers(module: ModuleType) -> str:
+    """Return the text of a module, then those of the modules in its folder that it imports, by name.
+
+    What lies elsewhere is somebody else's package, with a version of its own.
+    """
+    texts = {module.__name__: inspect.getsource(module)}
+    folder = _folder_of(module)
+    waiting = [module]
+    while waiting:
+        importer = waiting.pop()
+        for name in _imported_names(importer, texts[importer.__name__]):
+            helper = sys.modules.get(name)
+            if helper is None or name in texts or _folder_of(helper) != folder:
+                continue
+            texts[name] = Path(str(helper.__file__)).read_text(encoding="utf-8")
+            waiting.append(helper)
+    text = texts.pop(module.__name__)
+    return "".join([text, *(texts[name] for name in sorted(texts))])
+
+
+def _imported_names(module: ModuleType, text: str) -> Iterator[str]:
+    """Yield the names of the modules that a module may import: of `from a import b`, `a` and `a.b`."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            dotted = "." * node.level + (node.module or "")
+            # a file that tries both ways imports relatively only as a part of a package
+            with suppress(ImportError):
+                source = importlib.util.resolve_name(dotted, module.__package__ or None)
+                yield source
+                yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def _folder_of(module: ModuleType) -> Path | None:
+    """Return the folder of a module's Python file; None for a module without one."""
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return None
+    return Path(file).resolve().parent

@@ -1,0 +1,27 @@
+"""Draw training windows of a task, each with one instance, so that a batch depends on seed and step alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posenc.data.tasks.instances import TaskInstances, encoded
+from posenc.data.windows import Batch, WindowSampler
+
+
+class TaskSampler(WindowSampler):
+    """Draw training batches of a task, by seed and step: the same for every encoding."""
+
+    def __init__(self, instances: TaskInstances, context_length: int, seed: int) -> None:
+        self._instances = instances
+        self._context_length = context_length
+        self._seed = seed
+
+    def batch(self, step: int, size: int) -> Batch:
+        """Return the batch of a step: `size` windows. Their loss is the mean over the answers' tokens."""
+        window = self._context_length
+        drawn = encoded(self._instances.training_batch(size, window, self._seed, step), window)
+        is_target = drawn.is_answer[:, 1:]
+        # the training takes the mean over all tokens of the batch, whatever their weights
+        weight = is_target.size / is_target.sum()
+        weights = np.where(is_target, weight, 0).astype(np.float32)
+        return Batch(inputs=drawn.tokens[:, :-1], targets=drawn.tokens[:, 1:], weights=weights)

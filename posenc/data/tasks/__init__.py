@@ -1,0 +1,61 @@
+"""Tasks: one file each, found by walking the folder. docs/tasks.md says how to add one.
+
+The names of the tasks are those of the files. A file of the user's own is a plug-in: its tasks are known once
+it is imported, and nothing imports it because a file of a run names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from posenc.data.tasks.base import Task
+
+NOT_TASKS = ("base", "instances")  # modules of this folder without a task
+
+
+@functools.cache
+def own_tasks() -> tuple[str, ...]:
+    """Return the names of posenc's own tasks in alphabetical order."""
+    modules = [module.name for module in pkgutil.iter_modules(__path__)]
+    return tuple(sorted(name for name in modules if name not in NOT_TASKS))
+
+
+def find_task(name: str) -> type[Task]:
+    """Return the class of a task, of posenc's own or of an imported plug-in. Raises KeyError."""
+    if name in own_tasks():
+        return tasks_in(importlib.import_module(f"{__name__}.{name}"))[name]
+    return _tasks_of_plugins()[name]
+
+
+def task_names() -> list[str]:
+    """Return the names that `data.task` may have."""
+    return sorted({*own_tasks(), *_tasks_of_plugins()})
+
+
+def tasks_in(module: ModuleType) -> dict[str, type[Task]]:
+    """Return the tasks that a module defines (and does not import) by `name`."""
+    from posenc.data.tasks.base import Task
+
+    tasks: dict[str, type[Task]] = {}
+    for value in vars(module).values():
+        is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
+        if is_defined_here and issubclass(value, Task) and hasattr(value, "name"):
+            tasks[value.name] = value
+    return tasks
+
+
+def _tasks_of_plugins() -> dict[str, type[Task]]:
+    from posenc.data.tasks.base import Task
+
+    tasks = {}
+    for kind in Task.__subclasses__():
+        # of a file that was imported again after a change, the newest class comes last
+        if hasattr(kind, "name") and not kind.__module__.startswith(f"{__name__}."):
+            tasks[kind.name] = kind
+    return tasks

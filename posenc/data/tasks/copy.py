@@ -1,0 +1,44 @@
+"""copy: a string, then the same string.
+
+    bdac>bdac.
+
+With `unique` no letter comes twice, so that the letter before tells the next one (induction); otherwise
+letters repeat, and the place has to be found. `unique` has an alphabet of 146 characters.
+
+Source: Jelassi et al. 2024 (Repeat After Me), arXiv 2402.01032; with unique tokens Zhou et al. 2023, arXiv
+2310.16028.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
+
+from posenc.data.tasks.base import END, LETTERS, MANY_SYMBOLS, SEPARATOR, Draws, Instance, Task
+from posenc.settings.numbers import Flag, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Task):
+    """Ask for the same string again."""
+
+    name: ClassVar[str] = "copy"
+    about: ClassVar[str] = "a string -> the same string"
+    source: ClassVar[str] = "arXiv 2402.01032, 2310.16028"
+
+    unique: Flag = False
+    letters: Annotated[Whole, Ge(2), Le(26)] = 16  # of the alphabet, where letters may repeat
+
+    @property
+    def largest(self) -> int | None:
+        return len(MANY_SYMBOLS) if self.unique else None
+
+    def tokens(self, size: int) -> int:
+        return 2 * size + len(SEPARATOR + END)
+
+    def instance(self, draws: Draws, size: int) -> Instance:
+        if self.unique:
+            string = "".join(draws.shuffled(MANY_SYMBOLS)[:size])
+        else:
+            string = draws.text(LETTERS[: self.letters], size)
+        return Instance((string + SEPARATOR, string + END))

@@ -1,0 +1,54 @@
+"""dyck: brackets that are opened and not closed, then the brackets that close them.
+
+    ([]{(|)}).
+
+A bracket that closes belongs to the last one that is open. At most `depth` are open at once, so the answer
+has at most so many brackets; at least one is open at the end.
+
+Source: Hewitt et al. 2020 (RNNs can generate bounded hierarchical languages with optimal memory), arXiv
+2010.07515; Bhattamishra et al. 2020 (On the Ability and Limitations of Transformers to Recognize Formal
+Languages), arXiv 2009.11264.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
+
+from posenc.data.tasks.base import END, Draws, Instance, Task
+from posenc.settings.numbers import Whole
+
+OPENING = "([{<"
+CLOSING = dict(zip(OPENING, ")]}>", strict=True))
+MARK = "|"  # instead of `>`, which may be a bracket here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dyck(Task):
+    """Ask for the brackets that close what is open."""
+
+    name: ClassVar[str] = "dyck"
+    about: ClassVar[str] = "brackets -> those that close what is open"
+    source: ClassVar[str] = "arXiv 2009.11264"
+
+    kinds: Annotated[Whole, Ge(1), Le(4)] = 2
+    depth: Annotated[Whole, Ge(2), Le(64)] = 4  # brackets that are open at once, at most
+
+    def tokens(self, size: int) -> int:
+        return size + len(MARK) + self.depth + len(END)
+
+    def instance(self, draws: Draws, size: int) -> Instance:
+        is_open: list[str] = []
+        given = ""
+        for place in range(size):
+            is_last = place == size - 1
+            must_open = not is_open or (is_last and len(is_open) == 1)
+            must_close = len(is_open) == self.depth and not must_open
+            if must_open or (not must_close and draws.below(2)):
+                bracket = draws.choice(OPENING[: self.kinds])
+                is_open.append(bracket)
+            else:
+                bracket = CLOSING[is_open.pop()]
+            given += bracket
+        closing = [CLOSING[bracket] for bracket in reversed(is_open)]
+        return Instance((given + MARK, "".join(closing) + END))

@@ -1,0 +1,57 @@
+"""flip_flop: bits are written, ignored and read; a read gives the bit that was written last.
+
+    w0i1i1r0w1i0r1    the answers are the bits behind each r
+
+The first instruction writes and the last one reads. Of the others a share `ignored` is to be ignored, and
+half of the rest each writes and reads.
+
+Source: Liu et al. 2023 (Exposing Attention Glitches with Flip-Flop Language Modeling), arXiv 2306.00946; 0.8
+are ignored there.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Lt
+
+from posenc.data.tasks.base import Draws, Instance, Task
+from posenc.settings.numbers import Number
+
+RESOLUTION = 1 << 20  # of a share as a whole number
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipFlop(Task):
+    """Ask at every read for the bit of the last write."""
+
+    name: ClassVar[str] = "flip_flop"
+    about: ClassVar[str] = "writes, ignores and reads of a bit -> the bit at each read"
+    source: ClassVar[str] = "arXiv 2306.00946"
+    smallest: ClassVar[int] = 2
+
+    ignored: Annotated[Number, Ge(0), Lt(1)] = 0.8  # share of the instructions
+
+    def tokens(self, size: int) -> int:
+        return 2 * size
+
+    def instance(self, draws: Draws, size: int) -> Instance:
+        memory = draws.choice("01")
+        pieces = []
+        given = "w" + memory
+        for _ in range(size - 2):
+            instruction = self.drawn_instruction(draws)
+            if instruction == "r":
+                pieces += [given + "r", memory]
+                given = ""
+                continue
+            bit = draws.choice("01")
+            if instruction == "w":
+                memory = bit
+            given += instruction + bit
+        return Instance((*pieces, given + "r", memory))
+
+    def drawn_instruction(self, draws: Draws) -> str:
+        """Return i, w or r."""
+        if draws.below(RESOLUTION) < self.ignored * RESOLUTION:
+            return "i"
+        return draws.choice("wr")

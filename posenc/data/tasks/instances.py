@@ -1,0 +1,119 @@
+"""Instances of a task as tokens: for training by (seed, step), for evaluation by size, never the same ones.
+
+An instance belongs to training, validation or test by a hash of what is given, whatever it was drawn for. So
+no instance of the test is ever trained on, with any seed. N instances, W inputs of a window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc.core.errors import RunError
+from posenc.core.seeds import seed_for
+from posenc.data.tasks.base import Instance, Task, draws_of_rows
+
+PADDING = 0  # token behind an instance that is shorter than its window; never a target
+START = 1  # token before every instance
+SEED = 2305  # of validation and test, never the training seed: all runs see the same instances
+HELD_OUT = 16  # one of so many instances each is for validation and for test
+SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all others are trained on
+TRIES = 200  # draws for an instance of the split that is wanted
+
+Lengths = Literal["uniform", "fixed"]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EncodedInstances:
+    """Instances at the beginning of their windows, (N, W + 1) each."""
+
+    tokens: Ints
+    is_answer: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TaskInstances:
+    """The instances of a task with its options."""
+
+    task: Task
+    lengths: Lengths  # of training: sizes are uniform up to the largest that fits, or always the largest
+
+    def largest_size(self, window: int) -> int | None:
+        """Return the size of the largest instance that fits into a window of W inputs; None without one.
+
+        There is none either if the alphabet ends before the window is full.
+        """
+        if not self._fits(self.task.smallest, window):
+            return None
+        size = self.task.smallest
+        step = 1
+        while self._fits(size + step, window):
+            size += step
+            step *= 2
+        while step:
+            if self._fits(size + step, window):
+                size += step
+            step //= 2
+        limit = self.task.largest
+        return None if limit is not None and size > limit else size
+
+    def _fits(self, size: int, window: int) -> bool:
+        # the last token of an instance is a target, and no input; the start is an input before it
+        return self.task.tokens(size) <= window
+
+    def held_out(self, split: str, size: int, count: int) -> list[Instance]:
+        """Return the first `count` instances of a size for validation or test. Raises RunError."""
+        seed = seed_for(SEED, self.task.name, split, size)
+        instances: list[Instance] = []
+        for counter in range(TRIES):
+            for draws in draws_of_rows(count, seed, counter):
+                instance = self.task.instance(draws, size)
+                if split_of(instance) == split:
+                    instances.append(instance)
+                if len(instances) == count:
+                    return instances
+        raise RunError(f"{self.task.name}: hardly any instance of size {size} belongs to the {split} split")
+
+    def training_batch(self, count: int, window: int, seed: int, step: int) -> list[Instance]:
+        """Return the instances of a training step. Raises RunError."""
+        largest = self.largest_size(window)
+        assert largest is not None  # checked when the run was planned
+        smallest = largest if self.lengths == "fixed" else self.task.smallest
+        instances = []
+        for draws in draws_of_rows(count, seed_for(seed, "task"), step):
+            for _ in range(TRIES):
+                size = smallest + draws.below(largest - smallest + 1)
+                instance = self.task.instance(draws, size)
+                if split_of(instance) == "train":
+                    instances.append(instance)
+                    break
+            else:
+                problem = f"{self.task.name}: hardly any instance of size {largest} belongs to the training"
+                raise RunError(problem, hint="a longer context_length")
+        return instances
+
+
+def split_of(instance: Instance) -> str:
+    """Return the split that an instance belongs to, by what is given alone."""
+    digest = hashlib.blake2b(instance.given.encode("latin-1"), digest_size=4).digest()
+    return SPLIT_OF_HASH.get(int.from_bytes(digest, "little") % HELD_OUT, "train")
+
+
+def encoded(instances: list[Instance], window: int) -> EncodedInstances:
+    """Return instances as tokens: a start mark, the instance, and padding up to W + 1 tokens."""
+    tokens = np.full((len(instances), window + 1), PADDING, dtype=np.int64)
+    is_answer = np.zeros((len(instances), window + 1), dtype=bool)
+    tokens[:, 0] = START
+    for row, instance in enumerate(instances):
+        place = 1
+        for number, piece in enumerate(instance.pieces):
+            end = place + len(piece)
+            tokens[row, place:end] = np.frombuffer(piece.encode("latin-1"), dtype=np.uint8)
+            is_answer[row, place:end] = number % 2 == 1
+            place = end
+    return EncodedInstances(tokens, is_answer)

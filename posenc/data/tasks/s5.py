@@ -1,0 +1,71 @@
+"""s5: elements of a group, then their product: does the model track a state?
+
+    ABAC>D       a character is an element; the answer is the product from the first to the last
+
+`group=s5` are the 120 permutations of five things, the smallest group whose word problem is hard for
+constant depth. `group=mod_sum` are the numbers modulo `modulus`, which constant depth can add. `elements`
+is how many different elements are drawn, beginning with the neutral one and, of s5, with the swaps of
+neighbours.
+
+Source: Merrill et al. 2024 (The Illusion of State in State-Space Models), arXiv 2404.08819.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from posenc.data.tasks.base import MANY_SYMBOLS, SEPARATOR, Draws, Instance, Task
+from posenc.settings.numbers import Whole
+
+Permutation = tuple[int, ...]
+THINGS = 5
+
+
+def unordered_pairs(permutation: Permutation) -> int:
+    """Return how many pairs stand in the wrong order: 0 of the neutral element, 1 of a swap of neighbours."""
+    pairs = itertools.combinations(permutation, 2)
+    return sum(first > second for first, second in pairs)
+
+
+# the neutral element first, then the swaps of neighbours
+PERMUTATIONS = sorted(itertools.permutations(range(THINGS)), key=lambda p: (unordered_pairs(p), p))
+
+
+def product(first: Permutation, second: Permutation) -> Permutation:
+    """Return the permutation that does `first`, then `second`."""
+    return tuple(second[image] for image in first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S5(Task):
+    """Ask for the product of elements of a group."""
+
+    name: ClassVar[str] = "s5"
+    about: ClassVar[str] = "elements of a group -> their product"
+    source: ClassVar[str] = "arXiv 2404.08819"
+    smallest: ClassVar[int] = 2
+
+    group: Literal["s5", "mod_sum"] = "s5"
+    elements: Annotated[Whole, Ge(2), Le(120)] = 5
+    modulus: Annotated[Whole, Ge(2), Le(120)] = 5  # of mod_sum
+
+    def tokens(self, size: int) -> int:
+        return size + len(SEPARATOR) + 1
+
+    def instance(self, draws: Draws, size: int) -> Instance:
+        order = self.modulus if self.group == "mod_sum" else len(PERMUTATIONS)
+        count = min(self.elements, order)
+        factors = [draws.below(count) for _ in range(size)]
+        given = "".join([MANY_SYMBOLS[factor] for factor in factors])
+        return Instance((given + SEPARATOR, MANY_SYMBOLS[self.product_of(factors)]))
+
+    def product_of(self, factors: list[int]) -> int:
+        """Return the number of the element that the factors with these numbers make."""
+        if self.group == "mod_sum":
+            return sum(factors) % self.modulus
+        state = PERMUTATIONS[0]
+        for factor in factors:
+            state = product(state, PERMUTATIONS[factor])
+        return PERMUTATIONS.index(state)

@@ -1,0 +1,138 @@
+"""Pictures of whole answers: by length, a panel for each task; and a grid of tasks and encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
+from posenc.report.exact import percent, spread_text
+from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Meaning, Square, grid_layers
+from posenc.report.looks import Look, data_of
+from posenc.report.texts import length_text
+
+HEIGHT = 150  # points, of a panel in a file
+NOT_LEARNED = "–"
+TASK_NAME = 18  # characters of a head
+
+
+@dataclass(frozen=True)
+class ExactPoint:
+    """The whole answers of a row in windows of one length, in per cent."""
+
+    panel: str
+    row: str
+    x: float  # multiple of T
+    y: float  # median of the seeds that learned
+    low: float
+    high: float
+    text: str  # shown while the point is pointed at
+
+
+def exact_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    """Return lines of whole answers against the window, of the rows that learned, with their range."""
+    points = [point for panel in panels for point in _points(panel, names)]
+    if not points:
+        return None
+    rows = list(dict.fromkeys(point.row for point in points))
+    channels = RowChannels(rows, names, look)
+    multiples = sorted({point.x for point in points})
+    x_axis = alt.Axis(title="window / T", values=multiples, format="~g", grid=False)
+    x = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False), axis=x_axis)
+    y_scale = alt.Scale(domain=[0, 100], nice=False)
+    y = alt.Y("y:Q", scale=y_scale, axis=alt.Axis(title="whole answers (%)", values=[0, 25, 50, 75, 100]))
+    ranges = alt.Chart().mark_rule(opacity=0.5).encode(x=x, y=alt.Y("low:Q", scale=y_scale), y2="high")
+    lines = alt.Chart().mark_line(strokeWidth=1.2).encode(x=x, y=y, color=channels.color)
+    markers = alt.Chart().mark_point(filled=True)
+    markers = markers.encode(
+        x=x,
+        y=y,
+        color=channels.color,
+        shape=channels.shape,
+        size=channels.area(look.marker_area),
+        opacity=channels.opacity(1),
+        tooltip="text:N",
+    )
+    layers = [ranges.encode(color=channels.color), lines, channels.pointable(channels.choosable(markers))]
+    return Chart(
+        title="Whole answers",
+        layers=alt.LayerChart(layer=layers, data=data_of(points)),
+        panels=list(dict.fromkeys(point.panel for point in points)),
+        rows=rows,
+        caption=f"{source_sentence(panels)} Answers wholly right, of the seeds that learned: median, range.",
+        height=HEIGHT,
+    )
+
+
+def tasks_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    """Return cells coloured by the whole answers in the longest window, by encoding and task."""
+    squares = [square for panel in panels for square in _squares(panel, names)]
+    if not squares:
+        return None
+    x_axis = alt.Axis(title=None, orient="top", labelAngle=-30, ticks=False, domain=False)
+    y_axis = alt.Axis(title=None, labelColor=look.ink, labelLimit=220, ticks=False, domain=False)
+    meaning = (
+        "Per cent of answers wholly right in the longest window: median of the seeds that learned the task "
+        f"within T; {NOT_LEARNED}: no seed learned it."
+    )
+    return Chart(
+        title="Tasks",
+        layers=grid_layers(
+            squares,
+            x=alt.X("column:O", sort=None, axis=x_axis),
+            y=alt.Y("row:O", sort=None, axis=y_axis),
+            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
+        ),
+        panels=[""],
+        rows=[],
+        caption=f"{meaning} {source_sentence(panels)}",
+        height=alt.Step(CELL_HEIGHT),
+    )
+
+
+def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
+    points = []
+    for row in panel.comparison.rows:
+        answers = row.exact
+        if answers is None or not answers.learned:
+            continue
+        for cell in answers.cells:
+            if cell is None:
+                continue
+            name = names.name(row)
+            text = f"{name}\n{length_text(cell.multiple)}: {spread_text(cell.whole)}%"
+            points.append(
+                ExactPoint(
+                    panel=panel.title,
+                    row=name,
+                    x=cell.multiple,
+                    y=short_number(100 * cell.whole.median),
+                    low=short_number(100 * cell.whole.low),
+                    high=short_number(100 * cell.whole.high),
+                    text=f"{text}\n{answers.learned} of {answers.seeds} seeds learned",
+                )
+            )
+    return points
+
+
+def _squares(panel: Panel, names: RowNames) -> list[Square]:
+    squares = []
+    title = panel.comparison.header.corpus or panel.title
+    for row in panel.comparison.rows:
+        answers = row.exact
+        if answers is None or not answers.cells:
+            continue
+        cell = answers.cells[-1]
+        is_shown = cell is not None and answers.learned > 0
+        text = NOT_LEARNED
+        shade = None
+        if cell is not None and is_shown:
+            text = percent(cell.whole.median)
+            shade = short_number(cell.whole.median)
+        of: Meaning = "share" if is_shown else "nothing"
+        squares.append(
+            Square(panel="", row=names.name(row), column=title[:TASK_NAME], of=of, text=text, shade=shade)
+        )
+    return squares
