@@ -221,14 +221,19 @@ class _LogLines(Progress):
 
     def update(self, done: float, text: str | None = None) -> None:
         super().update(done, text)
-        is_end = self.total is not None and done >= self.total
-        if self._seconds_between == 0 or (is_end and self.title.has_last_line):
+        if self._seconds_between == 0:
             with self._lock:
                 self._print()
 
     def look(self) -> None:
         is_due = time.monotonic() - self._printed_at >= self._seconds_between
         if is_due and self._seconds_between > 0:  # at 0 each update prints a line, and nothing else does
+            self._print()
+
+    def _end(self) -> None:
+        # not when the last update comes: its text may follow in an update of its own
+        is_done = self.total is not None and self.done >= self.total
+        if is_done and self.title.has_last_line:
             self._print()
 
     def _print(self) -> None:

@@ -72,7 +72,8 @@ same numbers with `--format json`.
   that reads it.
 
 `tests/results/frozen_schema.json` lists the frozen fields, and a test compares them with the code.
-The JSON of `posenc compare` has the same `schema_version`, which rises for it by the same rule.
+The JSON of `posenc compare` has the same `schema_version`, but is not frozen: a field that changes is in
+the changelog.
 
 This page is made from the types of the code by `python scripts/docs/schema_page.py`.
 """

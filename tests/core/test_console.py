@@ -158,6 +158,14 @@ def test_a_pipe_has_a_line_now_and_then_and_the_last_one(capsys, monkeypatch):
     assert piped(capsys, 100, monkeypatch) == ["training 3/3  loss 1.2  0:00 left"]
 
 
+def test_the_last_line_of_a_pipe_comes_once_with_its_text(capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "100")
+    with progress_line("training", 3) as line:
+        line.update(3)
+        line.update(3, "loss 1.2")
+    assert capsys.readouterr().err == "training 3/3  loss 1.2  0:00 left\n"
+
+
 def test_a_pipe_has_all_lines_if_none_is_too_soon(capsys, monkeypatch):
     assert len(piped(capsys, 0, monkeypatch)) == 3
 
