@@ -395,6 +395,22 @@ def resonance_rope(c, h, i, j):
     return turned(c, h, i, j, lambda n: 2 * math.pi * turns(n))
 
 
+def repo(c, h, i, j):
+    plain = round(LAYERS * 5 / 16) if c.s["plain_layers"] is None else c.s["plain_layers"]
+    if c.layer < plain:
+        return turned(c, h, i, j, lambda n: c.r(i, j) * theta(n, WIDTH, c.s["base"]))
+
+    def position(t):
+        number, x = c.layer - plain, c.p["x"][t]
+        gates = [dot(row, x) for row in c.p["gate"][number]]
+        contents = [dot(row, x) for row in c.p["content"][number]]
+        inner = [g * sigmoid(g) * content for g, content in zip(gates, contents, strict=True)]
+        return dot(c.p["position"][number][h], inner)
+
+    apart = c.once(("repo", h, i), lambda: position(i)) - c.once(("repo", h, j), lambda: position(j))
+    return turned(c, h, i, j, lambda n: apart * theta(n, WIDTH, c.s["base"]))
+
+
 def fope(c, h, i, j):
     """The matrix of every pair, at the query's and at the key's position."""
     turning = [theta(n, WIDTH, c.s["base"]) for n in range(WIDTH // 2)]
@@ -637,7 +653,7 @@ SCORES = {
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
     "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
     **{f.__name__: f for f in (rope, rope_pp, fope, grape, tape, xpos, hope, pope, pattern, scale_invariant)},
-    **{f.__name__: f for f in (clipped_rope, resonance_rope)},
+    **{f.__name__: f for f in (clipped_rope, resonance_rope, repo)},
     **{f.__name__: f for f in (cable, carope, selective_rope, path, cope, dape, shaw, transformer_xl)},
     "sum": lambda c, h, i, j: (
         c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
@@ -729,6 +745,7 @@ CASES = [
     ("clipped_rope", {"pairs": 3, "hard": True}),
     ("resonance_rope", {"layout": "half", "base": 50.0}),
     ("bam", {"learned_location": True}),
+    ("repo", {"plain_layers": 0, "base": 500.0}),
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
     ("hard_alibi", {"masked_heads": 1}),

@@ -96,6 +96,9 @@ def test_pairs_that_p_rope_drops_are_not_rotated(layout, numbers):
 def test_unrotated_numbers_are_those_that_a_rotation_leaves(name):
     """Compare them with what `rotate` does at a far position."""
     encoding = encoding_of(name, 16)
+    if name in ("repo", "carope", "selective_rope"):  # rotate by another hook, by angles of the text
+        assert encoding.unrotated_numbers(0) == []
+        return
     if "rotate" not in encoding.hooks:
         assert encoding.unrotated_numbers(0) == list(range(8))
         return

@@ -20,6 +20,9 @@ class PhaseSums(Encoding):
     relative = True
     uses_positions = False
 
+    def unrotated_numbers(self, layer: int) -> list[int]:
+        return []
+
     def increments(self, x: Tensor, layer: int) -> Tensor:
         """Return what each token adds to its angles, (B, S, d_model) -> (B, H, S, D/2) float64."""
         raise NotImplementedError
