@@ -8,7 +8,9 @@ for each layer, b from 0.
   forget  true: FoX's gates as well, + sum over l = j+1..i of log sigmoid(g_h . x_l + a_h) (PaTH-FoX)
 The products over a whole window at once, by one triangular solve (the UT transform), in float32.
 Departures: no QK-norm; the linear maps start like the model's others, c_m uniform up to 3^-1/2, as a
-convolution over three tokens does in torch, without the activation that the released module may apply.
+convolution over three tokens does in torch, without the activation that the released module may apply. The
+gates of PaTH-FoX are added as they are, as in encoding=fox; the released kernel (fla) scales them by D^-1/2
+along with the scores.
 """
 
 from typing import Any

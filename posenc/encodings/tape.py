@@ -8,7 +8,8 @@ last, p its attention weights:
 A, U, V real, so that a shift of all positions, which turns every e alike, changes no score.
   width  of U and V; null: 4 for each head, as in the released configuration
 Source: the authors' code; of the paper only abstracts and summaries were at hand.
-Departure: x_i is the next layer's normed input; there it is the output of the MLP before it.
+Departures: x_i is the next layer's normed input; there it is the output of the MLP before it. The first
+update mixes heads, by A; the einsum of the published code adds each head's own sum alone.
 Each forward pass has a copy of the module that carries e from layer to layer. A compiler would lose its
 gradient between two blocks, so it leaves these hooks alone.
 """

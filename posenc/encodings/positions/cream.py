@@ -5,7 +5,8 @@ m tokens ends in U(h + (m-1) a/2, a n/2 - h - 1), a from N(1 + max/n, sigma) cut
 down.
 Paper: Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
 Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw,
-and the three chunks are neighbours in the text. A short head is never longer than n/3.
+and the three chunks are neighbours in the text. A short head is never longer than n/3. An a beyond the cuts
+is drawn anew; the code moves it to the nearer cut, so that both ends come more often.
 """
 
 import math
