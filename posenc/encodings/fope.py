@@ -11,8 +11,8 @@ from the seed for each layer and head, and not trained. Pairs m >= n carry no po
 Source: the authors' code; of the paper only summaries were at hand.
 Departures from the authors' code: it keeps D/4 pairs at most, here all n are kept. Pairs are (2m, 2m + 1).
 Its noise is smaller: Xavier's rule, given all heads as one (H, n, n), makes gain sqrt(2 / (n^2 + H n)) of it.
-At nano (H = 4, n = 5 at T = 64) ours is 2.1 times that. Ours is the rule for one head's matrix, and stored runs
-have it; gain=0.14 gives theirs.
+At nano (H = 4, n = 5 at T = 64) ours is 2.1 times that. Ours is the rule for one head's matrix, and stored
+runs have it; gain=0.14 gives theirs.
 It pads with cos = sin = 1, which doubles the part of pairs m >= n in the score; here they are left alone.
 """
 
