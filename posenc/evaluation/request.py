@@ -19,6 +19,7 @@ from posenc.settings.tree import PlantSettings
 
 if TYPE_CHECKING:
     from posenc.data import TokenStore
+    from posenc.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class EvalRequest:
     split: str
     lengths: EvalLengths
     max_targets: int  # for each window, about
+    tokenizer: Tokenizer | None = None  # for protocols that write words into the text
     plant: PlantSettings | None = None  # key-value pairs in the text that the model was trained on
     seed: int = 0  # of the run, for what a protocol draws anew for each seed
 

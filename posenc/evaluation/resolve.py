@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.data import CorpusFacts, TokenStore, is_task
+from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import NONE, resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
 from posenc.evaluation.protocols import find_protocol, protocol_names
@@ -52,7 +53,14 @@ class Evaluation:
         """Tell whether fixed-target is among the protocols."""
         return FixedTarget.name in self.protocol_names
 
-    def request(self, store: TokenStore, plant: PlantSettings | None, seed: int) -> EvalRequest:
+    @property
+    def writes_words(self) -> bool:
+        """Tell whether a protocol needs the tokenizer itself."""
+        return any(protocol.writes_words for protocol in self.protocols)
+
+    def request(
+        self, store: TokenStore, plant: PlantSettings | None, seed: int, tokenizer: Tokenizer | None = None
+    ) -> EvalRequest:
         """Return the request for which the protocols plan; `plant` is planted in the training text."""
         return EvalRequest(
             store=store,
@@ -61,6 +69,7 @@ class Evaluation:
             max_targets=self.settings.max_targets,
             plant=plant,
             seed=seed,
+            tokenizer=tokenizer,
         )
 
     def check_text(self, *, facts: CorpusFacts, tokenizer: str, plant: PlantSettings | None) -> None:

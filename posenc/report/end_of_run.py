@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from posenc.core.paths import choice_files
+from posenc.report.needles import needle_tables
 from posenc.report.reports import short_report
 from posenc.report.terminal import has_color, terminal_text, terminal_width, write
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
@@ -28,6 +29,9 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     width = terminal_width()
     comparisons = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
     reports = [short_report(comparison) for comparison in comparisons]
+    needles = needle_tables(runs)
+    if needles:
+        reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *needles])
     if saved is not None:
         is_weak = any(row.undertrained for comparison in comparisons for row in comparison.rows)
         command = next_command(runs[0], saved, is_weak, width)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required, cast
 
-from annotated_types import Gt, Len, MinLen
+from annotated_types import Ge, Gt, Le, Len, MinLen
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
@@ -34,6 +34,7 @@ UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
 RECALL = "recall"  # the protocol that stands beside it
 EXACT = "exact"  # the protocol of tasks
+NEEDLE = "needle"  # the protocol whose facts have a table of their own
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -127,6 +128,30 @@ class Exact(TypedDict):
     generated_tokens_right: NotRequired[Count]
 
 
+class Needle(TypedDict):
+    """Facts found in windows of one length, aligned lists: one place for each depth and number of keys."""
+
+    depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
+    keys: list[Positive]  # sentences in each window
+    answers: list[Positive]  # values that were asked for
+    correct: list[Count]  # values of which no other token beats any
+    nats: list[Number]  # mean, per token of a value
+
+
+def _check_needle(needle: Needle) -> Needle:
+    """Return needles whose lists are aligned."""
+    columns: list[Sequence[object]] = [
+        needle["depth"],
+        needle["keys"],
+        needle["answers"],
+        needle["correct"],
+        needle["nats"],
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    return needle
+
+
 class Extend(TypedDict):
     """A test-time extension: its name, and each resolved parameter beside it."""
 
@@ -162,6 +187,7 @@ class Record(TypedDict):
     curve: NotRequired[Annotated[Curve, AfterValidator(_check_curve)]]  # of the protocol `positions`
     recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
     exact: NotRequired[Exact]  # of the protocol `exact`
+    needle: NotRequired[Annotated[Needle, AfterValidator(_check_needle)]]  # of the protocol `needle`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 

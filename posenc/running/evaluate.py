@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
-from posenc.data import TokenStore, check_lengths, prepare, vocabulary
+from posenc.data import TokenStore, build_tokenizer, check_lengths, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import Subject
@@ -259,7 +259,8 @@ def _training_precision(job: Job) -> str:
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
     # of another corpus nothing is planted: a model knows the keys of its own
-    return job.evaluation.request(store, job.data.plant, job.settings.seed)
+    tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.writes_words else None
+    return job.evaluation.request(store, job.data.plant, job.settings.seed, tokenizer)
 
 
 def targets_of(job: Job) -> set[tuple[str, str]]:

@@ -7,7 +7,14 @@ from posenc.evaluation.protocols import find_protocol
 from posenc.settings.tree import EvalSettings
 
 RECALL = {"distances": [4], "pairs": [1], "windows": 4}
-SETTINGS = {"target_fraction": 0.25, "stride": None, "key_tokens": None, "recall": RECALL}
+NEEDLE = {"depths": [0.5], "keys": [1], "values": 1, "queries": 1, "windows": 4}
+SETTINGS = {
+    "target_fraction": 0.25,
+    "stride": None,
+    "key_tokens": None,
+    "recall": RECALL,
+    "needle": NEEDLE,
+}
 
 
 def protocol_of(name, **changes):

@@ -90,7 +90,8 @@ def records_of_little_memory(request, subject_of, measured, monkeypatch):
 def test_where_memory_runs_out_batches_are_smaller(records_of_little_memory, subject_of, measured):
     records, _ = records_of_little_memory
     with_room = measured(subject_of("rope"), [T, 2 * T, 8 * T])
-    fitting = {cell: record for cell, record in records.items() if cell[1] < 8 * T}
+    # into windows of 2T no sentence of needle fits
+    fitting = {cell: record for cell, record in records.items() if cell[1] < 8 * T and cell[0] != "needle"}
     assert fitting
     for cell, record in fitting.items():
         assert record["note"] is None

@@ -17,6 +17,8 @@ from posenc.evaluation.resolve import resolve_evaluation
 def targets_of(record):
     """What a record says of its targets."""
     sums = record["per_document"]
+    if sums is None:  # no sentence of needle fits into so short a window
+        return record["targets_hash"], record["targets"], ()
     counts = tuple(zip(sums["document"], sums["targets"], sums["bytes"], strict=True))
     return record["targets_hash"], record["targets"], counts
 
@@ -31,7 +33,7 @@ def test_every_encoding_and_length_scores_the_same_targets(subject_of, measured,
         for (protocol, _), record in records.items():
             variants.setdefault(protocol, set()).add(targets_of(record))
     assert set(variants) == set(protocol_names())
-    assert {len(targets) for targets in variants.values()} == {1}
+    assert {name: targets for name, targets in variants.items() if len(targets) > 1} == {}
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_the_second_copy_is_scored_without_the_first(truncated):
     assert truncated["induction", 8 * T]["nats"] is not None
 
 
-OF_TEXT = sorted({*protocol_names()} - {"induction", "recall", "key-tokens"})
+OF_TEXT = sorted({*protocol_names()} - {"induction", "recall", "key-tokens", "needle"})
 THINGS = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
 
 

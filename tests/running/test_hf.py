@@ -1,5 +1,6 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -415,6 +416,19 @@ def test_the_command_shows_the_model_and_its_t(posenc, working_folder, arguments
     assert result.code == 0, result.err
     assert "llama | llama 0.0" in result.out
     assert "T = 32 tokens" in result.out
+
+
+def test_facts_that_are_found_have_a_table_by_depth_and_window(posenc, working_folder, arguments):
+    asked = [
+        "eval.protocols=[needle]",
+        "eval.lengths=[8x,16x]",
+        "eval.needle.windows=3",
+        "eval.needle.keys=[1]",
+    ]
+    result = posenc("eval", "context_length=auto", *arguments, *asked)
+    assert result.code == 0, result.err
+    assert "% of facts found, by depth in the text and window" in result.out
+    assert re.search(r"^ *0\.25 .*\[0, 56\]", result.out, re.M)
 
 
 def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(working_folder, arguments, capsys):

@@ -53,6 +53,7 @@ class Protocol(ABC, Generic[PlanT]):
     unit: ClassVar[str] = UNIT
     sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
     of_tasks: ClassVar[bool] = False  # whether it scores answers of a task; all others score text
+    writes_words: ClassVar[bool] = False  # whether a plan needs the tokenizer itself
     refuses_given: ClassVar[str | None] = None  # why models that posenc did not train are refused
     refuses_transformers: ClassVar[str | None] = None  # why models of transformers are refused
 

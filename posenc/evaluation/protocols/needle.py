@@ -1,0 +1,282 @@
+"""needle: is a fact in the text found? Sentences with a key and its value, anywhere in a window of real text.
+
+A window of W inputs is text of a test document in which sentences "The word for KEY is VALUE." stand. At its
+end the first words of such a sentence come again, and the value is the target: no instruction, so that a
+model that was never tuned to follow any can answer. The asked sentence stands at a given depth, 0 at the
+beginning and 1 at the end of the text; the other keys stand anywhere. With several queries the sentences of
+as many keys are asked one after the other, each with the right answers before it in the text.
+
+Words are tokens of the model's own tokenizer, from four letters on, each a single token; of a tokenizer that
+has too few (bytes), made-up words of five letters. A value is found if each of its tokens is the model's
+first choice, so greedy decoding would write it. Texts, words and places are the same for every model with
+this tokenizer.
+
+Source: Kamradt 2023 (needle in a haystack, a public script); several keys, values and queries as in RULER
+(Hsieh et al. 2024, arXiv 2404.06654). Its instructions and its own words are not used here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Le, MinLen
+
+from posenc.core.seeds import permutations, raw_draws, seed_for
+from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.blocks import choose_blocks
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
+from posenc.evaluation.request import EvalRequest, Plan
+from posenc.evaluation.sums import LossSums, sums_by_document
+from posenc.results.records import NEEDLE
+from posenc.results.records import Needle as NeedleCounts
+from posenc.settings.base import Settings as SettingsGroup
+from posenc.settings.numbers import Number, Whole, check_whole
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+REVISION = 1  # of the targets
+SEED = 2404  # of words and places, never the training seed
+MOST_WORDS = 512
+LEAST_WORDS = 64  # single tokens, or words are made up
+WORD = re.compile(r"[ ▁Ġ]?[a-z]{4,8}")
+BEFORE_KEY = "\nThe word for"
+AFTER_KEY = " is"
+AFTER_VALUE = ".\n"
+CONSONANTS = "bdfgklmnprstvz"
+VOWELS = "aeiou"
+
+
+class NeedleSettings(SettingsGroup):
+    """The group `eval.needle`."""
+
+    depths: Annotated[list[Annotated[Number, Ge(0), Le(1)]], MinLen(1)]
+    keys: Annotated[list[Annotated[Whole, Ge(1), Le(64)]], MinLen(1)]
+    values: Annotated[Whole, Ge(1), Le(8)]  # words of a value
+    queries: Annotated[Whole, Ge(1), Le(8)]  # keys that are asked for in a window
+    windows: Annotated[Whole, Ge(1), Le(10**5)]  # for each window length, depth and number of keys
+
+
+class Question(NamedTuple):
+    """Where the asked sentence stands, among how many."""
+
+    depth: float
+    keys: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The words of a tokenizer, and the tokens between them."""
+
+    words: np.ndarray  # (words, m) int64: each of as many tokens
+    before_key: np.ndarray
+    after_key: np.ndarray
+    after_value: np.ndarray
+
+    def sentence(self, key: int, value: np.ndarray) -> np.ndarray:
+        """Return the tokens of a sentence, without its end: a key and the words of its value."""
+        return np.concatenate((self.before_key, self.words[key], self.after_key, self.words[value].ravel()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedleTexts(Plan):
+    """Texts, and the words and places of their sentences; the asked key is the first."""
+
+    documents: np.ndarray  # (N,) int64, index in the split
+    ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
+    keys: np.ndarray  # (N, most keys) int64, index of a word
+    values: np.ndarray  # (N, most keys, words of a value) int64
+    places: np.ndarray  # (N, most keys) uint64, raw: where the other sentences stand
+    words: Words
+    queries: int
+    questions: tuple[Question, ...]
+
+    @property
+    def needle_length(self) -> int:
+        """Return the tokens of a sentence with its end."""
+        return len(self.words.sentence(0, self.values[0, 0])) + len(self.words.after_value)
+
+    @property
+    def answer_length(self) -> int:
+        """Return the tokens of a value."""
+        return int(self.values.shape[2] * self.words.words.shape[1])
+
+    @property
+    def tail_length(self) -> int:
+        """Return the tokens of the questions at the end of a window, answers included."""
+        return self.queries * self.needle_length - len(self.words.after_value)
+
+    def text_length(self, window: int, keys: int) -> int:
+        """Return how many tokens of text are left in a window and its last target."""
+        return window + 1 - keys * self.needle_length - self.tail_length
+
+    def fitting(self, window: int) -> list[Question]:
+        """Return the questions that leave at least half of a window to the text."""
+        if not len(self.ends):
+            return []
+        return [asked for asked in self.questions if self.text_length(window, asked.keys) >= window // 2]
+
+    def tokens(self, window: int) -> int:
+        return len(self.fitting(window)) * len(self.ends) * window
+
+    def targets_in(self, window: int) -> int:
+        return self.tail_length if len(self.ends) else 1
+
+    def answer_columns(self) -> np.ndarray:
+        """Return which of the last targets are those of each answer: (queries, answer) int64."""
+        last = self.tail_length - self.needle_length * np.arange(self.queries)[::-1, None]  # exclusive
+        return last - self.answer_length + np.arange(self.answer_length)
+
+
+class Needle(Protocol[NeedleTexts]):
+    name = NEEDLE
+    title = "facts in a text"
+    explain = "words that stand somewhere in the text, asked for at its end"
+    note = "words that stand somewhere in the text, asked for at its end"
+    unit = "nats per token of the value"
+    writes_words = True
+
+    class Settings(ProtocolSettings):
+        needle: NeedleSettings
+
+    settings: Settings
+
+    def check(self, lengths: EvalLengths) -> None:
+        """Raise UserError for more queries than keys."""
+        asked = self.settings.needle
+        too_small = f"fewer keys than eval.needle.queries={asked.queries}"
+        check_whole("eval.needle.keys", min(asked.keys), least=asked.queries, too_small=too_small)
+
+    def plan(self, request: EvalRequest) -> NeedleTexts:
+        """Choose texts, and draw words and places, the same for all windows."""
+        asked = self.settings.needle
+        longest = request.lengths.longest
+        words = words_of(request.tokenizer or Tokenizer("bytes"))
+        candidates = np.maximum(0, request.document_lengths - longest)  # ends that a document has
+        documents, chosen = choose_blocks(candidates, asked.windows)
+        ends = longest + 1 + chosen
+        count = len(ends)
+        most_keys = max(asked.keys)
+        seed = seed_for(SEED, self.name)
+        draws = raw_draws(count * len(words.words), seed, 0).reshape(count, -1)
+        order = permutations(draws)[:, : most_keys * (1 + asked.values)]  # no word twice in a window
+        keys, values = np.split(order, [most_keys], axis=1)
+        values = values.reshape(count, most_keys, asked.values)
+        questions = tuple(Question(*pair) for pair in itertools.product(asked.depths, asked.keys))
+        digest = request.digest(self.name, REVISION, documents, ends, keys, values, words.words, questions)
+        return NeedleTexts(
+            hash=digest,
+            documents=documents,
+            ends=ends,
+            keys=keys,
+            values=values,
+            places=raw_draws(count * most_keys, seed, 1).reshape(count, most_keys),
+            words=words,
+            queries=asked.queries,
+            questions=questions,
+        )
+
+    def measure(self, context: EvalContext, plan: NeedleTexts, window: int) -> LossSums:
+        """Ask every question that fits into the window. Raises NotApplicableError if none does."""
+        questions = plan.fitting(window)
+        if not questions:
+            raise NotApplicableError(f"n/a: no sentence of eval.needle fits into {window} tokens of a text")
+        count = len(plan.ends)
+        columns = plan.answer_columns()  # (queries, answer)
+        nats = np.zeros(count)
+        counts = NeedleCounts(depth=[], keys=[], answers=[], correct=[], nats=[])
+        for question in questions:
+            windows = windows_of(context, plan, window, question)
+            scores = context.window_scores(windows.__getitem__, count, window, plan.tail_length)
+            answer_nats = scores.nats[:, columns]  # (N, queries, answer)
+            found = scores.is_best[:, columns].all(axis=2)  # (N, queries)
+            nats += answer_nats.sum(axis=(1, 2))
+            counts["depth"].append(question.depth)
+            counts["keys"].append(question.keys)
+            counts["answers"].append(found.size)
+            counts["correct"].append(int(found.sum()))
+            counts["nats"].append(float(answer_nats.mean()))
+        targets = np.full(count, len(questions) * columns.size)
+        sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
+        if not np.isfinite(nats).all():
+            return sums
+        return dataclasses.replace(sums, extra={"needle": counts})
+
+
+def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Question) -> np.ndarray:
+    """Return the windows of a question: (N, W + 1) int64, the last word of the last answer last."""
+    length = plan.text_length(window, question.keys)
+    stops = context.document_starts[plan.documents] + plan.ends
+    rows = []
+    for row, stop in enumerate(stops):
+        text = context.store.tokens[stop - length : stop].astype(np.int64)
+        sentences = [
+            plan.words.sentence(plan.keys[row, number], plan.values[row, number])
+            for number in range(question.keys)
+        ]
+        places = (plan.places[row, : question.keys] % np.uint64(length + 1)).astype(np.int64)
+        places[0] = round(question.depth * length)
+        needles = [np.concatenate((sentence, plan.words.after_value)) for sentence in sentences]
+        asked = needles[: plan.queries]
+        tail = np.concatenate(asked)[: plan.tail_length]
+        rows.append(np.concatenate((with_needles(text, needles, places), tail)))
+    return np.stack(rows)
+
+
+def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray) -> np.ndarray:
+    """Return a text with needles put in before the tokens of their places."""
+    pieces = []
+    begin = 0
+    for number in np.argsort(places, kind="stable"):
+        place = int(places[number])
+        pieces += [text[begin:place], needles[number]]
+        begin = place
+    return np.concatenate([*pieces, text[begin:]])
+
+
+def words_of(tokenizer: Tokenizer) -> Words:
+    """Return the words of a tokenizer, each of as many tokens, and the tokens between them."""
+    words = _single_tokens(tokenizer)
+    if len(words) < LEAST_WORDS:
+        words = _made_up(tokenizer)
+    return Words(
+        words=np.array(words[:MOST_WORDS], dtype=np.int64),
+        before_key=_encoded(tokenizer, BEFORE_KEY),
+        after_key=_encoded(tokenizer, AFTER_KEY),
+        after_value=_encoded(tokenizer, AFTER_VALUE),
+    )
+
+
+def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
+    """Return words that are a single token behind a space, the first in the vocabulary: the frequent ones."""
+    words: list[list[int]] = []
+    for token in range(tokenizer.vocab_size):
+        text = tokenizer.decode([token])
+        if WORD.fullmatch(text) and tokenizer.encode(f" {text.strip()}") == [token]:
+            words.append([token])
+            if len(words) == MOST_WORDS:
+                break
+    return words
+
+
+def _made_up(tokenizer: Tokenizer) -> list[list[int]]:
+    """Return made-up words of as many tokens each, of the length that most of them have."""
+    letters = itertools.product(CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
+    every_nth = itertools.islice(letters, 0, None, 97)  # so that their beginnings differ
+    by_length: dict[int, list[list[int]]] = defaultdict(list)
+    for word in every_nth:
+        tokens = tokenizer.encode(f" {''.join(word)}")
+        by_length[len(tokens)].append(tokens)
+    return max(by_length.values(), key=len)
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    return np.array(tokenizer.encode(text), dtype=np.int64)

@@ -1,0 +1,128 @@
+"""needle: facts in real text, asked for at its end; an oracle that copies finds all, a shuffled one none."""
+
+import numpy as np
+import pytest
+import torch
+from measuring import protocol_of
+from token_stores import request_for, store_of
+
+from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols.needle import LEAST_WORDS, windows_of, words_of
+
+T = 256
+ASKED = {"depths": [0.0, 0.5, 1.0], "keys": [1, 3], "values": 1, "queries": 1, "windows": 12}
+CUE = 9  # tokens by which the oracle finds what came after them: more than ` is` and the end of a word
+
+
+def copying(tokens, shift=0):
+    """Return logits (B, W, 256) for what came behind the last CUE tokens when they came before.
+
+    With a shift they are for a token that is so much larger.
+    """
+    logits = torch.zeros(*tokens.shape, 256)
+    for row, text in enumerate(tokens.tolist()):
+        followers = {}
+        for end in range(CUE, len(text) + 1):
+            cue = tuple(text[end - CUE : end])
+            if cue in followers:
+                logits[row, end - 1, (followers[cue] + shift) % 256] = 50.0
+            if end < len(text):
+                followers[cue] = text[end]
+    return logits
+
+
+def context_of(function):
+    """Return the context of a function, with twenty documents of letters."""
+    text = np.random.default_rng(0).integers(97, 123, (20, 3 * T))
+    return EvalContext(
+        model=CallableModel(function, 256, T),
+        context_length=T,
+        seed=0,
+        precision="fp32",
+        device=torch.device("cpu"),
+        store=store_of(text.tolist()),
+        split="test",
+        batch_tokens=4 * T,
+    )
+
+
+def found(function, window, **changes):
+    """Return the counts of a function in windows of one length."""
+    context = context_of(function)
+    protocol = protocol_of("needle", needle=ASKED | changes)
+    plan = protocol.plan(request_for(context.store, [T, 2 * T], context_length=T))
+    return protocol.measure(context, plan, window).extra["needle"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"values": 2}, {"keys": [2, 3], "queries": 2}], ids=str)
+@pytest.mark.parametrize("window", [T, 2 * T])
+def test_an_oracle_that_copies_finds_every_fact(window, changes):
+    counts = found(copying, window, **changes)
+    assert counts["correct"] == counts["answers"]
+    assert {0.0, 0.5, 1.0} == set(counts["depth"])
+
+
+def test_an_oracle_that_copies_something_else_finds_none():
+    counts = found(lambda tokens: copying(tokens, shift=1), T)
+    assert sum(counts["correct"]) == 0
+
+
+def test_an_oracle_that_confuses_the_keys_finds_its_share():
+    """It answers with the value of a key that it draws among three: a third of them are right."""
+
+    def confused(tokens):
+        logits = copying(tokens)
+        for row, text in enumerate(tokens.tolist()):
+            line = bytes(text)
+            answers = [line[i + 4 : i + 10] for i in range(len(line)) if line[i : i + 4] == b" is "][:3]
+            answer = b" " + answers[int(np.random.default_rng(row + sum(text)).integers(len(answers)))]
+            for place in range(6):
+                logits[row, -6 + place] = 0
+                logits[row, -6 + place, answer[place]] = 50.0
+        return logits
+
+    counts = found(confused, T, keys=[3], windows=20, depths=[0.0, 0.25, 0.5, 0.75, 1.0])
+    assert 0.15 < sum(counts["correct"]) / sum(counts["answers"]) < 0.55
+
+
+def test_a_sentence_stands_at_its_depth():
+    context = context_of(copying)
+    protocol = protocol_of("needle", needle=ASKED)
+    plan = protocol.plan(request_for(context.store, [T], context_length=T))
+    for question in plan.questions:
+        window = windows_of(context, plan, T, question)
+        sentence = plan.words.sentence(plan.keys[0, 0], plan.values[0, 0])
+        text = bytes(window[0].astype(np.uint8))
+        assert len(text) == T + 1
+        begin = text.index(bytes(sentence.astype(np.uint8)))
+        room = len(text) - plan.tail_length - len(sentence)
+        assert abs(begin / room - question.depth) < 0.25
+
+
+def test_what_leaves_no_room_to_the_text_is_left_out():
+    context = context_of(copying)
+    protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64]})
+    plan = protocol.plan(request_for(context.store, [T], context_length=T))
+    assert {question.keys for question in plan.fitting(T)} == {1}
+
+
+def test_words_are_single_tokens_of_a_tokenizer_that_has_them():
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers
+
+    names = [f"{a}{b}{c}d" for a in "bdfg" for b in "aeiou" for c in "klmnr"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {sign: number for number, sign in enumerate([*alphabet, *(f"Ġ{name}" for name in names)])}
+    library = Library(models.WordPiece(vocabulary, unk_token="!", continuing_subword_prefix=""))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    words = words_of(Tokenizer("hf", library.to_str()))
+    assert words.words.shape == (100, 1)
+
+
+def test_a_tokenizer_without_words_has_made_up_ones():
+    words = words_of(Tokenizer("bytes"))
+    assert len(words.words) >= LEAST_WORDS
+    assert words.words.shape[1] == 6
