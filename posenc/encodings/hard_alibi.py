@@ -1,8 +1,8 @@
 """Hard-ALiBi: the first m heads see the last 1, 2, ..., m tokens, the others everything, without positions.
 
 Formula: head h = 1..m attends to j > i - h alone (so to h tokens, its own among them); heads above m have the
-causal mask and nothing else. Near tokens give a cue, which the others look up at any distance: a control that
-should recall at every length.
+causal mask and nothing else. The masked heads can tell which tokens stand just before this one, and the
+others can look that up at any distance. So it should recall at every length, and serves as a control.
   masked_heads  m; null: half of the heads, as in the paper's 8 of 16
 """
 
@@ -24,14 +24,17 @@ class HardALiBi(Encoding):
     past_training = "masked heads are the same at any length; the others spread over more keys"
     learned = "0"
     relative = True
-    refuses: Mapping[str, str] = {"positions": "its windows are 1 to m tokens, whatever their positions"}
+    refuses: Mapping[str, str] = {
+        "positions": "its windows count tokens, so drawn positions with gaps would empty them"
+    }
 
     reach: Tensor
 
     def __init__(self, shape: Shape, *, masked_heads: int | None) -> None:
         super().__init__(shape)
         if masked_heads is None:
-            masked_heads = self.derived["masked_heads"] = shape.n_heads // 2
+            masked_heads = shape.n_heads // 2
+            self.derived["masked_heads"] = masked_heads
         if not 0 <= masked_heads <= shape.n_heads:
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
         reach = torch.full((shape.n_heads,), EVERYTHING)  # (H,) tokens that a head sees

@@ -65,14 +65,14 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     """Return the class of a name. Raises UserError with the nearest name if there is none."""
     # Plug-ins are imported even if this name needs none, since a misspelt one must not pass.
     from_plugins = _plugin_classes(plugins)
-    if name in own_encodings():
+    if name in own_encodings():  # the module of an encoding has its name
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
     points = _entry_points()
     if name in points:
         return _load(points[name])
     if name in from_plugins:
         return from_plugins[name]
-    hint = "one of your own: plugins=[MODULE] (posenc encodings: --plugin)"
+    hint = "an encoding of your own: encoding=./FILE.py, or plugins=[MODULE]"
     meant = named_elsewhere(name)
     if meant is not None:
         hint = f"did you mean: {meant}"
@@ -114,25 +114,30 @@ def _load(point: EntryPoint) -> type[Encoding]:
 
 
 def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
-    """Return name and default parameters of the encoding in a Python file: its only one, or its class.
+    """Return the name of the encoding in a Python file, and the parameters that a YAML file beside it sets.
 
-    Defaults are those of the class, and of a YAML file of the same name beside it. Raises UserError.
+    It is the file's only encoding, or the one of the class named. The YAML file has the name of the Python
+    file; without it the defaults of the class hold. Raises UserError.
     """
     path = expanded(file)
     if not is_file(path):
         hint = "how to write one: docs/add-an-encoding.md"
         raise UserError("encoding", file, why_missing(path, "file"), hint=hint)
-    names = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
-    allowed = [f"{file}:{cls}" for cls in names]
-    if len(names) > 1 and class_name is None:
-        raise UserError("encoding", file, "has several encodings", allowed=allowed)
-    if class_name is not None and class_name not in names:
+    name_of_class = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
+    allowed = [f"{file}:{cls}" for cls in name_of_class]
+    if class_name is None:
+        if len(name_of_class) > 1:
+            raise UserError("encoding", file, "has several encodings", allowed=allowed)
+        (name,) = name_of_class.values()
+    elif class_name in name_of_class:
+        name = name_of_class[class_name]
+    else:
         raise UserError("encoding", f"{file}:{class_name}", "has no such encoding", allowed=allowed)
-    name = names[class_name] if class_name else next(iter(names.values()))
     yaml_beside = path.with_suffix(".yaml")
     if not is_file(yaml_beside):
         return {"name": name}
-    return {**yaml.safe_load(yaml_beside.read_text(encoding="utf-8")), "name": name}
+    parameters = yaml.safe_load(yaml_beside.read_text(encoding="utf-8")) or {}
+    return {**parameters, "name": name}
 
 
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
@@ -157,8 +162,13 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
 
 
 def _is_taken(cls: type[Encoding], classes: Mapping[str, type[Encoding]]) -> bool:
-    """Tell whether a plug-in's class has the name of another class. It may be an entry point as well."""
-    if cls.name in own_encodings() or classes.get(cls.name, cls) is not cls:
+    """Tell whether a plug-in's class has the name of another class.
+
+    An installed package may declare the very same class as an entry point.
+    """
+    if cls.name in own_encodings():
+        return True
+    if cls.name in classes and classes[cls.name] is not cls:
         return True
     point = _entry_points().get(cls.name)
     return point is not None and _load(point) is not cls
@@ -196,8 +206,10 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
     cls = encoding_class(name, plugins)
     parameters = {**defaults_of(cls), **without_name(settings)}
     parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
-    # The signature wants built encodings where the settings have names: those are checked one by one.
-    checked = check_arguments(cls, parameters | {key: [] for key in parts}, "encoding")
+    # The signature asks for built encodings where the settings have names. So the parts are checked one by
+    # one below, and the others beside empty lists.
+    without_parts = parameters | {key: [] for key in parts}
+    checked = check_arguments(cls, without_parts, "encoding")
     for key, value in parts.items():
         checked[key] = _resolve_parts(value, f"encoding.{key}", plugins)
     return {"name": name, **checked}
@@ -223,7 +235,7 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return the settings with the values of the YAML for those that are missing."""
-    encoding_class(settings["name"], plugins)  # it refuses what must not become a path
+    encoding_class(settings["name"], plugins)  # raises for a name that is none, before it becomes a path
     return {**default_parameters(settings["name"]), **settings}
 
 
@@ -253,7 +265,8 @@ def build_encoding(
 
 def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> Encoding:
     """Build an encoding from its settings; those left out are those of its YAML. Raises UserError."""
-    return _build(shape, resolve_encoding(_with_defaults(settings, plugins), plugins), plugins)
+    in_full = resolve_encoding(_with_defaults(settings, plugins), plugins)
+    return _build(shape, in_full, plugins)
 
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:

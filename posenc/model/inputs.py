@@ -24,19 +24,21 @@ class Heads(NamedTuple):
 
 
 def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
-    """Return the hooks that read or change scores and weights, which a fused kernel never writes down.
+    """Return the hooks that read or change scores and weights, which a fused kernel does not hold in memory.
 
-    The hook `weights` is not among them if `sink` says what it does: a kernel then adds the sink by itself.
+    An encoding with the hook `sink` has `weights` for the other kernels alone: a fused one adds the sink.
     """
-    hooks = encoding.hooks & {"scores", "weights", "values"}
-    return hooks - {"weights"} if "sink" in encoding.hooks else hooks
+    on_scores = {"scores", "weights", "values"}
+    if "sink" in encoding.hooks:
+        on_scores.remove("weights")
+    return encoding.hooks & on_scores
 
 
 class Layer(NamedTuple):
     """An encoding in the layer of this number, and the positions (S,) of the keys.
 
     `mask` is given where FlexAttention computes the layer: it holds the keys that each query may see. The
-    decoder makes it before it calls its blocks, since compiled blocks could not.
+    decoder makes it before it calls its blocks, since a compiled block cannot make a mask.
     """
 
     encoding: Encoding

@@ -2,9 +2,9 @@
 
 N targets, V vocabulary. Under torch.compile the plain formula runs.
 
-At V = 260 a step of nano takes 0.93 to 1.07 times as long with the plain formula
-(scripts/bench/backward_passes.py). The blocks are for large vocabularies (MAX_LOGITS). They stay for small
-ones, too: the plain formula rounds differently, so that the numbers of every run would change.
+The blocks are for large vocabularies (MAX_LOGITS). With few tokens, V = 260, the plain formula is as quick: a
+step of the model `nano` takes 0.93 to 1.07 times as long (scripts/bench/backward_passes.py). It rounds
+differently, so that the numbers of every run would change.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_LOGITS_GPU = 1 << 27
 def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the mean loss in nats per token: hidden (N, d), output map (V, d), targets (N,) -> float32.
 
-    Logits are made in blocks of rows and used up in turn, never copied to float32 as a whole. Both arguments
-    have the dtype of the product; softmax and sums are float32. PyTorch 2.13's own blockwise
+    Logits are made in blocks of rows, each of which is float32 while it is used. `hidden` and `weight` have
+    the dtype of their product; softmax and sums are float32. PyTorch 2.13's own blockwise
     `linear_cross_entropy` sums in bf16: its mean loss was wrong by 0.014 nats at V = 260, by 0.25 at V =
     32000.
     """
@@ -38,7 +38,7 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of each loss times its weight (N,), and the losses (N,), which have no gradient.
+    """Return the sum of each loss times its weight (N,), over N; and the losses (N,), without gradient.
 
     Otherwise as `next_token_loss`.
     """
@@ -83,21 +83,22 @@ class _NextTokenLoss(torch.autograd.Function):
             targets_block = targets[rows, None]  # (n, 1)
             logits = (hidden_block @ weight.t()).float()  # (n, V)
             p = torch.softmax(logits, dim=-1)
-            # the log of the sum of exp: the largest logit has the probability 1 / sum exp(logit - largest)
+            # log p = logit - log_sum holds for every token, so the likeliest one tells log_sum
             largest_logit = logits.amax(-1, keepdim=True)  # (n, 1)
             log_sum = largest_logit - p.amax(-1, keepdim=True).log()  # (n, 1)
             losses = log_sum - logits.gather(1, targets_block)  # (n, 1)
             all_losses.append(losses[:, 0])
-            # from here on p is the gradient of the logits: p - 1 at the target
-            p.scatter_add_(1, targets_block, p.new_full(targets_block.shape, -1.0))
+            # the gradient of the logits takes the memory of p: p, and p - 1 at the target
+            minus_one = p.new_full(targets_block.shape, -1.0)
+            gradient = p.scatter_add_(1, targets_block, minus_one)  # (n, V)
             if weights is not None:
                 losses = losses * weights[rows, None]
-                p = p.mul_(weights[rows, None])
+                gradient.mul_(weights[rows, None])
             total += losses.sum()
-            d_logits = p.div_(len(hidden)).to(hidden.dtype)
+            d_logits = gradient.div_(len(hidden)).to(hidden.dtype)
             torch.mm(d_logits, weight, out=d_hidden[rows])
             d_weight_block = d_logits.t() @ hidden_block  # (V, d)
-            # blocks are summed in float32
+            # A single block keeps its dtype. Several are summed in float32.
             d_weight = d_weight_block if d_weight is None else d_weight.float().add_(d_weight_block)
         ctx.save_for_backward(d_hidden, d_weight)
         by_target = torch.cat(all_losses)
@@ -108,4 +109,5 @@ class _NextTokenLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
         d_hidden, d_weight = ctx.saved_tensors
+        # in place, as `once_differentiable` allows no second backward pass over the graph
         return d_hidden.mul_(grad), d_weight.mul_(grad), None, None

@@ -16,8 +16,8 @@ from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED, RECALL
 from posenc.results.runs import Run
 
-# A published length is compared with the nearest of ours up to this ratio: alibi-table2 goes from 3 to 5
-# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both lengths.
+# A published length is compared with the nearest of ours up to this ratio. For example, alibi-table2 has no
+# 2048 tokens, 4 times its 512, but 2512. Each such pair is printed with both lengths.
 NEAR = math.log(1.25)
 # The protocols that score text in windows of a length, as papers do, in the order of preference.
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)
@@ -47,7 +47,7 @@ class PublishedNumber:
         return self.eval_length / self.train_length
 
     @property
-    def number(self) -> float:
+    def in_our_unit(self) -> float:
         """Return the value in nats per token, or as a share."""
         return math.log(self.value) if self.metric == "ppl" else self.value
 
@@ -61,7 +61,7 @@ class AgainstLine:
     published_length: int  # tokens
     published: float  # as printed
     published_change: float | None  # against the paper's training length
-    multiple: float | None  # of T: the window of ours beside it
+    multiple: float | None  # of T: our window that stands beside the published length
     measured: float | None
     measured_change: float | None
     measured_spread: float | None  # of the change, standard deviation over seeds
@@ -73,8 +73,8 @@ class Against:
     """A published table beside a comparison."""
 
     table: str
-    published: dict[str, str]  # facts of the paper's numbers, by SOURCE_KEYS
-    measured: Header
+    published: dict[str, str]  # what the paper says of its numbers, by SOURCE_KEYS
+    measured: Header  # of our table
     notes: tuple[str, ...]
     rows: tuple[AgainstLine, ...]
 
@@ -122,24 +122,30 @@ def against(runs: Sequence[Run], table: str) -> Against:
     """Compare the runs with a published table, by the protocol that comes nearest to the paper's.
 
     If no run was measured by that one, the next of PROTOCOLS is taken; accuracies are compared with recall.
-    Of the runs that can share a ranking, the most are taken. A row with options of its own is not the
-    paper's.
+    A published table has one metric and one protocol. If the runs make several tables, the one with most runs
+    is taken. Rows are found by their label, so `rope` of a paper is not a `rope` with settings of its own.
     Raises UserError.
     """
     numbers = [number for number in published() if number.table == table]
     if not numbers:
         raise UserError("--against", table, "there is no such table", allowed=tables())
     protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
-    comparison, *others = compare_runs(runs, CompareRequest(protocol))
+    comparison, *others = compare_runs(runs, CompareRequest(protocol))  # most runs first
     measured = _measured_numbers(comparison)
     in_order = sorted(numbers, key=lambda number: (number.train_length, number.encoding, number.eval_length))
     return Against(
         table=table,
-        published={key: " | ".join(dict.fromkeys(getattr(n, key) for n in numbers)) for key in SOURCE_KEYS},
+        published={key: _joined_facts(numbers, key) for key in SOURCE_KEYS},
         measured=comparison.header,
         notes=tuple(_notes(numbers, comparison, measured, len(others))),
         rows=tuple(_line(number, numbers, comparison, measured) for number in in_order),
     )
+
+
+def _joined_facts(numbers: Sequence[PublishedNumber], key: str) -> str:
+    """Return what the numbers say under a key, each text once."""
+    texts = [str(getattr(number, key)) for number in numbers]
+    return " | ".join(dict.fromkeys(texts))
 
 
 def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: str) -> str:
@@ -149,11 +155,10 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
             hint = "posenc train experiment=recall"
             raise UserError("--against", table, "no run was asked to recall", hint=hint)
         return RECALL
+    # a paper's protocol begins with the name of ours: `sliding, stride 1`
     alike = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
-    for protocol in (*alike, *PROTOCOLS):
-        if protocol in protocols:
-            return protocol
-    return HEADLINE
+    measured = [protocol for protocol in (*alike, *PROTOCOLS) if protocol in protocols]
+    return measured[0] if measured else HEADLINE  # with no run at all, `compare` says what is missing
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,8 @@ def _line(
     same_training = [other for other in numbers if other.train_length == number.train_length]
     multiples = [column.multiple for column in comparison.columns]
     multiple = _multiple_beside(number.multiple, [other.multiple for other in same_training], multiples)
-    ours = measured.get((number.encoding, multiple or 0.0), _Measured(None))
+    nothing = _Measured(None)
+    ours = nothing if multiple is None else measured.get((number.encoding, multiple), nothing)
     ours_change = None if multiple == 1 else ours.change
     published_change = _published_change(number, same_training)
     difference = None
@@ -240,8 +246,8 @@ def _published_change(number: PublishedNumber, same_training: Sequence[Published
     """Return the change against the paper's training length; None at it, or without a number there."""
     if number.multiple == 1:
         return None
-    at_t = [n for n in same_training if n.encoding == number.encoding and n.multiple == 1]
-    return number.number - at_t[-1].number if at_t else None
+    at_t = [other for other in same_training if other.encoding == number.encoding and other.multiple == 1]
+    return number.in_our_unit - at_t[-1].in_our_unit if at_t else None
 
 
 def _multiple_beside(

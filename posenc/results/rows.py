@@ -35,11 +35,11 @@ class Row:
     """An encoding with one set of settings; its cells are in the order of the columns."""
 
     label: str  # its name in tables: the encoding, and what tells it from its neighbours
-    encoding: str  # its name
+    encoding: str  # its name in the catalogue
     extend: str | None  # the name of a test-time extension
-    beyond: str | None  # the declared policy past T
-    mixed: dict[str, str]  # what it has of the keys in which the runs differ
-    seeds: tuple[int, ...]  # that there are runs of
+    beyond: str | None  # what the encoding declares of positions past T
+    mixed: dict[str, str]  # its values of the keys in which the rows of a mixed table differ
+    seeds: tuple[int, ...]
     runs: tuple[str, ...]  # their directories
     parameters: int | None  # of the whole model
     cells: tuple[Cell, ...]
@@ -51,13 +51,11 @@ class Row:
     exact: RowExact | None  # of the protocol `exact`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
-    # Not in JSON: how its learning rate was chosen, and where the curves of the only row of a table break.
-    tuned: str | None = field(metadata=NOT_IN_JSON)
-    breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)
+    tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
+    breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)  # of a row that is alone in its table
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
-    name: str | None = field(
-        default=None, metadata=NOT_IN_JSON
-    )  # that the user gives it in text and pictures
+    # the user's own name for it, in text and pictures
+    name: str | None = field(default=None, metadata=NOT_IN_JSON)
 
     @property
     def full_label(self) -> str:
@@ -114,12 +112,14 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
 def _notes(members: Sequence[Member]) -> list[str]:
     """Return notes on what is missing: runs, training, cells."""
     notes = list(dict.fromkeys(_run_note(member) for member in members if _is_incomplete(member)))
-    multiples: dict[str, list[str]] = defaultdict(list)
+    lengths_by_note: dict[str, list[str]] = defaultdict(list)
     for member in members:
         for multiple, measurement in sorted(member.by_multiple.items()):
             if measurement.note:
-                multiples[measurement.note].append(f"{multiple:g}x")
-    notes += [f"{', '.join(dict.fromkeys(at))}: {note}" for note, at in multiples.items()]
+                lengths_by_note[measurement.note].append(f"{multiple:g}x")
+    for note, lengths in lengths_by_note.items():
+        each_length_once = dict.fromkeys(lengths)
+        notes.append(f"{', '.join(each_length_once)}: {note}")
     return notes
 
 
@@ -128,7 +128,7 @@ def _is_incomplete(member: Member) -> bool:
 
 
 def _run_note(member: Member) -> str:
-    """Return `seed 2 diverged: nan at step 9`."""
+    """Return `seed 2 diverged: nan at step 9`, for a run that did not finish or was not measured."""
     run = member.run
     state = NOT_MEASURED if run.state == "finished" else run.state
     note = state if run.seed is None else f"seed {run.seed} {state}"
@@ -139,19 +139,20 @@ def _run_note(member: Member) -> str:
 
 
 def undertrained_by(members: Sequence[Member]) -> str | None:
-    """Return which seeds' loss at T, as trained, is not clearly below the reference's, and by how much.
+    """Say in words which seeds are undertrained, and by how much; None if no seed is.
 
-    Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte
-    with the whole 95% interval over documents (below 10 documents with the difference itself).
+    A seed is undertrained unless its loss at T, as trained, is clearly below the trigram reference's: by
+    REFERENCE, with the whole 95% interval over documents, or with the difference itself where there are too
+    few documents for an interval. It may extrapolate perfectly, and says nothing about its encoding.
     """
     weak: dict[int | None, float] = {}
     for member in members:
-        gain = _against_reference(member)
-        if gain is not None:
-            interval = gain.interval()
-            highest = gain.value if interval is None else interval[1]
+        difference = _minus_reference(member)
+        if difference is not None:
+            interval = difference.interval()
+            highest = difference.value if interval is None else interval[1]
             if highest >= -REFERENCE:
-                weak[member.run.seed] = gain.value
+                weak[member.run.seed] = difference.value
     if not weak:
         return None
     mean = printed_change(math.fsum(weak.values()) / len(weak), "bpb")
@@ -163,42 +164,47 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
     return text
 
 
-def _against_reference(member: Member) -> Estimate | None:
+def _minus_reference(member: Member) -> Estimate | None:
     """Return the loss as trained minus the reference's on the same targets, in bits per byte.
 
-    The loss is one that the table shows, or the run's newest one where its targets have no reference.
+    The loss is one that the table shows. If the reference has other targets, it is the run's newest one with
+    those.
     """
     if member.run.state == "diverged":
         return None
-    plain = [
+    as_trained = [
         record
         for record in member.run.records
         if record["per_document"] is not None and record["extend"] is None
     ]
-    references = {_place(record): record for record in plain if record["protocol"] == REFERENCE_PROTOCOL}
+    references = {
+        _target(record): record for record in as_trained if record["protocol"] == REFERENCE_PROTOCOL
+    }
     losses = [
         record
-        for record in plain
-        if record["protocol"] != REFERENCE_PROTOCOL and _place(record) in references
+        for record in as_trained
+        if record["protocol"] != REFERENCE_PROTOCOL and _target(record) in references
     ]
     if not losses:
         return None
     shown = {
-        (one.protocol, one.target_set.targets_hash, one.window, one.step)
-        for one in (*member.measurements, member.crop_line)
-        if one is not None and one.extend is None
+        (measurement.protocol, measurement.target_set.targets_hash, measurement.window, measurement.step)
+        for measurement in (*member.measurements, member.crop_line)
+        if measurement is not None and measurement.extend is None
     }
 
     def preference(record: Record) -> tuple[bool, int]:
-        key = (record["protocol"], *_place(record), record["checkpoint_step"])
+        targets_hash, window = _target(record)
+        key = (record["protocol"], targets_hash, window, record["checkpoint_step"])
         return key in shown, record["checkpoint_step"]
 
     best = max(losses, key=preference)
     loss = best["per_document"]
-    reference = references[_place(best)]["per_document"]
+    reference = references[_target(best)]["per_document"]
     assert loss is not None and reference is not None
     return difference_if_any([(loss, reference)], "bytes")
 
 
-def _place(record: Record) -> tuple[str, int]:
+def _target(record: Record) -> tuple[str, int]:
+    """Return what has to be the same in two records that can be compared: hash of the targets, and window."""
     return record["targets_hash"], record["window"]

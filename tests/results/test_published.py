@@ -44,13 +44,13 @@ def line_of(beside, encoding, multiple):
 
 
 def test_losses_are_positive():
-    assert all(number.number > 0 for number in published() if number.metric != ACCURACY)
+    assert all(number.in_our_unit > 0 for number in published() if number.metric != ACCURACY)
 
 
 def test_accuracies_are_shares():
     shares = [number for number in published() if number.metric == ACCURACY]
     assert shares
-    assert all(0 <= number.number == number.value <= 1 for number in shares)
+    assert all(0 <= number.in_our_unit == number.value <= 1 for number in shares)
 
 
 def test_no_number_is_there_twice():

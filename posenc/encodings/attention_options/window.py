@@ -1,6 +1,7 @@
 """A window: key j is visible to query i where i - j < W, so W keys with the token itself.
 
-Setting: `attention.window=W`.
+Setting: `attention.window=W`. The test-time extension `sinks` builds it with `first`: keys at the beginning
+of the text that every query sees as well.
 Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
 """
 
@@ -26,7 +27,7 @@ class Window(AttentionOption):
         super().__init__(shape)
         check_at_least(1, window=window)
         self.window = window
-        self.first = first  # keys at the beginning of the text that every query sees as well
+        self.first = first
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
@@ -36,5 +37,6 @@ class Window(AttentionOption):
         is_near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
         if not self.first:
             return is_near
+        # by their place in the text, since drawn positions need not begin at 0
         is_first = torch.arange(len(k_pos), device=k_pos.device) < self.first  # (S,)
         return is_near | is_first
