@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_model import encoding_of
 
+from posenc.encodings.options import build_options
 from posenc.encodings.registry import own_encodings
 from posenc.model import decoder, flex
 from posenc.model.decoder import Decoder, ModelShape, initialize
@@ -55,11 +56,15 @@ def flex_on_a_cpu(monkeypatch):
     return masks
 
 
-def model_of(name):
+def model_of(name, attention=None):
     """Build a model whose encoding has moved off its start, where a gradient may be zero."""
-    model = Decoder(SHAPE, VOCABULARY, encoding_of(name, T, SHAPE.n_heads, SHAPE.head_dim, SHAPE.n_layers))
+    encoding = encoding_of(name, T, SHAPE.n_heads, SHAPE.head_dim, SHAPE.n_layers)
+    options = build_options(
+        encoding.shape, encoding, positions={"name": "contiguous"}, attention=attention or {}
+    )
+    model = Decoder(SHAPE, VOCABULARY, encoding, options)
     initialize(model, 0)
-    for parameter in model.encoding.parameters():
+    for parameter in [*model.encoding.parameters(), *model.options.parameters()]:
         generator = torch.Generator().manual_seed(0)
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
     return model
@@ -94,13 +99,13 @@ def output_and_gradients(model):
     return tensors
 
 
-def check_compiled(name, backend, monkeypatch):
+def check_compiled(name, backend, monkeypatch, attention=None):
     """Assert that blocks in one graph compute what plain ones do by blocks of queries."""
-    compiled = model_of(name)
+    compiled = model_of(name, attention)
     compile_blocks(compiled, backend)
     by_graph = output_and_gradients(compiled)
     monkeypatch.setattr(decoder, "fused_mask", lambda *arguments: None)
-    by_blocks = output_and_gradients(model_of(name))
+    by_blocks = output_and_gradients(model_of(name, attention))
     assert by_graph.keys() == by_blocks.keys()
     for key, tensor in by_blocks.items():
         off = (by_graph[key] - tensor).norm() / tensor.norm().clamp_min(1e-9)
@@ -110,6 +115,22 @@ def check_compiled(name, backend, monkeypatch):
 @pytest.mark.parametrize("name", each(name for name in NAMES if name not in BREAKING))
 def test_a_block_is_one_graph_with_the_same_numbers(name, flex_on_a_cpu, monkeypatch):
     check_compiled(name, "eager", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        pytest.param("nope", {"normalizer": "sink", "gate": "head", "key_offset": True}, id="nope"),
+        pytest.param("rope", {"normalizer": "entmax"}, id="entmax"),
+        pytest.param("rope", {"normalizer": "asentmax"}, id="asentmax", marks=pytest.mark.slow),
+        pytest.param("t5", {"normalizer": "sink"}, id="learned bias", marks=pytest.mark.slow),
+        pytest.param(
+            "fox", {"normalizer": "off_by_one", "gate": "element"}, id="gates", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_block_with_options_is_one_graph_too(name, attention, flex_on_a_cpu, monkeypatch):
+    check_compiled(name, "eager", monkeypatch, attention)
 
 
 @pytest.mark.slow

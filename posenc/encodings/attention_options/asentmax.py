@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posenc.core.errors import UserError
 from posenc.encodings.attention_options.base import AttentionOption, CountingOption
 from posenc.encodings.attention_options.entmax import Entmax
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, StepCost
 
 LARGEST_EXPONENT = 2.0
 
@@ -32,6 +32,7 @@ class ASEntmax(Entmax, CountingOption):
     key = "normalizer"
     choice = "asentmax"
     acts_on = "several"
+    cost = StepCost(at_64=1.77, at_512=3.46)
     order = 2  # after the scales, beside which it makes no sense
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:

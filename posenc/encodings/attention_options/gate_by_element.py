@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.attention_options.base import NONE, AttentionOption
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, StepCost
 
 
 class GateByElement(AttentionOption):
@@ -22,6 +22,7 @@ class GateByElement(AttentionOption):
     key = "gate"
     choice = "element"
     off = NONE
+    cost = StepCost(at_64=1.12, at_512=1.24)
     acts_on = "output"
     uses_positions = False
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.attention_options.base import NONE, AttentionOption
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, StepCost
 
 
 class GateByHead(AttentionOption):
@@ -22,6 +22,7 @@ class GateByHead(AttentionOption):
     key = "gate"
     choice = "head"
     off = NONE
+    cost = StepCost(at_64=1.11, at_512=1.08)
     acts_on = "output"
     uses_positions = False
 

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.attention_options.base import Normalizer
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, StepCost
 
 
 class KeyWithoutValue(Normalizer):
     """A softmax over the keys and one more that has a score and no value."""
+
+    cost = StepCost(at_64=1.13, at_512=1.15)
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
         sink = self.sink(layer)[:, None, None].to(s.dtype)  # (H, 1, 1)
