@@ -134,6 +134,17 @@ def recall_records(correct_by_distance, windows=100, has_fixed_draw=False):
     return records
 
 
+def dispersion_record(window, loss, *, entropy=2.0, first=0.3, variance=1.0, far_nats=None):
+    """Make a record of the protocol `dispersion` with two layers; the first has more on the first token."""
+    dispersion = {
+        "entropy": [entropy, entropy],
+        "first": [first, first / 2],
+        "variance": [variance, variance],
+        "far_nats": far_nats,
+    }
+    return record(window, loss, protocol="dispersion", targets_hash="d" * 16, dispersion=dispersion)
+
+
 # A complete config.yaml but for its encoding, seed and experiment.
 SETTINGS = {
     "schema_version": 2,

@@ -68,8 +68,8 @@ def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **param
     return build_of_shape(shape, {"name": name, **params}, plugins)
 
 
-def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
-    """Build a decoder with this encoding and its initial values."""
+def build(encoding, store, seed=0, positions=None, attention=Attention, attention_options=None, **params):
+    """Build a decoder with this encoding, these options of its attention, and its initial values."""
     drawn_positions = positions or {"name": "contiguous"}
     position_limit, distance_limit = position_limits(drawn_positions, T)
     built_encoding = encoding_of(
@@ -79,7 +79,7 @@ def build(encoding, store, seed=0, positions=None, attention=Attention, **params
         built_encoding.shape,
         built_encoding,
         positions=drawn_positions,
-        attention={"window": None, "scale": "none"},
+        attention={"window": None, "scale": "none", **(attention_options or {})},
     )
     model = Decoder(SHAPE, store.vocab_size, built_encoding, options, attention)
     initialize(model, seed)

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, float64
+from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.shared.composed import Composed
 from posenc.evaluation import passes
+from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.models.callables import CallableModel
 
 
@@ -80,6 +81,43 @@ def watch_windows(
 def _zero() -> np.ndarray:
     """Return a zero that takes the shape of what is added to it."""
     return np.zeros(())
+
+
+def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
+    """Return the losses of the last targets of windows of T tokens, (count, n_targets) float64, far apart.
+
+    The older half of the T tokens has the first positions of a window of `window` tokens, the other half its
+    last ones. A query has as many keys as in training, at distances that reach as far as the longer window.
+    Raises NotApplicableError where positions are drawn, or cut off; OutOfMemoryError.
+    """
+    length = context.context_length
+    acting = context.effective_encoding(window)
+    if "positions" in acting.hooks or acting.beyond == "truncate":
+        raise NotApplicableError("n/a: no position is far")
+    placed = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
+    nats = np.empty((len(stops), n_targets))
+
+    def read(i: int) -> np.ndarray:
+        return context.store.tokens[stops[i] - length - 1 : stops[i]]
+
+    def score(batch: passes.WindowBatch) -> None:
+        losses, _ = passes.forward(context, batch.tokens, batch.pos, batch.encoding, n_targets)
+        nats[batch.windows] = losses.cpu().double().numpy()
+
+    passes.run_windows(context, read, len(stops), length, n_targets, score, placed)
+    return nats
+
+
+class FarApart(Encoding):
+    """Positions of a window whose older half is far away: 0, 1, ... and ..., end - 2, end - 1."""
+
+    def __init__(self, shape: Shape, end: int) -> None:
+        super().__init__(shape)
+        self.end = end
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        older = n // 2
+        return torch.cat((torch.arange(older), torch.arange(self.end - n + older, self.end)))
 
 
 @dataclass

@@ -155,15 +155,18 @@ def run_windows(
     window: int,
     n_targets: int,
     run_batch: Callable[[WindowBatch], None],
+    encoding: Encoding | None = None,
 ) -> None:
     """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
 
+    Without an `encoding` it is the one that acts in windows of this length.
     Drawn positions depend on the seed, the window's length and its number, never on the batch. Batches hold
     about `batch_tokens` tokens, and halve when memory runs out. Then `run_batch` is called again, so it may
     keep nothing of a pass that raised.
     """
     context.model.to(context.device).eval()
-    encoding = context.effective_encoding(window)
+    if encoding is None:
+        encoding = context.effective_encoding(window)
     inputs = inputs_given(encoding, window, n_targets)
     draws = positions_of_windows(context, encoding, window, inputs)
     check_memory(context, draws[0], encoding, n_targets)

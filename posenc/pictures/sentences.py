@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
+from posenc.report.columns import share_text
 from posenc.results.records import BREAK
 
 TRAIN_FIRST = "To see: nothing yet, the values are random: train first, then posenc show run=DIR."
@@ -15,14 +16,6 @@ def number_text(value: float) -> str:
     """Return a number with three digits, or as a whole number from 100 on."""
     value = value + 0.0  # it turns -0.0 into 0.0
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def percent_text(share: float) -> str:
-    """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
-    percent = 100 * share
-    if 0 < percent < 0.1:
-        return "<0.1%"
-    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
 def value_at(line: Line, x: float) -> float:
@@ -160,7 +153,7 @@ def mask_sentence(panel: Map) -> str:
 def near_keys_sentence(panel: Curves) -> str:
     """Return the weight of the nearest keys, of the fewest and of the most keys."""
     near = max(1, round(panel.marks["T"]) // 4)
-    shares = [percent_text(float(line.y[:near].sum())) for line in (panel.lines[0], panel.lines[-1])]
+    shares = [share_text(float(line.y[:near].sum())) for line in (panel.lines[0], panel.lines[-1])]
     subject = "key gets" if near == 1 else f"{near} keys get"
     text = f"the nearest {subject} {shares[0]} of the weight where {panel.lines[0].label}"
     if len(panel.lines) == 1:
@@ -176,9 +169,9 @@ def far_keys_sentence(panel: Curves) -> str:
     length = round(panel.marks["T"])
     near = max(1, length // 4)
     at_t, at_far = panel.lines
-    past = percent_text(float(at_far.y[length:].sum()))
-    changes = f"{percent_text(float(at_t.y[:near].sum()))} at {at_t.label}"
-    changes += f" and {percent_text(float(at_far.y[:near].sum()))} at {at_far.label}"
+    past = share_text(float(at_far.y[length:].sum()))
+    changes = f"{share_text(float(at_t.y[:near].sum()))} at {at_t.label}"
+    changes += f" and {share_text(float(at_far.y[:near].sum()))} at {at_far.label}"
     keys = "nearest key gets" if near == 1 else f"nearest {near} keys get"
     text = f"at {at_far.label}, {past} of the attention goes farther than any training window reached"
     return f"To see: {text}; the {keys} {changes}."
@@ -191,10 +184,10 @@ def first_token_sentence(panel: Curves) -> str:
     most = max(layers, key=lambda line: value_at(line, length))
     at_t = value_at(most, length)
     at_end = float(most.y[-1])
-    equal = percent_text(1 / length)
+    equal = share_text(1 / length)
     end = _length_name(panel)
-    text = f"the first token gets most in {most.label}, {percent_text(at_t)} at T"
-    return f"To see: {text} (an equal share is {equal}) and {percent_text(at_end)} at {end}."
+    text = f"the first token gets most in {most.label}, {share_text(at_t)} at T"
+    return f"To see: {text} (an equal share is {equal}) and {share_text(at_end)} at {end}."
 
 
 def entropy_sentence(panel: Curves) -> str:

@@ -25,6 +25,7 @@ from posenc.report.line_charts import change_chart, loss_chart
 from posenc.report.looks import PAPER, Look, configured, specification
 from posenc.report.use_chart import use_chart
 from posenc.report.vega import draw_svg, image_bytes
+from posenc.report.why_chart import why_chart
 from posenc.results.comparison import Comparison
 
 NARROWEST_PANEL = 150  # points, with its axis
@@ -47,6 +48,7 @@ class Kind:
 
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
+NO_DISPERSION = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,dispersion]'"
 KINDS_OF_CHARTS = {
     "context": Kind(loss_chart),
     "change": Kind(change_chart),
@@ -55,6 +57,7 @@ KINDS_OF_CHARTS = {
     "use": Kind(use_chart, NO_RECALL),
     "exact": Kind(exact_chart, NO_TASK),
     "tasks": Kind(tasks_grid, NO_TASK, needs_full_width=True),
+    "why": Kind(why_chart, NO_DISPERSION),
 }
 assert KINDS_OF_CHARTS.keys() == PLOTS.keys()
 

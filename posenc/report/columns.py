@@ -19,6 +19,7 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.recall import RowRecall
+from posenc.results.records import DISPERSION
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
@@ -51,6 +52,7 @@ class RowColumn:
     paper: Callable[[Row], str] | None = None  # in a paper, with its interval
     csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
     explain: tuple[Term, ...] = ()
+    protocol: str | None = None  # the table of one screen has it for this protocol alone
 
 
 # --- numbers as text
@@ -119,6 +121,14 @@ def horizon_text(recall: RowRecall | None) -> str:
         return "did not learn"
     text = length_text(round(recall.horizon.multiple, 2))
     return f"{text}+" if recall.horizon.longest else text
+
+
+def share_text(share: float) -> str:
+    """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
+    percent = 100 * share
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
 def breaks_text(curve: CurveSummary) -> str:
@@ -427,6 +437,55 @@ def _exact_csv(comparison: Comparison, row: Row) -> CsvFields:
     return {"learned": row.exact.learned, "learned_of": row.exact.seeds}
 
 
+def _entropy_text(row: Row) -> str:
+    """Return the entropy at T and in the longest window, mean of the layers: `2.52 to 4.64`."""
+    if row.dispersion is None or row.dispersion.at_t is None:
+        return ""
+    return f"{row.dispersion.at_t.mean_entropy:.2f} to {row.dispersion.longest.mean_entropy:.2f}"
+
+
+def _first_token_text(row: Row) -> str:
+    """Return the weight on the first token at T and in the longest window, mean of the layers: `7% to 1%`."""
+    if row.dispersion is None or row.dispersion.at_t is None:
+        return ""
+    at_t = row.dispersion.at_t.mean_first
+    return f"{share_text(at_t)} to {share_text(row.dispersion.longest.mean_first)}"
+
+
+def _variance_text(row: Row) -> str:
+    ratio = None if row.dispersion is None else row.dispersion.variance_ratio
+    return "" if ratio is None else f"x{ratio:.2g}"
+
+
+def _far_text(row: Row) -> str:
+    """Return the change of the loss that far positions make by themselves."""
+    if row.dispersion is None or row.dispersion.at_t is None or row.dispersion.longest.far_nats is None:
+        return ""
+    return printed_change(row.dispersion.longest.far_nats - row.dispersion.at_t.nats, "nats")
+
+
+def _why_text(row: Row) -> str:
+    """Return the reasons of a collapse that the numbers support: `positions, spread`; `none` without one."""
+    if row.dispersion is None or row.dispersion.reasons is None:
+        return ""
+    return ", ".join(row.dispersion.reasons) or "none"
+
+
+def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
+    dispersion = row.dispersion
+    if dispersion is None or dispersion.at_t is None:
+        return {}
+    return {
+        "entropy_at_t": dispersion.at_t.mean_entropy,
+        "entropy_at_longest": dispersion.longest.mean_entropy,
+        "first_token_at_t": dispersion.at_t.mean_first,
+        "first_token_at_longest": dispersion.longest.mean_first,
+        "output_variance_ratio": dispersion.variance_ratio,
+        "far_positions_nats": dispersion.longest.far_nats,
+        "why": _why_text(row),
+    }
+
+
 ROW_COLUMNS = (
     RowColumn(
         csv=_undertrained_csv,
@@ -521,5 +580,67 @@ ROW_COLUMNS = (
                 "median with the range, from five seeds on with the quartiles",
             ),
         ),
+    ),
+    RowColumn(
+        head=lambda comparison: "entropy",
+        text=_entropy_text,
+        short=_entropy_text,
+        csv=_dispersion_csv,
+        explain=(
+            (
+                "entropy",
+                "of attention at T and in the longest window, nats, mean of the layers: exp of it is to how "
+                "many equal keys attention spreads (protocol dispersion)",
+            ),
+        ),
+        protocol=DISPERSION,
+    ),
+    RowColumn(
+        head=lambda comparison: "first token",
+        text=_first_token_text,
+        short=_first_token_text,
+        explain=(("first token", "the share of attention on the window's first token, the sink"),),
+        protocol=DISPERSION,
+    ),
+    RowColumn(
+        head=lambda comparison: "variance",
+        text=_variance_text,
+        short=_variance_text,
+        explain=(
+            (
+                "variance",
+                "of the attention's outputs over the queries, as a multiple of that at T: it falls where "
+                "attention becomes a mean over many keys",
+            ),
+        ),
+        protocol=DISPERSION,
+    ),
+    RowColumn(
+        head=lambda comparison: "far",
+        text=_far_text,
+        short=_far_text,
+        explain=(
+            (
+                "far",
+                "change of the loss, in nats, of the last T tokens alone, with the older half placed as far "
+                "away as the longest window reaches: what unseen positions do without one more key",
+            ),
+        ),
+        protocol=DISPERSION,
+    ),
+    RowColumn(
+        head=lambda comparison: "why",
+        text=_why_text,
+        short=_why_text,
+        explain=(
+            (
+                "why",
+                "of a collapsed row. positions: far is at least {far_share:.0%} of the change. spread: the "
+                "entropy rises by at least {spread_share:.0%} of log(W/T), and the variance falls below "
+                "{less_variance:.0%}. sink: the layer with most weight on the first token at T (at least "
+                "{sink_weight:.0%}) loses more than {less_sink:.0%} of it. none: none of these",
+            ),
+        ),
+        protocol=DISPERSION,
     ),
 )

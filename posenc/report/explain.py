@@ -6,6 +6,7 @@ import textwrap
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
 from posenc.report.protocol_words import explanations
+from posenc.results.dispersion import FAR_SHARE, LESS_SINK, LESS_VARIANCE, SINK_WEIGHT, SPREAD_SHARE
 from posenc.results.exact import LEARNED
 from posenc.results.recall import KEPT, LEVEL, SAME_RECALL
 from posenc.results.records import BREAK
@@ -22,6 +23,11 @@ MARGINS = {
     "level": LEVEL,
     "learned": LEARNED,
     "kept": KEPT,
+    "far_share": FAR_SHARE,
+    "spread_share": SPREAD_SHARE,
+    "less_variance": LESS_VARIANCE,
+    "sink_weight": SINK_WEIGHT,
+    "less_sink": 1 - LESS_SINK,
 }
 LENGTHS: Term = ("T", "training length; 8x is a context of 8T, its loss on the same targets")
 BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")

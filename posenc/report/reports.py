@@ -38,6 +38,7 @@ from posenc.report.sentences import (
     sample_line,
     shown_columns,
     unit_note,
+    why_notes,
 )
 from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn, text_column
 from posenc.report.texts import (
@@ -95,6 +96,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
         notes += [unit_note(comparison), recovered_note(comparison.rows)]
     notes.append(recall_note(comparison, with_interval=False))
     notes += beyond_notes(comparison)
+    notes += why_notes(comparison)
     notes += left_out_notes(comparison.header)
     lengths = _lengths_of_table(comparison, with_short_lengths)
     notes += [marks_note(comparison, lengths), more_note(comparison)]
@@ -174,6 +176,7 @@ def _run_report(comparison: Comparison) -> Report:
         recall_line(comparison),
         sample_line(comparison),
         recovered_note(comparison.rows),
+        *why_notes(comparison),
         also_measured_note(header),
         *left_out_notes(header),
     ]
@@ -305,6 +308,8 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
         if kind is TableKind.PAPER and column.paper is not None:
             write_text = column.paper
         if column.head is None or write_text is None:
+            continue
+        if column.protocol not in (None, comparison.header.protocol):
             continue
         has_value = any(column.text(row) for row in comparison.rows)
         if has_value:

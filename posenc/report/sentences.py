@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import plural, visible
-from posenc.report.columns import breaks_text, horizon_text, rank_of_number, recovered_with_interval
+from posenc.report.columns import (
+    breaks_text,
+    horizon_text,
+    rank_of_number,
+    recovered_with_interval,
+    share_text,
+)
 from posenc.report.exact import exact_answer, is_exact
 from posenc.report.protocol_words import in_longer_windows, note_of, sample_noun
 from posenc.report.tables import BEST, TIED
@@ -29,7 +36,7 @@ from posenc.results.identity import condition_text
 from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.numbers import printed_change
 from posenc.results.recall import SAME_RECALL, RecallCell
-from posenc.results.records import HEADLINE, RECALL
+from posenc.results.records import DISPERSION, HEADLINE, RECALL
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
@@ -513,6 +520,65 @@ def recall_line(comparison: Comparison) -> str:
         if cell is not None:
             parts.append(f"{percent_text(cell)} at {length_text(multiple)}")
     return f"recall: {', '.join(parts)}; horizon {horizon_text(recall)}"
+
+
+# --- why a row fails
+
+REASON_WORDS = {
+    "positions": "positions never seen",
+    "spread": "attention spread",
+    "sink": "sink broken",
+}
+
+
+def why_notes(comparison: Comparison) -> list[str]:
+    """Return why rows collapse: of the protocol's table, and of a single row, a sentence for each.
+
+    A table of many rows of another protocol has one line, the rows of each reason.
+    """
+    collapsed = [row for row in comparison.rows if row.dispersion is not None and _reasons(row) is not None]
+    if not collapsed:
+        return []
+    if comparison.header.protocol == DISPERSION or len(comparison.rows) == 1:
+        return [why_sentence(row) for row in collapsed]
+    clauses = []
+    for reason, words in REASON_WORDS.items():
+        rows = [row for row in collapsed if reason in (_reasons(row) or ())]
+        if rows:
+            clauses.append(f"{words}: {names_text(rows)}")
+    without = [row for row in collapsed if not _reasons(row)]
+    if without:
+        clauses.append(f"none of the three reasons: {names_text(without)}")
+    return [f"why they collapse (--protocol {DISPERSION}): {'; '.join(clauses)}"]
+
+
+def _reasons(row: Row) -> Sequence[str] | None:
+    return None if row.dispersion is None else row.dispersion.reasons
+
+
+def why_sentence(row: Row) -> str:
+    """Return the reasons of a collapse that the numbers support, each with its numbers."""
+    dispersion = row.dispersion
+    assert dispersion is not None and dispersion.at_t is not None and dispersion.reasons is not None
+    at_t = dispersion.at_t
+    longest = dispersion.longest
+    length = length_text(longest.multiple)
+    start = f"why {row_label(row)} collapses at {length}"
+    if not dispersion.reasons:
+        return f"{start}: none of these: {', '.join(REASON_WORDS.values())}"
+    numbers = {}
+    if dispersion.far_share is not None:
+        share = f"{100 * dispersion.far_share:.0f}%"
+        numbers["positions"] = f"T tokens alone, placed that far, lose {share} as much"
+    keys = [f"{math.exp(cell.mean_entropy):.3g}" for cell in (at_t, longest)]
+    numbers["spread"] = f"like {keys[0]} equal keys at T and {keys[1]} at {length}"
+    if dispersion.variance_ratio is not None:
+        numbers["spread"] += f", outputs vary {dispersion.variance_ratio:.2g} times as much"
+    layer = max(range(len(at_t.first)), key=lambda index: at_t.first[index])
+    weights = f"{share_text(at_t.first[layer])} at T and {share_text(longest.first[layer])} at {length}"
+    numbers["sink"] = f"layer {layer + 1} puts {weights} on the first token"
+    clauses = [f"{REASON_WORDS[reason]} ({numbers[reason]})" for reason in dispersion.reasons]
+    return f"{start}: {'; '.join(clauses)}"
 
 
 # --- the notes

@@ -25,6 +25,7 @@ from posenc.results.cells import (
     curve_summary,
     samples_of,
 )
+from posenc.results.dispersion import RowDispersion, dispersion_of_row
 from posenc.results.drafts import (
     ALL,
     EVERYTHING,
@@ -42,10 +43,11 @@ from posenc.results.headroom import LongTrained, long_trained, recovered_of
 from posenc.results.measurements import Member, members_of, pool_beside, pool_of
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
-from posenc.results.records import EXACT, HEADLINE, RECALL, SCHEMA_VERSION, Metric
+from posenc.results.records import DISPERSION, EXACT, HEADLINE, RECALL, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
+from posenc.results.statistics.verdicts import COLLAPSED_WORD, short_verdict
 
 __all__ = [
     "ALL",
@@ -185,6 +187,7 @@ def _comparison(
     cells = _ranked_cells(draft, baseline, undertrained)
     recall_columns, recalls = _recall(draft, level)
     exact_columns, answers = _answers(draft)
+    dispersions = _dispersions(draft, cells)
     only_row = len(draft.groups) == 1
     rows = []
     for index, group in enumerate(draft.groups):
@@ -192,6 +195,7 @@ def _comparison(
             recovered=recovered_of(group.members, references),
             recall=recalls[index],
             exact=answers[index],
+            dispersion=dispersions[index],
             breaks=_breaks(draft, group) if only_row else None,
             undertrained=undertrained[index],
         )
@@ -298,6 +302,17 @@ def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
         return None, [None] * len(draft.groups)
     multiples = [column.multiple for column in draft.columns]
     return exact_of_rows([group.members for group in draft.groups], LEARNED, multiples)
+
+
+def _dispersions(draft: Draft, cells: Sequence[Sequence[Cell]]) -> list[RowDispersion | None]:
+    """Return what attention does in each row, which says why the headline's losses rise."""
+    if draft.protocol not in (HEADLINE, DISPERSION):
+        return [None] * len(draft.groups)
+    rows = []
+    for members, cells_of_row in zip(_members_beside(draft, DISPERSION), cells, strict=True):
+        collapsed = bool(cells_of_row) and short_verdict(cells_of_row[-1].verdict or "") == COLLAPSED_WORD
+        rows.append(dispersion_of_row(members, collapsed))
+    return rows
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:

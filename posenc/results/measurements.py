@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import Curve, Exact, Extend, Metric, Recall, Record
+from posenc.results.records import Curve, Dispersion, Exact, Extend, Metric, Recall, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
@@ -87,6 +87,7 @@ class Measurement:
     curve: Curve | None = None
     recall: Recall | None = None
     exact: Exact | None = None
+    dispersion: Dispersion | None = None
 
     @property
     def circumstances(self) -> Circumstances:
@@ -148,6 +149,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         curve=record.get("curve"),
         recall=record.get("recall"),
         exact=record.get("exact"),
+        dispersion=record.get("dispersion"),
     )
 
 

@@ -35,6 +35,7 @@ HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
 RECALL = "recall"  # the protocol that stands beside it
 EXACT = "exact"  # the protocol of tasks
 NEEDLE = "needle"  # the protocol whose facts have a table of their own
+DISPERSION = "dispersion"  # the protocol that says why a row fails
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -152,6 +153,23 @@ def _check_needle(needle: Needle) -> Needle:
     return needle
 
 
+class Dispersion(TypedDict):
+    """What attention does for the queries of the targets: lists have a mean for each layer."""
+
+    entropy: Annotated[list[Number], MinLen(1)]  # nats
+    first: list[Number]  # weight on the first token of the window
+    variance: list[Number]  # of the numbers of the output, over the queries
+    far_nats: Number | None  # per token: last T tokens, the older half as far away as the window; null to T
+
+
+def _check_dispersion(dispersion: Dispersion) -> Dispersion:
+    """Return dispersion whose lists are aligned."""
+    columns = (dispersion["entropy"], dispersion["first"], dispersion["variance"])
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    return dispersion
+
+
 class Extend(TypedDict):
     """A test-time extension: its name, and each resolved parameter beside it."""
 
@@ -188,6 +206,7 @@ class Record(TypedDict):
     recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
     exact: NotRequired[Exact]  # of the protocol `exact`
     needle: NotRequired[Annotated[Needle, AfterValidator(_check_needle)]]  # of the protocol `needle`
+    dispersion: NotRequired[Annotated[Dispersion, AfterValidator(_check_dispersion)]]  # of `dispersion`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 

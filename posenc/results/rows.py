@@ -16,6 +16,7 @@ from posenc.results.cells import (
     make_cell,
     single,
 )
+from posenc.results.dispersion import RowDispersion
 from posenc.results.exact import RowExact
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
@@ -49,6 +50,7 @@ class Row:
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
     recall: RowRecall | None  # of the protocol `recall`
     exact: RowExact | None  # of the protocol `exact`
+    dispersion: RowDispersion | None  # of the protocol `dispersion`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
     tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
@@ -75,6 +77,7 @@ class RowExtras:
     recovered: Recovered | None
     recall: RowRecall | None
     exact: RowExact | None
+    dispersion: RowDispersion | None
     breaks: CurveSummary | None
     undertrained: str | None
 
@@ -98,6 +101,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         recovered=extras.recovered,
         recall=extras.recall,
         exact=extras.exact,
+        dispersion=extras.dispersion,
         members=group.members,
         settings=group.settings,
         tuned=group.tuned,

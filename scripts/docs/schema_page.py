@@ -36,6 +36,7 @@ RESULTS = [
     "statistics.documents.PerDocument",
     "records.Curve",
     "records.Recall",
+    "records.Dispersion",
 ]
 COMPARISON = [
     "comparison.Comparison",
@@ -52,6 +53,8 @@ COMPARISON = [
     "recall.RowRecall",
     "recall.RecallCell",
     "recall.Horizon",
+    "dispersion.RowDispersion",
+    "dispersion.DispersionCell",
 ]
 HEADER = """# The JSON that posenc writes
 Every run has two files for programs, `results.json` and `metrics.jsonl`. `posenc compare` writes the

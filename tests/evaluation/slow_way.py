@@ -94,6 +94,7 @@ WAYS = {
     "key-tokens": in_keys,
     "sliding": in_spans(slid),
     "nonoverlapping": in_spans(cut),
+    "dispersion": in_blocks,
     "positions": in_spans(lambda plan, window, start, target: (start, window)),
     "induction": copied,
     "recall": recalled,

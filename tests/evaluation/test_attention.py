@@ -140,6 +140,25 @@ def test_watching_changes_no_loss_of_any_encoding(subject_of, name):
     assert all(np.isfinite(values).all() and len(values) == 2 for values in statistics)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"window": T},
+        {"scale": "ssmax"},
+        *({"normalizer": name} for name in ("sink", "off_by_one", "entmax", "asentmax")),
+        *({"gate": name} for name in ("head", "element")),
+        {"key_offset": True},
+    ],
+    ids=str,
+)
+def test_watching_changes_no_loss_with_any_option(subject_of, option):
+    subject = subject_of("alibi", attention_options=option)
+    seen = watched(subject)
+    unseen = subject.text_losses(stops_of(subject.store), WINDOW, TARGETS)
+    assert np.allclose(seen.nats, unseen, atol=2e-4)
+    assert np.isfinite(seen.attention.entropy).all()
+
+
 def test_latent_attention_is_watched(subject_of):
     subject = subject_of("rope", attention=LATENT)
     seen = watched(subject)

@@ -4,7 +4,16 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from fake_runs import MULTIPLES, T, exact_records, positions, recall_records, record, write_run
+from fake_runs import (
+    MULTIPLES,
+    T,
+    dispersion_record,
+    exact_records,
+    positions,
+    recall_records,
+    record,
+    write_run,
+)
 
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
@@ -89,6 +98,7 @@ def swept(tmp_path_factory):
             special = {448: 10} if name == "rope" else {8: 20 + seed}
             records += recall_records(FOUND | special)
             records += exact_records({1: 95 + seed, 2: 80, 8: 10 * seed})
+            records += [dispersion_record(int(m * T), loss, far_nats=loss) for m, loss in losses.items()]
             write_run(root, name, seed=seed, records=records)
     return root
 
