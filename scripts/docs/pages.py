@@ -53,6 +53,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.harm_and_use,
         record_tables.harm_and_use_by_size,
         record_tables.verdicts_that_differ,
+        record_tables.whole_answers,
         paper_tables.changes_in_papers,
         paper_tables.accuracies_in_papers,
         measured_tables.altered_models,

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import tiny_model
 import torch
-from measuring import SETTINGS, protocol_of
+from measuring import SETTINGS, TEXT_PROTOCOLS, protocol_of
 from tiny_model import T
 from token_stores import request_for
 
 from posenc.evaluation import passes
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.passes import EvalContext
-from posenc.evaluation.protocols import induction, key_tokens, protocol_names
+from posenc.evaluation.protocols import induction, key_tokens
 from posenc.settings.tree import PlantSettings
 
 PLANT = PlantSettings(share=0.5, pairs=2, cue=1, alphabet=64, weight=1.0)
@@ -89,7 +89,7 @@ def measured(tmp_path, asked_of, few_sequences, every_third_is_key):
 
     def go(subject, windows, **changes):
         on_cell = changes.pop("on_cell", lambda record, was_stored: None)
-        names = changes.pop("protocols", protocol_names())
+        names = changes.pop("protocols", TEXT_PROTOCOLS)
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
         settings = {key: changes.pop(key) for key in SETTINGS if key in changes}
         request = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})

@@ -3,9 +3,10 @@
 import yaml
 
 from posenc.core.paths import conf_dir
-from posenc.evaluation.protocols import find_protocol
+from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.settings.tree import EvalSettings
 
+TEXT_PROTOCOLS = tuple(name for name in protocol_names() if not find_protocol(name).of_tasks)
 RECALL = {"distances": [4], "pairs": [1], "windows": 4}
 NEEDLE = {"depths": [0.5], "keys": [1], "values": 1, "queries": 1, "windows": 4}
 SETTINGS = {
@@ -21,7 +22,7 @@ def protocol_of(name, **changes):
     """The protocol of a name; `changes` may hold settings of other protocols, too."""
     protocol = find_protocol(name)
     settings = SETTINGS | changes
-    picked = {key: settings[key] for key in protocol.Settings.model_fields}
+    picked = {key: settings[key] for key in protocol.Settings.model_fields if key in settings}
     return protocol(protocol.Settings.model_validate(picked))
 
 

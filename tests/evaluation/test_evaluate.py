@@ -4,15 +4,14 @@ import dataclasses
 
 import pytest
 import torch
-from measuring import protocol_of
+from measuring import TEXT_PROTOCOLS, protocol_of
 from tiny_model import T
 
 from posenc.evaluation import evaluate, passes
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.protocols import protocol_names
 
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
-CELLS_OF_TWO_WINDOWS = 2 * (len(protocol_names()) - 1) + 1  # positions is one long context
+CELLS_OF_TWO_WINDOWS = 2 * (len(TEXT_PROTOCOLS) - 1) + 1  # positions is one long context
 
 
 def test_each_cell_has_a_file_of_its_own(subject_of, measured, tmp_path):
@@ -102,7 +101,7 @@ def test_where_memory_runs_out_batches_are_smaller(records_of_little_memory, sub
 def test_a_window_that_does_not_fit_is_noted(records_of_little_memory):
     records, error = records_of_little_memory
     too_long = [record for (_, window), record in records.items() if window == 8 * T]
-    assert len(too_long) == len(protocol_names())
+    assert len(too_long) == len(TEXT_PROTOCOLS)
     for record in too_long:
         assert record["note"] == f"oom at {8 * T} tokens, batch 1: {str(error).splitlines()[0]}"
         assert record["nats"] is None

@@ -5,12 +5,11 @@ from collections import Counter
 
 import pytest
 import tiny_model
-from measuring import default_settings, protocol_of
+from measuring import TEXT_PROTOCOLS, default_settings, protocol_of
 from tiny import write
 from tiny_model import T
 
 from posenc.encodings.registry import own_encodings
-from posenc.evaluation.protocols import protocol_names
 from posenc.evaluation.resolve import resolve_evaluation
 
 
@@ -32,7 +31,7 @@ def test_every_encoding_and_length_scores_the_same_targets(subject_of, measured,
         records = measured(subject_of(encoding), [T // 2, T, 2 * T, 4 * T], max_targets=160)
         for (protocol, _), record in records.items():
             variants.setdefault(protocol, set()).add(targets_of(record))
-    assert set(variants) == set(protocol_names())
+    assert set(variants) == set(TEXT_PROTOCOLS)
     assert {name: targets for name, targets in variants.items() if len(targets) > 1} == {}
 
 
@@ -98,7 +97,7 @@ def test_the_second_copy_is_scored_without_the_first(truncated):
     assert truncated["induction", 8 * T]["nats"] is not None
 
 
-OF_TEXT = sorted({*protocol_names()} - {"induction", "recall", "key-tokens", "needle"})
+OF_TEXT = sorted({*TEXT_PROTOCOLS} - {"induction", "recall", "key-tokens", "needle"})
 THINGS = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
 
 
