@@ -215,8 +215,8 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -
     count = evaluation.settings.max_targets
     longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
     note = (
-        f"targets    {count:,}, up to {longest}: about {open_settings.max_minutes:g} min as trained "
-        "(eval.max_minutes, or eval.max_targets)"
+        f"targets    {count:,}, up to {longest}, by eval.max_minutes={open_settings.max_minutes:g} "
+        "(not the windows of needle: eval.needle.windows)"
     )
     notes = job.notes if count == job.evaluation.settings.max_targets else (*job.notes, note)
     fitted = job.settings.with_changes(eval=evaluation.settings)
