@@ -167,6 +167,41 @@ def test_entmax_weights_sum_to_one():
     assert (entmax15(rows(torch.float32)).sum(-1) - 1).abs().max() < 2e-6
 
 
+def entmax_by_sorting(scores):
+    """Return the weights (B, S) in float64: the threshold that fits the largest k scores, for the right k."""
+    scores = scores.double()
+    half = (scores - scores.amax(-1, keepdim=True)) / 2
+    largest = half.sort(-1, descending=True).values
+    k = torch.arange(1, half.shape[-1] + 1)
+    mean = largest.cumsum(-1) / k
+    sum_of_squares = k * (largest.square().cumsum(-1) / k - mean.square())
+    thresholds = mean - ((1 - sum_of_squares) / k).clamp_min(0).sqrt()
+    in_support = (thresholds <= largest).sum(-1, keepdim=True)
+    return (half - thresholds.gather(-1, in_support - 1)).relu().square()
+
+
+def far_from_the_start(keys):
+    """Return a row whose threshold, -1/2, is just above all but four of its halved scores."""
+    scores = torch.full((1, keys), -1.00001)
+    scores[:, :4] = 0
+    return scores
+
+
+@pytest.mark.parametrize("keys", [512, 8192, 131_072])
+def test_entmax_takes_as_many_steps_as_the_hardest_row_needs(keys):
+    scores = far_from_the_start(keys)
+    assert (entmax15(scores).double() - entmax_by_sorting(scores)).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("offset", [-1000.0, 100.0, 1000.0])
+def test_entmax_of_scores_far_from_zero(offset):
+    drawn = torch.randn(4, 8192, generator=torch.Generator().manual_seed(2))
+    scores = drawn * torch.tensor([1e-3, 1.0, 3.0, 30.0])[:, None] + offset
+    weights = entmax15(scores).double()
+    assert (weights - entmax_by_sorting(scores)).abs().max() < 1e-6
+    assert (weights.sum(-1) - 1).abs().max() < 5e-6
+
+
 def test_entmax_of_equal_scores_is_uniform():
     for keys in (1, 2, 3, 100, 70_000):
         weights = entmax15(torch.full((1, keys), 5.0))
