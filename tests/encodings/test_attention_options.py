@@ -4,6 +4,7 @@ import pytest
 import torch
 from naive_formulas import MOVED, SCORES, Example
 from tiny_model import encoding_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.core.errors import UserError
 from posenc.encodings.attention_options import attention_options, chosen_options, without_options
@@ -154,6 +155,47 @@ def test_every_option_has_a_value_that_switches_it_off():
     off = without_options()
     for cls in attention_options():
         assert off[cls.key] != cls.choice
+
+
+# --- Counted keys
+class LargestTensor(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made inside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+def count_keys(tokens, queries, window):
+    """Return n_i of the last queries, as asentmax counts them, and the size of the largest tensor."""
+    options = build_options(
+        SHAPE,
+        encoding_of("rope", 16),
+        positions={"name": "contiguous"},
+        attention={"normalizer": "asentmax", "window": window},
+    )
+    pos = torch.arange(tokens)
+    with LargestTensor() as largest:
+        counts = options[-1].visible_keys(pos[-queries:], pos, 0)
+    return counts, largest.numbers
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("queries", [4096, 3000])
+def test_each_query_counts_the_keys_that_it_sees(queries, window):
+    counts, _ = count_keys(4096, queries, window)
+    expected = torch.arange(1.0, 4097).clamp_max(window or 4096)
+    assert torch.equal(counts, expected[None, -queries:])
+
+
+@pytest.mark.parametrize(("window", "most"), [(None, 4096), (100, 4096**2 / 4)])
+def test_counted_keys_do_not_need_all_pairs_of_a_long_window(window, most):
+    _, numbers = count_keys(4096, 4096, window)
+    assert numbers <= most
 
 
 # --- Entmax

@@ -9,6 +9,7 @@ from torch import Tensor
 from posenc.encodings.base import Encoding, Shape
 
 NONE = "none"  # switches off options that have names, unless their key has another word for it
+PAIRS_AT_ONCE = 1 << 21  # of a query and a key, whose masks are counted together
 
 
 class AttentionOption(Encoding):
@@ -70,12 +71,29 @@ class CountingOption(AttentionOption):
     def visible_keys(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return n_i, the number of keys that each of the last T of S tokens sees: (H or 1, T) float32."""
         queries = len(q_pos)
-        keys = len(k_pos)
-        index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
-        index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
-        is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
-        for encoding in self.counted:
-            if "visible" in encoding.hooks:
-                is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)
-        is_itself = index_of_key == index_of_query  # (T, S)
-        return (is_visible | is_itself).sum(-1).float()
+        earlier_keys = len(k_pos) - queries
+        with_masks = [encoding for encoding in self.counted if "visible" in encoding.hooks]
+        if not with_masks:
+            index_of_query = torch.arange(earlier_keys, len(k_pos), device=q_pos.device)
+            return (index_of_query + 1)[None].float()
+        # in blocks, as the attention itself: the pairs of a long window do not fit into memory
+        size = max(1, PAIRS_AT_ONCE // len(k_pos))
+        counts: list[Tensor] = []
+        for start in range(0, queries, size):
+            stop = min(start + size, queries)
+            keys_of_block = k_pos[: earlier_keys + stop]
+            counts.append(_count_visible(with_masks, q_pos[start:stop], keys_of_block, layer))
+        return torch.cat(counts, dim=-1).float()
+
+
+def _count_visible(masks: Sequence[Encoding], q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+    """Return how many keys each of the last T of S tokens sees through all masks: (H or 1, T) int64."""
+    queries = len(q_pos)
+    keys = len(k_pos)
+    index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
+    index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
+    is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
+    for encoding in masks:
+        is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)
+    is_itself = index_of_key == index_of_query  # (T, S)
+    return (is_visible | is_itself).sum(-1)
