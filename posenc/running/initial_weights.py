@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class InitialCheckpoint:
     directory: Path  # of the run, or of the checkpoint if the user named one
     checkpoint: Checkpoint
     about: InitialWeights  # as config.yaml and the hash have it
+    options: tuple[str, ...]  # the names of the run's options, in their order
 
 
 def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str]) -> InitialCheckpoint:
@@ -59,7 +61,8 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         run=state["run"]["settings_hash"],
         step=checkpoint.step,
     )
-    return InitialCheckpoint(path if names_a_step else stored.directory, checkpoint, about)
+    directory = path if names_a_step else stored.directory
+    return InitialCheckpoint(directory, checkpoint, about, options_of(stored.outline))
 
 
 def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
@@ -87,14 +90,37 @@ def _checkpoint_at(run: str, path: Path, identity: dict[str, Any]) -> Checkpoint
         raise UserError("train.init", run, f"is damaged: {error}") from error
 
 
+def options_of(model: Decoder) -> tuple[str, ...]:
+    """Return the names of a model's options, in their order."""
+    return tuple(str(getattr(option, "name", "")) for option in model.options)
+
+
+def name_by_option(parameter: str, options: Sequence[str]) -> str:
+    """Return the name of a parameter with the name of its option in place of the option's number.
+
+    An option has another number where others stand before it, and another option may have its number. The
+    numbers stay in the models themselves, since initial values are drawn by those names.
+    """
+    group, _, rest = parameter.partition(".")
+    if group != "options":
+        return parameter
+    number, _, name = rest.partition(".")
+    return f"options.{options[int(number)]}.{name}"
+
+
 def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
     """Raise UserError, with names and shapes, if the weights do not fit a model on the meta device.
 
     Parameters of the encoding and of options may be missing or left over. Where both have one, its shapes
     must agree.
     """
-    stored = stored_shapes(initial.checkpoint)
-    ours = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+    shapes_there = stored_shapes(initial.checkpoint)
+    stored = {name_by_option(name, initial.options): shape for name, shape in shapes_there.items()}
+    options = options_of(outline)
+    ours = {
+        name_by_option(name, options): tuple(parameter.shape)
+        for name, parameter in outline.named_parameters()
+    }
     rows = stored["embedding.weight"][0]  # one a token; the outline has none to speak of
     ours["embedding.weight"] = (rows, *ours["embedding.weight"][1:])
     misfits = []
@@ -114,9 +140,12 @@ def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) ->
     """Copy the weights into the model, unless the run has a checkpoint of its own. Raises UserError."""
     if checkpoint_paths(checkpoints):
         return
-    stored = load_file(initial.checkpoint.path / "model.safetensors")
+    weights = load_file(initial.checkpoint.path / "model.safetensors")
+    stored = {name_by_option(name, initial.options): weight for name, weight in weights.items()}
+    options = options_of(model)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name_here, parameter in model.named_parameters():
+            name = name_by_option(name_here, options)
             if name not in stored:
                 continue
             if stored[name].shape != parameter.shape:

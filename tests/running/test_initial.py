@@ -12,6 +12,7 @@ from tiny_model import sha256
 import posenc as px
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
+from posenc.model.decoder import initialize
 from posenc.running.initial_weights import begin_with, initial_checkpoint
 from posenc.running.model_parts import build_model
 from posenc.running.stored_run import stored_run
@@ -128,6 +129,20 @@ def test_an_unfinished_run_is_no_beginning(train, run_copy):
     edit_json(run_copy / "status.json", status="interrupted")
     with pytest.raises(UserError, match="is not finished"):
         train()
+
+
+def test_weights_of_options_go_to_the_same_options(corpus, working_folder):
+    """The sink stands before the slopes of ssmax, which were the first option without it."""
+    settings = {**tiny.keywords(corpus), "encoding": "nope", "attention.scale": "ssmax"}
+    first = px.train(**settings)
+    second = px.train(**settings, **{"attention.normalizer": "sink", "train.init": str(first.path)})
+    stored = stored_run(str(second.path), [])
+    model = build_model(stored.settings, stored.shape, vocab_size=256)
+    initialize(model, seed=0)
+    begin_with(initial_checkpoint(str(first.path), BYTES, []), Path("nowhere"), model)
+    sink, ssmax = model.options
+    assert torch.equal(sink.s, torch.zeros_like(sink.s))
+    assert torch.equal(ssmax.s, first.model.options[0].s)
 
 
 EXTENSIONS = [
