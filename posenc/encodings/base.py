@@ -131,7 +131,11 @@ class Encoding(nn.Module):
         return encoding
 
     def __init__(self, shape: Shape) -> None:
+        """Declare nothing yet. Raises ValueError for a class with the hook `sink` and without `weights`."""
         super().__init__()
+        # Only some kernels read `sink`; the others call `weights`, which would leave the sink out.
+        if type(self).sink is not Encoding.sink and type(self).weights is Encoding.weights:
+            raise ValueError("it overrides `sink` without `weights`; kernels call one or the other: write both")
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
         self.ends_at: int | None = None  # first position that cannot be encoded at all

@@ -121,6 +121,25 @@ class OwnWeights(Encoding):
         return super().weights(s, allowed, layer)
 
 
+class SinkAlone(Encoding):
+    name = "sink_alone"
+
+    def sink(self, layer):
+        return torch.zeros(self.shape.n_heads)
+
+
+class HookAtRunTime(Encoding):
+    """Tells of a sink that its class does not have, as a composite does."""
+
+    name = "hook_at_run_time"
+    hooks = frozenset({"sink"})
+
+
+def test_a_sink_is_refused_without_the_weights_that_it_makes():
+    with pytest.raises(ValueError, match="`sink` without `weights`"):
+        SinkAlone(SHAPE)
+
+
 def refusal(encoding, **attention):
     with pytest.raises(UserError) as caught:
         build_options(SHAPE, encoding, positions={"name": "contiguous"}, attention=attention)
@@ -128,7 +147,7 @@ def refusal(encoding, **attention):
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("make", [lambda: encoding_of("stick_breaking", 16), lambda: OwnWeights(SHAPE)])
+@pytest.mark.parametrize("make", [lambda: encoding_of("stick_breaking", 16), lambda: OwnWeights(SHAPE), lambda: HookAtRunTime(SHAPE)])
 def test_a_normalizer_is_refused_beside_weights_of_an_encodings_own(make, normalizer):
     message = refusal(make(), normalizer=normalizer)
     assert f"attention.normalizer={normalizer}" in message

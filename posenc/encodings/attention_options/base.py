@@ -47,7 +47,7 @@ class Normalizer(AttentionOption):
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
-        if "weights" in encoding.hooks:
+        if not encoding.hooks.isdisjoint({"weights", "sink"}):
             return "it divides the attention by a rule of its own, so there is no softmax to replace"
         return None
 
