@@ -135,7 +135,7 @@ class Encoding(nn.Module):
         super().__init__()
         # Only some kernels read `sink`; the others call `weights`, which would leave the sink out.
         if type(self).sink is not Encoding.sink and type(self).weights is Encoding.weights:
-            raise ValueError("it overrides `sink` without `weights`; kernels call one or the other: write both")
+            raise ValueError("it overrides `sink` without `weights`; kernels call either: write both")
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
         self.ends_at: int | None = None  # first position that cannot be encoded at all
@@ -157,6 +157,10 @@ class Encoding(nn.Module):
         Compute it from the shape and the settings, not from the tensors: a law compares the two.
         """
         return None
+
+    def weights_in_products(self) -> int:
+        """Return how many numbers its linear maps of the tokens have, as FLOPs are counted by them."""
+        return 0
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         """Fill what `__init__` left empty of the parameter `name`, in place.

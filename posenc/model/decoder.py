@@ -265,6 +265,9 @@ def forward_flops(model: Decoder, length: int) -> int:
             weights += module.weight.numel()
         if isinstance(module, Attention | LatentAttention):
             key_value_width += module.key_value_width
+    for option in model.options:
+        assert isinstance(option, Encoding)
+        weights += option.weights_in_products()
     return 2 * weights + 2 * key_value_width * length
 
 

@@ -154,7 +154,8 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
     if kind == "missing":
         return UserError(key, None, "missing; every default lives in the YAML of its group, or say it here")
     if kind == "literal_error":
-        return UserError(key, value, "not one of its choices", allowed=get_args(annotation))
+        written = "null" if value is None else value
+        return UserError(key, written, "not one of its choices", allowed=get_args(annotation))
     if kind == "too_large":
         return UserError(key, value, "too large", allowed=f"up to {LARGEST_WHOLE}")
     if kind == "out_of_range":

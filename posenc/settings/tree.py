@@ -84,13 +84,17 @@ class ExtendSettings(Choice):
     name: str = defines_run()
 
 
+# A word that the options of the attention check, since they alone know which there are.
+OptionName = Any
+
+
 class AttentionSettings(Choice):
     name: str = defines_run()
     window: CountingNumber | None = defines_run()  # keys
-    scale: str = defines_run()
+    scale: OptionName = defines_run()
     # runs that were stored before there was a choice do not name these
-    normalizer: str = defines_run("softmax")
-    gate: str = defines_run("none")
+    normalizer: OptionName = defines_run("softmax")
+    gate: OptionName = defines_run("none")
     key_offset: Flag = defines_run(False)
 
 

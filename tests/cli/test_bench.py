@@ -46,7 +46,10 @@ def operations_a_token(model, *, training):
     return counter.get_total_flops() / tokens.numel()
 
 
-@pytest.fixture(params=["encoding=nope", "encoding=rope", "encoding=alibi", "attention=mla"])
+OPTIONS = [f"attention.{option}" for option in ("gate=head", "gate=element", "normalizer=asentmax")]
+
+
+@pytest.fixture(params=["encoding=nope", "encoding=rope", "encoding=alibi", "attention=mla", *OPTIONS])
 def model(request):
     (case,) = cases_of(request.param, f"context_length={LENGTH}")
     return build_model(case.step.settings, SHAPE, VOCABULARY)

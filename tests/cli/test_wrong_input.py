@@ -75,6 +75,9 @@ WRONG = [
     # options of any encoding
     ("train positions=randomized positions.max=60", "positions.max", "64 positions", "eval.lengths"),
     ("train attention.window=0", "window=0"),
+    ("train attention.normalizer=null", "attention.normalizer=null", "softmax, entmax, off_by_one, sink"),
+    ("train attention.normalizer=[sink]", "not one of its choices", "did you mean: sink"),
+    ("train attention.gate=true", "attention.gate=True", "none, element, head"),
     ("train positions=offset positions.max=33554432", "positions.max=33554432", "must be from"),
     ("train encoding=fox positions=offset", "positions=offset", "encoding=fox", "no position"),
     ("train encoding=stick_breaking attention.scale=logn", "attention.scale=logn", "stick_breaking"),

@@ -147,7 +147,14 @@ def refusal(encoding, **attention):
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("make", [lambda: encoding_of("stick_breaking", 16), lambda: OwnWeights(SHAPE), lambda: HookAtRunTime(SHAPE)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: encoding_of("stick_breaking", 16),
+        lambda: OwnWeights(SHAPE),
+        lambda: HookAtRunTime(SHAPE),
+    ],
+)
 def test_a_normalizer_is_refused_beside_weights_of_an_encodings_own(make, normalizer):
     message = refusal(make(), normalizer=normalizer)
     assert f"attention.normalizer={normalizer}" in message

@@ -7,7 +7,8 @@ Setting: `attention.normalizer=asentmax`.
 Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640; the constants 1 and 2, log(n_i + 1) and
 the input x, not q, are those of its authors' code (`adapt-softplus-tanh`).
 Departures: all heads have it, also beside a bias, where the authors leave out the heads with ALiBi's; w and v
-are initialised like the model's other linear maps.
+are initialised like the model's other linear maps, and have no bias, which the authors' runs have
+(`attn_scale_proj_bias=True`).
 """
 
 from collections.abc import Sequence
@@ -55,6 +56,9 @@ class ASEntmax(Entmax, CountingOption):
 
     def learned_parameters(self) -> int:
         return 2 * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
+
+    def weights_in_products(self) -> int:
+        return self.learned_parameters()
 
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int

@@ -33,6 +33,9 @@ class GateByElement(AttentionOption):
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.d_model**2
 
+    def weights_in_products(self) -> int:
+        return self.learned_parameters()
+
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
         gates = torch.sigmoid(F.linear(x, self.w[layer]))  # (B, T, d_model)
         by_head = gates.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, T, D)

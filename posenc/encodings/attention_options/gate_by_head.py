@@ -33,6 +33,9 @@ class GateByHead(AttentionOption):
     def learned_parameters(self) -> int:
         return self.w.numel()
 
+    def weights_in_products(self) -> int:
+        return self.learned_parameters()
+
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
         gates = torch.sigmoid(F.linear(x, self.w[layer]))  # (B, T, H)
         return y * gates.mT[..., None]
