@@ -92,8 +92,11 @@ def task_instances(data: DataSettings) -> TaskInstances:
 
 def named_data(data: DataSettings) -> DataSettings:
     """Return the settings with the name that tells a task from others: runs of several are never one row."""
+    if not is_task(data):
+        return data
     source = source_of(data)
-    return data.with_changes(name=source.label) if isinstance(source, TaskSource) else data
+    assert isinstance(source, TaskSource)
+    return data.with_changes(name=source.label)
 
 
 def absolute_data(data: DataSettings) -> DataSettings:

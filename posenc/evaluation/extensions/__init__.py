@@ -50,9 +50,10 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.get("name")
     if not isinstance(name, str):
         raise UserError("extend", name, "there is no such extension", allowed=list(choices))
-    choice = Choice.model_validate(settings)
+    cls = extensions().get(name)
+    later = {} if cls is None else cls.later
+    choice = Choice.model_validate({**later, **settings})  # stored ones may lack them
     knobs = check_choice("extend", choice, choices, "there is no such extension")
-    later = {} if choice.name == NONE else extensions()[choice.name].later
     stored = {knob: value for knob, value in knobs.items() if knob not in later or value != later[knob]}
     return {"name": choice.name, **stored}
 
