@@ -37,7 +37,8 @@ from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 FACTOR_SCALE = 16  # w is divided by it, so that theta learns more slowly; as in the released code
-INVERSE_SOFTPLUS_OF_1 = torch.ones(()).expm1().log().item()  # log(e - 1)
+# log(e - 1); on the CPU, since models are outlined on a device without numbers
+INVERSE_SOFTPLUS_OF_1 = torch.ones((), device="cpu").expm1().log().item()
 
 
 class GRAPE(Encoding):
