@@ -39,13 +39,17 @@ def threshold(half: Tensor) -> Tensor:
     """
     most_steps = math.ceil(math.log(half.shape[-1] / LARGEST_EXCESS, 4))
     t = torch.full_like(half[..., :1], -1.0)
+    is_settled = torch.zeros_like(t, dtype=torch.bool)
     for _ in range(most_steps):
         root = (half - t).relu_()
         total = root.sum(-1, keepdim=True)  # at least 1 until t has passed the solution
         norm = torch.linalg.vector_norm(root, dim=-1, keepdim=True)
-        t = t + (norm - 1) * norm / total
+        # A settled row stays as it is. Otherwise rows that take longer, those of future tokens among them,
+        # would change how it is rounded.
+        t = torch.where(is_settled, t, t + (norm - 1) * norm / total)
+        is_settled |= norm - 1 < LARGEST_EXCESS
         # a compiled graph cannot stop early, since it has no branch that depends on numbers
-        if not torch.compiler.is_compiling() and (norm - 1).max() < LARGEST_EXCESS:
+        if not torch.compiler.is_compiling() and is_settled.all():
             break
     return t
 
