@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import pytest
 import tiny
 
 TEXT = (tiny.ROOT / "docs" / "add-an-encoding.md").read_text(encoding="utf-8")
@@ -69,6 +70,7 @@ def test_the_hooks_of_the_page_are_those_of_the_seam():
     assert [name.strip("`") for name in named] == list(HOOKS)
 
 
+@pytest.mark.slow
 def test_two_files_make_an_extension(run_copy, working_folder, tmp_path):
     tree = copied(tmp_path / "tree")
     (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(EXTENSION["python"])

@@ -74,7 +74,12 @@ def check(working_folder, posenc, monkeypatch):
             id="alibi of the package",
             marks=pytest.mark.slow,
         ),
-        pytest.param(["theirs.py:alibi", "encoding=alibi"], [*LAWS, "same"], id="alibi as a function"),
+        pytest.param(
+            ["theirs.py:alibi", "encoding=alibi"],
+            [*LAWS, "same"],
+            id="alibi as a function",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["theirs.py:Buckets"], [*LAWS], id="T5's, with weights drawn by torch", marks=pytest.mark.slow
         ),

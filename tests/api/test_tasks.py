@@ -290,6 +290,7 @@ def test_another_text_of_its_file_is_another_run(own_task, train_task, working_f
     assert len([*(working_folder / "runs" / "default").iterdir()]) == 2
 
 
+@pytest.mark.slow
 def test_nothing_imports_a_file_because_a_run_names_it(own_task, train_task, working_folder):
     """In a process of its own: this one knows the task already."""
     train_task("data.task=./twice.py")

@@ -162,7 +162,10 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", ["compare", "show encoding=rope context_length=16"])
+SHOW = "show encoding=rope context_length=16"
+
+
+@pytest.mark.parametrize("command", ["compare", pytest.param(SHOW, marks=pytest.mark.slow)])
 def test_text_needs_no_altair(working_folder, stored_runs, command):
     """Its import takes 0.35 s."""
     shutil.copytree(stored_runs, working_folder / "runs")

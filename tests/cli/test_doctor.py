@@ -52,6 +52,7 @@ def offline(working_folder, shared_cache, broken):
     return findings(working_folder, broken, WANDB_API_KEY=KEY)
 
 
+@pytest.mark.slow
 def test_everything_is_told_offline(offline, shared_cache, working_folder):
     for name in ("Python", "torch", "device=auto", "threads", "data=sympy", "cache", "disk"):
         assert offline[name]["level"] in ("ok", "note"), offline[name]

@@ -58,7 +58,14 @@ def page(root):
     return page_of(root, root.parent / f"{root.name}.html")
 
 
-@pytest.mark.parametrize(("word", "style"), [("tied", "same"), ("unresolved", "unclear"), ("above", "worse")])
+@pytest.mark.parametrize(
+    ("word", "style"),
+    [
+        ("tied", "same"),
+        pytest.param("unresolved", "unclear", marks=pytest.mark.slow),
+        pytest.param("above", "worse", marks=pytest.mark.slow),
+    ],
+)
 def test_the_words_of_ranks_have_styles_of_their_own(tmp_path, word, style):
     for seed, noise in enumerate((0.0, 0.0001)):
         for name, loss in {"alibi": 1.0, "fox": 1.0, "nope": 2.0}.items():

@@ -213,6 +213,7 @@ def test_the_bias_of_bloom_is_not_rounded(checkpoints, settings, corpus):
     assert abs(rounded - measured(path, settings, context_length=T)[8 * T]) > 1e-4
 
 
+@pytest.mark.slow
 def test_the_bias_of_mpt_is_not_rounded(checkpoints, settings, corpus):
     path = checkpoints("mpt")
     windows = target_windows(path, corpus, 8 * T)
