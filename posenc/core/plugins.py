@@ -17,6 +17,7 @@ from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_file, why_missing
@@ -29,7 +30,10 @@ def import_plugins(plugins: Sequence[str]) -> None:
 
 
 def plugin_module(plugin: str) -> ModuleType:
-    """Import a plug-in: a module, or a Python file. Raises UserError."""
+    """Import a plug-in: a module, or a Python file. Raises UserError.
+
+    The working folder stays on the path, so that a plug-in may import its neighbours.
+    """
     if plugin.endswith(".py") and not is_file(plugin):
         raise UserError("plugins", plugin, why_missing(plugin, "file"))
     folder = str(Path.cwd())
@@ -41,6 +45,16 @@ def plugin_module(plugin: str) -> ModuleType:
         problem = f"cannot be imported ({type(error).__name__}: {error})"
         hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
         raise UserError("plugins", plugin, problem, hint=hint) from error
+
+
+def named_classes_in(module: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
+    """Return the classes derived from `base` that a module defines (and does not import), by their `name`."""
+    classes: dict[str, type[Any]] = {}
+    for value in vars(module).values():
+        is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
+        if is_defined_here and issubclass(value, base) and hasattr(value, "name"):
+            classes[value.name] = value
+    return classes
 
 
 def file_module(file: str) -> ModuleType:

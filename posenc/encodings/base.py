@@ -203,7 +203,8 @@ class Encoding(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return q (B, H, T, D) and k (B, H or 1, S, D) changed before anything else reads them.
 
-        x (B, S, d_model) is the layer's normed input. Only latent attention has rotated them already.
+        x (B, S, d_model) is the layer's normed input. q and k are not rotated yet. Latent attention alone has
+        already rotated a part of each head.
         """
         return q, k
 
@@ -279,6 +280,17 @@ class Encoding(nn.Module):
         x (B, T, d_model) is the layer's normed input at the queries.
         """
         return y
+
+
+def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
+    """Return the hooks that read or change scores and weights, which a fused kernel does not hold in memory.
+
+    An encoding with the hook `sink` has `weights` for the other kernels alone: a fused one adds the sink.
+    """
+    on_scores = {"scores", "weights", "values"}
+    if "sink" in encoding.hooks:
+        on_scores.remove("weights")
+    return encoding.hooks & on_scores
 
 
 def owner_of(model: nn.Module, parameter: str) -> tuple[Encoding, str]:

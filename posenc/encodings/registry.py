@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import pkgutil
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ import yaml
 from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, expanded, is_file, why_missing
-from posenc.core.plugins import plugin_module, source_hash
+from posenc.core.plugins import named_classes_in, plugin_module, source_hash
 from posenc.encodings.other_names import named_elsewhere
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
@@ -84,12 +83,7 @@ def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:
     """Return the encodings that a module defines (and does not import) by `name`."""
     from posenc.encodings.base import Encoding
 
-    classes: dict[str, type[Encoding]] = {}
-    for value in vars(module).values():
-        is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
-        if is_defined_here and issubclass(value, Encoding) and hasattr(value, "name"):
-            classes[value.name] = value
-    return classes
+    return named_classes_in(module, Encoding)
 
 
 # --- encodings of other packages and files

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from posenc.core.machine import compiler_works
 from posenc.encodings.base import Encoding
-from posenc.model.inputs import Heads, Layer, hooks_on_scores
+from posenc.model.inputs import Heads, Layer
 from posenc.model.score_gradients import Attended, Gates, with_bias_gradient, with_gate_gradient
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227
 NO_OPTIONS: dict[str, int] = {}
 
 KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
-# Hooks beside those that `hooks_on_scores` returns which FlexAttention has a place for.
+# The hooks that FlexAttention has a place for.
 SERVED = frozenset(
     {"positions", "embed", "adjust", "rotate", "distance_bias", "bias", "visible", "sink", "output"}
 )
@@ -72,7 +72,7 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
         if "visible" in hooks and torch.is_grad_enabled():
             return False  # the gradient of gates knows no mask but the causal one
         hooks = hooks - GATE_HOOKS
-    if "weights" not in hooks_on_scores(encoding):
+    if "sink" in hooks:  # it is added after the kernel, and does what `weights` does elsewhere
         hooks = hooks - {"weights"}
     if not hooks.issubset(SERVED) or queries * keys > MAX_MASK:
         return False

@@ -23,17 +23,6 @@ class Heads(NamedTuple):
     v: Tensor
 
 
-def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
-    """Return the hooks that read or change scores and weights, which a fused kernel does not hold in memory.
-
-    An encoding with the hook `sink` has `weights` for the other kernels alone: a fused one adds the sink.
-    """
-    on_scores = {"scores", "weights", "values"}
-    if "sink" in encoding.hooks:
-        on_scores.remove("weights")
-    return encoding.hooks & on_scores
-
-
 class Layer(NamedTuple):
     """An encoding in the layer of this number, and the positions (S,) of the keys.
 

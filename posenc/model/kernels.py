@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc.encodings.base import Encoding
-from posenc.model.inputs import Heads, Layer, hooks_on_scores
+from posenc.encodings.base import Encoding, hooks_on_scores
+from posenc.model.inputs import Heads, Layer
 from posenc.model.softmax_attention import QueryBlock, Scoring, softmax_attention
 
 if TYPE_CHECKING:

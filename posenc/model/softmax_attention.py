@@ -64,7 +64,7 @@ def softmax_attention(
     if scoring.bias_has_gradient and torch.is_grad_enabled():
         # autograd sees only those tensors that are arguments of `apply`
         learned_biases = [scoring.bias_of(block) for block in blocks]
-    # the sink beside its `scoring`, for the same reason
+    # so the sink is an argument as well, although `scoring` holds it
     return _SoftmaxAttention.apply(q, k, v, blocks, scoring, scoring.sink, *learned_biases)
 
 
@@ -144,8 +144,8 @@ class _SoftmaxAttention(torch.autograd.Function):
             if needs_backward:
                 weights.append(p)
         sink_needs_gradient = ctx.needs_input_grad[FIRST_BIAS - 1]
-        of_sinks = [y, *weights_of_sink] if sink_needs_gradient else []
-        ctx.save_for_backward(q, k, v, *weights, *of_sinks)
+        for_sink = [y, *weights_of_sink] if sink_needs_gradient else []
+        ctx.save_for_backward(q, k, v, *weights, *for_sink)
         ctx.blocks = blocks
         ctx.scale = scale
         ctx.bias_heads = [len(bias) for bias in learned_biases]
@@ -156,7 +156,7 @@ class _SoftmaxAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *saved = ctx.saved_tensors
         weights = saved[: len(ctx.blocks)]
-        of_sinks = saved[len(ctx.blocks) :]
+        for_sink = saved[len(ctx.blocks) :]
         batch = grad.shape[0]
         grad = grad.flatten(0, 1)  # (B * H, T, E)
         bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS:]  # of each block; empty if no bias is learned
@@ -183,20 +183,20 @@ class _SoftmaxAttention(torch.autograd.Function):
             else:
                 d_k[:, :keys] += d_k_block
                 d_v[:, :keys] += d_v_block
-        d_sink = _sink_gradient(grad, of_sinks, ctx.blocks, batch) if of_sinks else None
+        d_sink = _sink_gradient(grad, for_sink, ctx.blocks, batch) if for_sink else None
         d_heads = [gradient.unflatten(0, (batch, -1)) for gradient in (d_q, d_k, d_v)]
         return (*d_heads, None, None, d_sink, *d_biases)  # blocks and scoring have no gradient
 
 
 def _sink_gradient(
-    grad: Tensor, of_sinks: Sequence[Tensor], blocks: Sequence[QueryBlock], batch: int
+    grad: Tensor, for_sink: Sequence[Tensor], blocks: Sequence[QueryBlock], batch: int
 ) -> Tensor:
     """Return the gradient of the sinks (H,): minus the sum of p_sink * (g . y) over batch and queries.
 
     The weights of the keys lose to the sink in proportion to themselves, and y is their sum of values.
-    `of_sinks` holds y (B * H, T, E), then the weights of the sink in each block.
+    `for_sink` holds y (B * H, T, E), then the weights of the sink in each block.
     """
-    y, *weights_of_sink = of_sinks
+    y, *weights_of_sink = for_sink
     wide = weights_of_sink[0].dtype
     dot = (grad.to(wide) * y.to(wide)).sum(-1).unflatten(0, (batch, -1))  # (B, H, T)
     d_sink = torch.zeros(dot.shape[1], dtype=wide, device=dot.device)

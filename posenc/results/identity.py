@@ -15,8 +15,8 @@ from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flatten
 from posenc.results.records import Extend
 from posenc.results.runs import Run, StoredSettings, encoding_name
-from posenc.settings.base import Mark
-from posenc.settings.tree import NONE, RunSettings, SubjectSettings
+from posenc.settings.base import Mark, earlier_values
+from posenc.settings.tree import NONE, AttentionSettings, RunSettings, SubjectSettings
 
 UNKNOWN = "unknown"
 # Options of any encoding, their word in a row's name, and the default, which is not named.
@@ -58,6 +58,10 @@ def settings_of(run: Run) -> dict[str, str]:
         return {key: as_text(value) for key, value in sorted(values.items())}
     facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
     tree: dict[str, Any] = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
+    if "attention" in tree:
+        earlier = earlier_values(AttentionSettings)
+        attention = tree["attention"].items()
+        tree["attention"] = {key: value for key, value in attention if (key, value) not in earlier.items()}
     if "precision" in facts:
         tree["train"] = {"precision": facts["precision"]}
     flat = flatten(tree)

@@ -79,6 +79,17 @@ def test_without_a_config_a_row_is_named_by_the_facts_of_its_results(tmp_path):
     assert list(rows_of(compared(tmp_path))) == ["rope window=16"]
 
 
+def test_without_a_config_earlier_runs_are_seeds_of_the_row_of_later_ones(tmp_path):
+    """What they do not name, since there was no choice, is what it was then."""
+    earlier = {"name": "mha", "window": None, "scale": "none"}
+    later = earlier | {"normalizer": "softmax", "gate": "none", "key_offset": False}
+    for seed, attention in enumerate((earlier, later)):
+        run = write_run(tmp_path, seed=seed, facts={"attention": attention})
+        (run / "config.yaml").unlink()
+    (row,) = compared(tmp_path).rows
+    assert row.seeds == (0, 1)
+
+
 def test_rows_that_differ_in_the_optimizer_are_named_by_it(tmp_path):
     write_run(tmp_path, config={"optim": {"name": "adamw", "beta1": 0.9}})
     write_run(tmp_path, config={"optim": {"name": "muon", "beta1": 0.95}})

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import pkgutil
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from posenc.core.plugins import named_classes_in
 
 if TYPE_CHECKING:
     from posenc.data.tasks.base import Task
@@ -42,12 +43,7 @@ def tasks_in(module: ModuleType) -> dict[str, type[Task]]:
     """Return the tasks that a module defines (and does not import) by `name`."""
     from posenc.data.tasks.base import Task
 
-    tasks: dict[str, type[Task]] = {}
-    for value in vars(module).values():
-        is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
-        if is_defined_here and issubclass(value, Task) and hasattr(value, "name"):
-            tasks[value.name] = value
-    return tasks
+    return named_classes_in(module, Task)
 
 
 def _tasks_of_plugins() -> dict[str, type[Task]]:

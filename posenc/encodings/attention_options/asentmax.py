@@ -34,7 +34,7 @@ class ASEntmax(Entmax, CountingOption):
     choice = "asentmax"
     acts_on = "several"
     cost = StepCost(at_64=1.77, at_512=3.46)
-    order = 2  # after the scales, beside which it makes no sense
+    order = 2  # after the scales: it refuses to act beside one, and so has to know of it
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape, counted=counted)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
 
@@ -22,9 +23,8 @@ class AttentionOption(Encoding):
     choice: ClassVar[str | type]  # a name, such as logn; or the type of the value, such as int
     off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
     order: ClassVar[int] = 0  # options act in this order
-    needs_whole_heads: ClassVar[bool] = (
-        False  # True: not for latent attention, which adds a part to each head
-    )
+    # True: it is refused by latent attention, whose heads have a part that others do not have
+    needs_whole_heads: ClassVar[bool] = False
     relative = True
 
     @classmethod
@@ -50,6 +50,32 @@ class Normalizer(AttentionOption):
         if not encoding.hooks.isdisjoint({"weights", "sink"}):
             return "it divides the attention by a rule of its own, so there is no softmax to replace"
         return None
+
+
+class Gate(AttentionOption):
+    """An option that multiplies what the attention returns by sigmoid(W x) of the layer's input x.
+
+    A subclass says how many gates a layer has, and which numbers of the output each of them multiplies.
+    """
+
+    off = NONE
+    acts_on = "output"
+    uses_positions = False
+
+    def __init__(self, shape: Shape, *, gates: int) -> None:
+        super().__init__(shape)
+        self.w = nn.Parameter(torch.empty(shape.n_layers, gates, shape.d_model))  # (L, gates, d_model)
+        self.n_gates = gates
+
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.n_gates * self.shape.d_model
+
+    def weights_in_products(self) -> int:
+        return self.learned_parameters()
+
+    def gates(self, x: Tensor, layer: int) -> Tensor:
+        """Return the gates of each token, between 0 and 1: (B, T, d_model) -> (B, T, gates)."""
+        return torch.sigmoid(F.linear(x, self.w[layer]))
 
 
 class CountingOption(AttentionOption):

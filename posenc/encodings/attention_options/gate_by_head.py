@@ -7,35 +7,23 @@ Paper: Qiu et al. 2025 (gated attention), arXiv 2505.06708, its gate on the atte
 w is initialised like the model's other linear maps, so that gates start around 1/2.
 """
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from posenc.encodings.attention_options.base import NONE, AttentionOption
+from posenc.encodings.attention_options.base import Gate
 from posenc.encodings.base import Shape, StepCost
 
 
-class GateByHead(AttentionOption):
+class GateByHead(Gate):
     """Each head's output times a gate that is made of the layer's input."""
 
     name = "gate_by_head"
     key = "gate"
     choice = "head"
-    off = NONE
     cost = StepCost(at_64=1.11, at_512=1.08)
-    acts_on = "output"
-    uses_positions = False
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.w = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d_model)
-
-    def learned_parameters(self) -> int:
-        return self.w.numel()
-
-    def weights_in_products(self) -> int:
-        return self.learned_parameters()
+        super().__init__(shape, gates=shape.n_heads)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
-        gates = torch.sigmoid(F.linear(x, self.w[layer]))  # (B, T, H)
-        return y * gates.mT[..., None]
+        by_head = self.gates(x, layer).mT  # (B, H, T)
+        return y * by_head[..., None]  # (B, H, T, D)

@@ -28,12 +28,13 @@ class KeyOffset(AttentionOption):
     uses_positions = False
     needs_whole_heads = True
 
+    is_moved: Tensor
+
     def __init__(self, shape: Shape, *, numbers: Sequence[Sequence[int]]) -> None:
         super().__init__(shape)
         is_moved = torch.zeros(shape.n_layers, shape.head_dim, dtype=torch.bool)  # (L, D)
         for layer, moved in enumerate(numbers):
             is_moved[layer, list(moved)] = True
-        self.is_moved: Tensor
         self.register_buffer("is_moved", is_moved, persistent=False)
 
     @classmethod

@@ -20,9 +20,10 @@ class OffByOne(KeyWithoutValue):
     key = "normalizer"
     choice = "off_by_one"
 
+    zeros: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.zeros: Tensor
         self.register_buffer("zeros", torch.zeros(shape.n_heads), persistent=False)  # (H,)
 
     def learned_parameters(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape, StepCost
+from posenc.encodings.base import Encoding, Shape, StepCost, hooks_on_scores
 
 EXCLUSIVE_HOOKS = (  # hooks that only one part may have
     "positions",
@@ -36,9 +36,7 @@ def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
 
 def changes_scores(part: Encoding) -> bool:
     """Tell whether a part changes scores, weights or values otherwise than by a bias or a sink."""
-    # a kernel adds a sink by itself
-    hooks = part.hooks - {"weights"} if "sink" in part.hooks else part.hooks
-    return bool(hooks & {"prepare", "scores", "weights", "values"})
+    return "prepare" in part.hooks or bool(hooks_on_scores(part))
 
 
 def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
