@@ -109,7 +109,9 @@ class UserError(Exception):
         """Return the lines to print: key, value and problem, then what is allowed, and hints."""
         subject = _clipped(self.key, LONGEST_VALUE)
         if self.value is not None:
-            subject += f"={_clipped(self.value, LONGEST_VALUE)}"
+            # as it is written on the command line
+            value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+            subject += f"={_clipped(value, LONGEST_VALUE)}"
         hints = []
         if self.allowed:
             hints.append(f"allowed: {visible(self.allowed)}")

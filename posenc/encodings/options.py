@@ -35,20 +35,28 @@ def build_options(
         if is_decoupled and cls.needs_whole_heads:
             problem = f"makes no sense with attention={attention['name']}: its heads have a rotary part added"
             raise UserError(key, value, problem, hint="attention=mha")
-        check_accepted(encoding, key, value, cls.misfit(encoding))
+        check_accepted(encoding, key, value, cls.misfit(encoding), hint=cls.hint_at_misfit)
         with reported_as(key, value):
             options.append(cls.for_value(shape, value, (encoding, *options)))
     return options
 
 
-def check_accepted(encoding: Encoding, key: str, value: object, misfit: str | None = None) -> None:
-    """Raise UserError if the option `key` makes no sense with the encoding. `misfit` is one more reason."""
-    reason = encoding.refuses.get(key, misfit)
+def check_accepted(
+    encoding: Encoding, key: str, value: object, misfit: str | None = None, *, hint: str = ""
+) -> None:
+    """Raise UserError if the option `key` makes no sense with the encoding.
+
+    The reason is the one that the encoding declares in `refuses`, or else `misfit`, which the option found,
+    with its `hint`.
+    """
+    is_declared = key in encoding.refuses
+    reason = encoding.refuses[key] if is_declared else misfit
     if reason is None and key == "positions" and not encoding.uses_positions:
         reason = "it reads no position, so nothing would change"
     if reason is not None:
         name = getattr(encoding, "name", type(encoding).__name__)
-        raise UserError(key, value, f"makes no sense with encoding={name}: {reason}")
+        problem = f"makes no sense with encoding={name}: {reason}"
+        raise UserError(key, value, problem, hint="" if is_declared else hint)
 
 
 @contextmanager

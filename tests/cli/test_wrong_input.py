@@ -77,7 +77,7 @@ WRONG = [
     ("train attention.window=0", "window=0"),
     ("train attention.normalizer=null", "attention.normalizer=null", "softmax, entmax, off_by_one, sink"),
     ("train attention.normalizer=[sink]", "not one of its choices", "did you mean: sink"),
-    ("train attention.gate=true", "attention.gate=True", "none, element, head"),
+    ("train attention.gate=true", "attention.gate=true", "none, element, head"),
     ("train positions=offset positions.max=33554432", "positions.max=33554432", "must be from"),
     ("train encoding=fox positions=offset", "positions=offset", "encoding=fox", "no position"),
     ("train encoding=stick_breaking attention.scale=logn", "attention.scale=logn", "stick_breaking"),

@@ -163,7 +163,7 @@ def test_a_normalizer_is_refused_beside_weights_of_an_encodings_own(make, normal
 
 def test_keys_of_a_whole_rotated_head_are_not_shifted():
     message = refusal(encoding_of("rope", 16), key_offset=True)
-    assert "attention.key_offset=True" in message
+    assert "attention.key_offset=true" in message
     assert "encoding.fraction=0.5" in message
 
 

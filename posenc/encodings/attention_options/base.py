@@ -25,6 +25,7 @@ class AttentionOption(Encoding):
     order: ClassVar[int] = 0  # options act in this order
     # True: it is refused by latent attention, whose heads have a part that others do not have
     needs_whole_heads: ClassVar[bool] = False
+    hint_at_misfit: ClassVar[str] = ""  # what to type where `misfit` has a reason
     relative = True
 
     @classmethod

@@ -27,6 +27,7 @@ class KeyOffset(AttentionOption):
     acts_on = "keys"
     uses_positions = False
     needs_whole_heads = True
+    hint_at_misfit = "encoding=rope encoding.fraction=0.5 leaves half of each head unrotated"
 
     is_moved: Tensor
 
@@ -45,7 +46,7 @@ class KeyOffset(AttentionOption):
     def misfit(cls, encoding: Encoding) -> str | None:
         if any(encoding.unrotated_numbers(layer) for layer in range(encoding.shape.n_layers)):
             return None
-        return "it rotates the whole head; rope with encoding.fraction=0.5 leaves half of it as it is"
+        return "it rotates the whole head"
 
     def learned_parameters(self) -> int:
         return 0
