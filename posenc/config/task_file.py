@@ -1,4 +1,4 @@
-"""Read `data.task=./mine.py`, a task in a file of the user's, as a name and a plug-in."""
+"""Read `data.task=./mine.py`, a task in a file of the user's own, as the name of a plug-in's task."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ OPTIONS = "data.options."
 
 
 def expand_task(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the file of a task replaced by its name and a plug-in.
+    """Return the overrides with the file of a task replaced by the task's name, and added to `plugins`.
 
-    Options of a task are in its class alone, so they are keys that the configuration does not have yet.
-    Raises UserError for a file that holds no task, or several.
+    A task's options are declared in its class alone, so the configuration does not have their keys yet:
+    `data.options.unique=true` becomes Hydra's `++data.options.unique=true`. Raises UserError for a file that
+    holds no task, or several.
     """
     expanded: list[str] = []
     files: list[str] = []
@@ -44,10 +45,11 @@ def _task_in(file: str) -> str:
 
 def _with_plugins(overrides: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the overrides with files added to `plugins`."""
-    named = [override for override in overrides if key_of(override) == "plugins"]
+    plugins_overrides = [override for override in overrides if key_of(override) == "plugins"]
     plugins = [quote(file) for file in files]
-    if named:
-        listed = named[-1].partition("=")[2].strip("[]")
-        plugins = [listed, *plugins] if listed else plugins
-    others = [override for override in overrides if override not in named]
-    return [*others, f"plugins=[{','.join(plugins)}]"]
+    if plugins_overrides:
+        # the last one counts, as everywhere
+        items = plugins_overrides[-1].partition("=")[2].strip("[]")
+        plugins = [items, *plugins] if items else plugins
+    other_overrides = [override for override in overrides if override not in plugins_overrides]
+    return [*other_overrides, f"plugins=[{','.join(plugins)}]"]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, float64
 from posenc.encodings.shared.composed import Composed
 from posenc.encodings.shared.rotary import Rotary
+from posenc.evaluation.blocks import spread
 from posenc.pictures import sentences
 from posenc.pictures.attention import mean_weights, random_generator
 from posenc.pictures.panels import (
@@ -30,6 +31,7 @@ from posenc.pictures.panels import (
     Numbers,
     Panel,
     in_lengths,
+    length_marks,
 )
 
 MOST_POINTS = 1024  # in a curve
@@ -110,7 +112,7 @@ def _array(tensor: Tensor) -> Numbers:
 
 def _even_steps(end: int, most: int) -> Tensor:
     """Return 0..end, all of them or `most` at even steps: (n,) int64."""
-    return torch.linspace(0, end, min(end + 1, most), dtype=torch.float64).round().long()
+    return torch.from_numpy(spread(end + 1, min(end + 1, most)))
 
 
 def _distances(end: int) -> Tensor:
@@ -132,7 +134,7 @@ def _head_lines(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line
 def _length_marks(encoding: Encoding) -> dict[str, float]:
     """Return the marks of T and 8T."""
     length = encoding.shape.train_length
-    return {"T": float(length), f"{FAR}T": float(FAR * length)}
+    return length_marks(length, FAR * length)
 
 
 # --- panels of positions, vectors and rotations

@@ -19,7 +19,7 @@ DISTANCE = "distance r in tokens"
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: y over x, (n,) each."""
+    """Hold one curve: y over x, (n,) each."""
 
     label: str
     x: Numbers
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over shared axes, with dashed lines at marked places."""
+    """Hold curves over shared axes, with dashed lines at marked values of x and y."""
 
     title: str
     x_label: str
@@ -43,10 +43,15 @@ class Curves:
     is_ordered: bool = False  # the lines have an order, so their colours come from a scale
     sentence: str = ""
 
+    @property
+    def measured_lines(self) -> list[Line]:
+        """Return the lines that are compared with the reference, without the reference itself."""
+        return [line for line in self.lines if not line.is_reference]
+
 
 @dataclass(frozen=True)
 class Map:
-    """A map of which query sees which key."""
+    """Hold a map of which query sees which key."""
 
     title: str
     seen: Numbers  # (queries, keys) of 0 and 1; nan is not drawn
@@ -56,7 +61,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Heat:
-    """The vectors of positions as a map, position x dimension."""
+    """Hold the vectors of positions as a map, position x dimension."""
 
     title: str
     values: Numbers  # (positions, dimensions)
@@ -71,7 +76,7 @@ Panel = Curves | Map | Heat
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels under one title."""
+    """Hold panels under one title, with notes between the two."""
 
     title: str
     panels: list[Panel]
@@ -87,3 +92,8 @@ def in_lengths(tokens: int, length: int) -> str:
     if tokens and length % tokens == 0:
         return f"T/{length // tokens}"
     return str(tokens)
+
+
+def length_marks(length: int, longest: int) -> dict[str, float]:
+    """Return the marks of T and of the longest window: `{"T": 64.0, "8T": 512.0}`."""
+    return {"T": float(length), in_lengths(longest, length): float(longest)}

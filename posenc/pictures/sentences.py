@@ -28,7 +28,7 @@ def value_at(line: Line, x: float) -> float:
 
 def positions_sentence(panel: Curves) -> str:
     """Return how far the drawn positions reach."""
-    ends = [line.y[-1] for line in panel.lines if not line.is_reference]
+    ends = [line.y[-1] for line in panel.measured_lines]
     length = panel.y_marks["T"]
     reach = f"{number_text(min(ends))} to {number_text(max(ends))}"
     if max(ends) < length:
@@ -67,8 +67,9 @@ def heat_sentence(panel: Heat, vectors: Numbers) -> str:
     length = round(panel.marks["T"])
     within = vectors[:length]
     changes = (np.diff(np.sign(within), axis=0) != 0).sum(axis=0)  # (dimensions,)
-    still = int((changes == 0).sum())
-    text = f"within T a number changes its sign up to {changes.max()} times, {still} of {len(changes)} never"
+    n_constant = int((changes == 0).sum())  # dimensions
+    text = f"within T a number changes its sign up to {changes.max()} times"
+    text += f", {n_constant} of {len(changes)} never"
     past = vectors[length:]
     size = _root_mean_square(within)
     if not len(past) or not size:
@@ -87,7 +88,7 @@ def _root_mean_square(values: Numbers) -> float:
 
 
 def arcs_sentence(panel: Curves) -> str:
-    """Return which pairs meet angles past T that no training window had: those that do not finish a turn."""
+    """Return how many pairs do not finish a turn within T, and whether they turn farther past T."""
     trained = panel.lines[0].y
     far = panel.lines[1].y
     is_unfinished = trained < 1
@@ -151,14 +152,28 @@ def mask_sentence(panel: Map) -> str:
 
 
 def near_keys_sentence(panel: Curves) -> str:
-    """Return the weight of the nearest keys, of the fewest and of the most keys."""
-    near = max(1, round(panel.marks["T"]) // 4)
-    shares = [share_text(float(line.y[:near].sum())) for line in (panel.lines[0], panel.lines[-1])]
-    subject = "key gets" if near == 1 else f"{near} keys get"
-    text = f"the nearest {subject} {shares[0]} of the weight where {panel.lines[0].label}"
+    """Return which share of the weight the nearest keys get, where there are fewest keys and where most."""
+    near = _near(panel)
+    fewest = panel.lines[0]
+    most = panel.lines[-1]
+    text = f"{_nearest_keys_get(near)} {_share_before(fewest, near)} of the weight where {fewest.label}"
     if len(panel.lines) == 1:
         return f"To see: {text}."
-    return f"To see: {text}, and {shares[1]} where {panel.lines[-1].label}."
+    return f"To see: {text}, and {_share_before(most, near)} where {most.label}."
+
+
+def _near(panel: Curves) -> int:
+    """Return how many keys count as near: T/4."""
+    return max(1, round(panel.marks["T"]) // 4)
+
+
+def _nearest_keys_get(near: int) -> str:
+    return "the nearest key gets" if near == 1 else f"the nearest {near} keys get"
+
+
+def _share_before(line: Line, distance: int) -> str:
+    """Return the share of the weight that goes to keys nearer than a distance: `25%`."""
+    return share_text(float(line.y[:distance].sum()))
 
 
 # --- a trained model on text
@@ -167,42 +182,44 @@ def near_keys_sentence(panel: Curves) -> str:
 def far_keys_sentence(panel: Curves) -> str:
     """Return how much weight goes to distances that no training window had, and to the nearest keys."""
     length = round(panel.marks["T"])
-    near = max(1, length // 4)
-    at_t, at_far = panel.lines
+    near = _near(panel)
+    at_t = panel.lines[0]
+    near_text = f"{_nearest_keys_get(near)} {_share_before(at_t, near)} at {at_t.label}"
+    if len(panel.lines) == 1:  # no window is longer than T
+        return f"To see: {near_text}."
+    at_far = panel.lines[1]
     past = share_text(float(at_far.y[length:].sum()))
-    changes = f"{share_text(float(at_t.y[:near].sum()))} at {at_t.label}"
-    changes += f" and {share_text(float(at_far.y[:near].sum()))} at {at_far.label}"
-    keys = "nearest key gets" if near == 1 else f"nearest {near} keys get"
     text = f"at {at_far.label}, {past} of the attention goes farther than any training window reached"
-    return f"To see: {text}; the {keys} {changes}."
+    return f"To see: {text}; {near_text} and {_share_before(at_far, near)} at {at_far.label}."
 
 
 def first_token_sentence(panel: Curves) -> str:
     """Return the weight on the first token at T and at the longest window, in the layer that has most."""
     length = panel.marks["T"]
-    layers = [line for line in panel.lines if not line.is_reference]
-    most = max(layers, key=lambda line: value_at(line, length))
-    at_t = value_at(most, length)
-    at_end = float(most.y[-1])
+    most = max(panel.measured_lines, key=lambda line: value_at(line, length))
+    at_t = share_text(value_at(most, length))
     equal = share_text(1 / length)
-    end = _length_name(panel)
-    text = f"the first token gets most in {most.label}, {share_text(at_t)} at T"
-    return f"To see: {text} (an equal share is {equal}) and {share_text(at_end)} at {end}."
+    text = f"the first token gets most in {most.label}, {at_t} at T (an equal share is {equal})"
+    if _ends_at_t(panel):
+        return f"To see: {text}."
+    return f"To see: {text} and {share_text(float(most.y[-1]))} at {_last_mark(panel)}."
 
 
 def entropy_sentence(panel: Curves) -> str:
     """Return to how many keys attention spreads, at T and at the longest window, mean over layers."""
-    layers = [line for line in panel.lines if not line.is_reference]
+    layers = panel.measured_lines
     at_t = float(np.mean([value_at(line, panel.marks["T"]) for line in layers]))
+    text = f"attention spreads like {number_text(np.exp(at_t))} equal keys at T"
+    if _ends_at_t(panel):
+        return f"To see: {text} ({at_t:.2f} nats, mean of the layers)."
     at_end = float(np.mean([line.y[-1] for line in layers]))
-    spread = f"like {number_text(np.exp(at_t))} equal keys at T and {number_text(np.exp(at_end))}"
-    nats = f"{at_t:.2f} and {at_end:.2f} nats, mean of the layers"
-    return f"To see: attention spreads {spread} at {_length_name(panel)} ({nats})."
+    text += f" and {number_text(np.exp(at_end))} at {_last_mark(panel)}"
+    return f"To see: {text} ({at_t:.2f} and {at_end:.2f} nats, mean of the layers)."
 
 
 def loss_sentence(panel: Curves) -> str:
     """Return where past T the loss leaves its level, and where it ends."""
-    (line,) = panel.lines
+    line = panel.lines[0]
     length = panel.marks["T"]
     level = float(line.y[(line.x > length / 2) & (line.x <= length)].mean())
     past = line.x > length
@@ -219,6 +236,11 @@ def loss_sentence(panel: Curves) -> str:
     return f"To see: {start}; past position {position:,.0f} it stays more than {BREAK:g} above, and it {end}."
 
 
-def _length_name(panel: Curves) -> str:
-    """Return the name of the last marked length: `8T`."""
+def _last_mark(panel: Curves) -> str:
+    """Return the name of the longest marked length: `8T`."""
     return max(panel.marks, key=lambda name: panel.marks[name])
+
+
+def _ends_at_t(panel: Curves) -> bool:
+    """Tell whether no window is longer than T: then there is nothing to compare T with."""
+    return _last_mark(panel) == "T"

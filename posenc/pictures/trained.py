@@ -13,24 +13,43 @@ from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.positions import bin_edges
 from posenc.pictures import sentences
 from posenc.pictures.attention import smooth
-from posenc.pictures.panels import DISTANCE, POSITION, Curves, Line, Numbers, Panel, in_lengths
+from posenc.pictures.panels import (
+    DISTANCE,
+    POSITION,
+    Curves,
+    Line,
+    Numbers,
+    Panel,
+    in_lengths,
+    length_marks,
+)
 
 MOST_TOKENS = 1 << 15  # in the windows of one length
 FEWEST_WINDOWS = 4
 MOST_LAYERS = 6  # with a line
 SHORTER = (4, 2)  # windows of T/4 and T/2 are measured, too
-WINDOW = "window in tokens"
+WEIGHT = "mean attention weight"
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a trained model does in windows of several lengths, which end at the same tokens."""
+    """Hold what a trained model does in windows of several lengths, which end at the same tokens."""
 
     context_length: int  # T
-    windows: int  # of each length
+    n_windows: int  # of each length
     attention: dict[int, AttentionStatistics]  # by the length of the window in tokens, ascending
     queries: int  # the last ones of each window, whose attention is measured
     nats: Numbers  # (W,) mean loss at each position of the longest window, from 1 on
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest windows in tokens."""
+        return max(self.attention)
+
+    @property
+    def marks(self) -> dict[str, float]:
+        """Return the marks of T and of the longest window."""
+        return length_marks(self.context_length, self.longest)
 
 
 def behaviour_on_text(context: EvalContext, blocks: Blocks, longest: int) -> Behaviour:
@@ -40,17 +59,18 @@ def behaviour_on_text(context: EvalContext, blocks: Blocks, longest: int) -> Beh
     """
     length = context.context_length
     count = min(len(blocks.ends), max(FEWEST_WINDOWS, MOST_TOKENS // longest))
-    stops = blocks.stops(context)[spread(len(blocks.ends), count)]
+    chosen = spread(len(blocks.ends), count)
+    stops = blocks.stops(context)[chosen]
     attention = {}
     for window in _lengths(length, longest, blocks.block):
         watched = watch_windows(context, stops, window, blocks.block, with_distances=True)
         attention[window] = watched.attention
     nats = context.text_losses(stops, longest, longest).mean(axis=0)  # (W,)
-    return Behaviour(length, len(stops), attention, blocks.block, nats)
+    return Behaviour(length, count, attention, blocks.block, nats)
 
 
 def _lengths(length: int, longest: int, shortest: int) -> list[int]:
-    """Return the windows to measure: T/4, T/2, T, 2T, 4T, ... and the longest one."""
+    """Return the windows to measure: T/4, T/2, T, 2T, 4T, ... and the longest one, none below `shortest`."""
     windows = {length // part for part in SHORTER} | {length, longest}
     multiple = 2
     while multiple * length < longest:
@@ -69,13 +89,6 @@ def trained_panels(behaviour: Behaviour) -> list[Panel]:
     ]
 
 
-def _marks(behaviour: Behaviour) -> dict[str, float]:
-    """Return the marks of T and of the longest window."""
-    length = behaviour.context_length
-    longest = max(behaviour.attention)
-    return {"T": float(length), in_lengths(longest, length): float(longest)}
-
-
 def _distance_panel(behaviour: Behaviour) -> Curves:
     """Draw the weight on the key at each distance, at T and in the longest window.
 
@@ -83,20 +96,21 @@ def _distance_panel(behaviour: Behaviour) -> Curves:
     """
     length = behaviour.context_length
     lines = []
-    for window in dict.fromkeys((length, max(behaviour.attention))):
+    for window in sorted({length, behaviour.longest}):
         by_distance = behaviour.attention[window].by_distance  # (L, R)
         assert by_distance is not None
         reach = max(1, window - behaviour.queries + 1)
-        means = smooth(by_distance.mean(axis=0, keepdims=True)[:, :reach])[0]  # (R,)
-        lines.append(Line(in_lengths(window, length), np.arange(len(means), dtype=np.float64), means))
+        mean_of_layers = by_distance.mean(axis=0, keepdims=True)[:, :reach]  # (1, R)
+        weights = smooth(mean_of_layers)[0]  # (R,)
+        lines.append(Line(in_lengths(window, length), np.arange(len(weights), dtype=np.float64), weights))
     panel = Curves(
         title="Attention of the trained model",
         x_label=DISTANCE,
-        y_label="mean attention weight",
+        y_label=WEIGHT,
         lines=lines,
         x_scale="symlog",
         y_scale="log",
-        marks=_marks(behaviour),
+        marks=behaviour.marks,
     )
     return replace(panel, sentence=sentences.far_keys_sentence(panel))
 
@@ -104,17 +118,9 @@ def _distance_panel(behaviour: Behaviour) -> Curves:
 def _first_token_panel(behaviour: Behaviour) -> Curves:
     """Draw the weight on the first token of the window by the window's length, a line for each layer."""
     windows = np.array(list(behaviour.attention), dtype=np.float64)
-    equal = Line("equal shares", windows, 1 / windows, is_reference=True)
     weights = np.stack([attention.first for attention in behaviour.attention.values()], axis=1)  # (L, n)
-    panel = Curves(
-        title="Attention on the first token",
-        x_label=WINDOW,
-        y_label="mean attention weight",
-        lines=[*_layer_lines(weights, windows), equal],
-        x_scale="symlog",
-        marks=_marks(behaviour),
-        is_ordered=True,
-    )
+    lines = _layer_lines(windows, weights, equal_shares=1 / windows)
+    panel = _panel_by_window("Attention on the first token", WEIGHT, lines, behaviour)
     return replace(panel, sentence=sentences.first_token_sentence(panel))
 
 
@@ -122,27 +128,36 @@ def _entropy_panel(behaviour: Behaviour) -> Curves:
     """Draw the entropy of attention by the window's length, a line for each layer."""
     windows = np.array(list(behaviour.attention), dtype=np.float64)
     entropies = np.stack([attention.entropy for attention in behaviour.attention.values()], axis=1)  # (L, n)
-    equal = Line("equal shares", windows, np.log(windows), is_reference=True)
-    panel = Curves(
-        title="Entropy of attention",
-        x_label=WINDOW,
-        y_label="entropy (nats)",
-        lines=[*_layer_lines(entropies, windows), equal],
-        x_scale="symlog",
-        marks=_marks(behaviour),
-        is_ordered=True,
-    )
+    lines = _layer_lines(windows, entropies, equal_shares=np.log(windows))
+    panel = _panel_by_window("Entropy of attention", "entropy (nats)", lines, behaviour)
     return replace(panel, sentence=sentences.entropy_sentence(panel))
 
 
-def _layer_lines(values: Numbers, windows: Numbers) -> list[Line]:
-    """Return a line for each layer of (L, n) values over n windows, or for some from first to last."""
+def _layer_lines(windows: Numbers, values: Numbers, equal_shares: Numbers) -> list[Line]:
+    """Return a line over the n windows for each layer of values (L, n), or for some from first to last.
+
+    `equal_shares` (n,) is the line of attention that gives every key the same weight.
+    """
     layers = spread(len(values), min(len(values), MOST_LAYERS)).tolist()
-    return [Line(f"layer {layer + 1}", windows, values[layer]) for layer in layers]
+    lines = [Line(f"layer {layer + 1}", windows, values[layer]) for layer in layers]
+    return [*lines, Line("equal shares", windows, equal_shares, is_reference=True)]
+
+
+def _panel_by_window(title: str, y_label: str, lines: list[Line], behaviour: Behaviour) -> Curves:
+    """Return a panel, still without its sentence, with lines by the length of the window."""
+    return Curves(
+        title=title,
+        x_label="window in tokens",
+        y_label=y_label,
+        lines=lines,
+        x_scale="symlog",
+        marks=behaviour.marks,
+        is_ordered=True,
+    )
 
 
 def _loss_panel(behaviour: Behaviour) -> Curves:
-    """Draw the loss by position of the longest window; a point is the mean up to the one before it."""
+    """Draw the mean loss by position in bins of the longest window, each at its last position."""
     length = behaviour.context_length
     nats = behaviour.nats
     bins = list(itertools.pairwise(bin_edges(length, len(nats))))  # positions start .. stop - 1
@@ -154,6 +169,6 @@ def _loss_panel(behaviour: Behaviour) -> Curves:
         y_label="loss (nats per token)",
         lines=[Line("", last_positions, means)],
         x_scale="symlog",
-        marks=_marks(behaviour),
+        marks=behaviour.marks,
     )
     return replace(panel, sentence=sentences.loss_sentence(panel))

@@ -10,13 +10,17 @@ import torch
 from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.config.refusals import missing_setting
+from posenc.config.yaml_files import default_choices
 from posenc.core.errors import RunError, UserError, plural, visible
+from posenc.core.paths import choice_file
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FAR, Panel, Picture
 from posenc.pictures.trained import behaviour_on_text, trained_panels
+from posenc.results.identity import own_yaml
+from posenc.results.numbers import flatten
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.evaluate import eval_context, request_of, tokenise
@@ -24,13 +28,15 @@ from posenc.running.job import Job
 from posenc.running.model_parts import build_model, check_parts
 from posenc.running.plan_evaluation import plan_evaluation
 from posenc.running.stored_run import load_model, stored_run
-from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest
+from posenc.settings.base import Choice
+from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest, RunSettings
 
 VOCABULARY = 17  # tokens of a model that reads no text
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
 # Groups of settings that a picture depends on: of an encoding at its initial values, and of a trained run.
 GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}
 GROUPS_OF_RUN = {"run", "plugins", "extend"}
+NAMED_IN_TITLE = {"name", "parts"}  # of an encoding: the title is `rope`, or `alibi+rope`
 
 
 def measure_picture(line: CommandLine) -> Picture:
@@ -66,11 +72,36 @@ def _of_run(line: CommandLine) -> Picture:
         raise missing_setting("run")
     run = stored_run(settings.run, settings.plugins)
     model = load_model(run.settings, run.shape, run.checkpoint)
-    facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
+    run_fact = f"run {run.directory.resolve().name}, step {run.checkpoint.step}"
+    facts = [*changed_options(run.settings), run_fact]
     extension = _extension(settings.extend, model)
     picture = _picture(model, run.settings.encoding, facts, extension, is_trained=True)
     panels, note = _on_text(settings, model, extension)
     return Picture(picture.title, [*picture.panels, *panels], [*picture.notes, visible(note)])
+
+
+def changed_options(settings: RunSettings) -> list[str]:
+    """Return as overrides what differs from the default attention and positions, and from their YAML files.
+
+    The encoding is the title itself, so only its parameters are named: `encoding.base=500.0`.
+    """
+    usual_choices = {**default_choices("train"), "encoding": settings.encoding.name}
+    choices: dict[str, Choice] = {
+        "encoding": settings.encoding,
+        "attention": settings.attention,
+        "positions": settings.positions,
+    }
+    overrides = []
+    for group, choice in choices.items():
+        if choice.name != usual_choices[group]:
+            overrides.append(f"{group}={choice.name}")
+        path = choice_file(group, choice.name)
+        in_yaml = {} if path is None else flatten(own_yaml(path))
+        for key, value in flatten(choice.plain()).items():
+            is_named = key in NAMED_IN_TITLE
+            if not is_named and value != in_yaml.get(key):
+                overrides.append(f"{group}.{key}={value}")
+    return overrides
 
 
 def _on_text(
@@ -94,19 +125,19 @@ def _on_text(
         behaviour = behaviour_on_text(context, blocks, job.evaluation.lengths.longest)
     except (NotApplicableError, OutOfMemoryError) as error:
         return [], f"its attention on text is not drawn: {error}"
-    count = plural(behaviour.windows, "window")
-    return trained_panels(
-        behaviour
-    ), f"attention and loss: on {count} of {context.split} text of {job.data.name}"
+    count = plural(behaviour.n_windows, "window")
+    note = f"attention and loss: on {count} of {context.split} text of {job.data.name}"
+    return trained_panels(behaviour), note
 
 
 def _job_on_text(settings: EvalCommandSettings) -> Job:
     """Return the evaluation of the run up to 8T, or up to its own longest window where texts are shorter."""
-    asked = settings.with_changes(extend=ExtendRequest(name=NONE, tune=False, tries=1))
+    as_trained = settings.with_changes(extend=ExtendRequest(name=NONE, tune=False, tries=1))
+    up_to_8t = as_trained.eval.with_changes(lengths=[f"{FAR}x"])
     try:
-        return plan_evaluation(asked.with_changes(eval=asked.eval.with_changes(lengths=[f"{FAR}x"])))
+        return plan_evaluation(as_trained.with_changes(eval=up_to_8t))
     except UserError:
-        return plan_evaluation(asked)
+        return plan_evaluation(as_trained)
 
 
 def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:

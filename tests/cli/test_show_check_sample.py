@@ -87,9 +87,10 @@ def test_an_encoding_of_the_user_is_drawn(posenc, working_folder):
 
 @pytest.fixture(scope="module")
 def learned_folder(tmp_path_factory, corpus, shared_cache):
-    """A working folder with a trained run of an encoding with learned values."""
+    """A working folder with a trained run of an encoding with learned values, and with options."""
     folder = tmp_path_factory.mktemp("learned")
-    arguments = ("train", *tiny.TINY, f"data.paths={corpus}", "encoding=learned")
+    choices = ("encoding=learned", "encoding.beyond=clamp", "attention.gate=head", "positions=offset")
+    arguments = ("train", *tiny.TINY, f"data.paths={corpus}", *choices)
     assert called_in(folder, shared_cache, *arguments).code == 0
     return folder
 
@@ -107,6 +108,11 @@ def test_the_title_of_a_trained_run_has_its_name_and_step(learned_run, posenc):
     text = result.out.replace("\n  ", " ").replace("\n", " ")
     assert f"run {learned_run.name}, step {tiny.STEPS}" in text
     assert "initial values" not in text
+
+
+def test_the_title_of_a_trained_run_names_its_options(learned_run, posenc):
+    text = posenc("show", f"run={learned_run}").out.replace("\n  ", " ")
+    assert "encoding.beyond=clamp, attention.gate=head, positions=offset, run" in text
 
 
 def test_a_trained_run_is_drawn_with_its_learned_values(learned_run, posenc):

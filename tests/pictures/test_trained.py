@@ -72,3 +72,30 @@ def test_a_loss_that_stays_has_no_such_position():
 
 def test_t_is_marked_in_every_panel(panels):
     assert all(panel.marks["T"] == T for panel in panels.values())
+
+
+@pytest.fixture
+def sentence_up_to_t():
+    """The sentences of a model that was measured up to T alone, by the titles of their panels."""
+    attention = {window: equal_attention(window) for window in (T // 2, T)}
+    of_short_texts = Behaviour(T, 9, attention, QUERIES, np.ones(T))
+    return {panel.title: panel.sentence for panel in trained_panels(of_short_texts)}
+
+
+@pytest.mark.parametrize(
+    ("title", "sentence"),
+    [
+        ("Attention of the trained model", "To see: the nearest 4 keys get 25% at T."),
+        (
+            "Attention on the first token",
+            "To see: the first token gets most in layer 2, 50% at T (an equal share is 6%).",
+        ),
+        (
+            "Entropy of attention",
+            "To see: attention spreads like 16 equal keys at T (2.77 nats, mean of the layers).",
+        ),
+        ("Loss by position, windows of T", "To see: the loss is 1.00 nats from T/2 to T."),
+    ],
+)
+def test_without_longer_windows_only_t_is_said(sentence_up_to_t, title, sentence):
+    assert sentence_up_to_t[title] == sentence

@@ -18,7 +18,7 @@ from posenc.settings.signature import check_arguments, defaults_of
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSource(Source):
-    """A task with its options."""
+    """Hold a task and its options."""
 
     has_documents: ClassVar[bool] = False
 
@@ -45,17 +45,18 @@ class TaskSource(Source):
     def label(self) -> str:
         """Return the task with what differs from its defaults: `copy unique=true`."""
         defaults = defaults_of(find_task(self.task))
-        words = [self.task]
+        parts = [self.task]
         if self.lengths == "fixed":
-            words.append("fixed")
-        for name, value in sorted(self._options().items()):
+            parts.append("fixed")
+        for name, value in sorted(self._all_options().items()):
             if value != defaults.get(name):
-                words.append(f"{name}={as_text(value)}")
-        return " ".join(words)
+                parts.append(f"{name}={as_text(value)}")
+        return " ".join(parts)
 
     def pinned_identity(self) -> dict[str, Any]:
         """Return what decides which instances there are."""
         kind = find_task(self.task)
+        # a task of posenc's own raises its revision when it draws other instances
         source = None if self.task in own_tasks() else source_hash(kind)
         return {
             "name": self.label,
@@ -63,11 +64,11 @@ class TaskSource(Source):
             "revision": kind.revision,
             "source": source,
             "lengths": self.lengths,
-            "options": self._options(),
+            "options": self._all_options(),
         }
 
-    def _options(self) -> dict[str, Any]:
-        """Return all options, with their defaults."""
+    def _all_options(self) -> dict[str, Any]:
+        """Return the options, with the defaults of those that the user did not name."""
         kind = find_task(self.task)
         return {**defaults_of(kind), **check_arguments(kind, self.options, "data.options")}
 

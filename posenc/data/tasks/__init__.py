@@ -1,7 +1,7 @@
-"""Tasks: one file each, found by walking the folder. docs/tasks.md says how to add one.
+"""Find tasks by their names: one file each in this folder. docs/tasks.md says how to add one.
 
-The names of the tasks are those of the files. A file of the user's own is a plug-in: its tasks are known once
-it is imported, and nothing imports it because a file of a run names it.
+A task has the name of its file. A file of the user's own is a plug-in: its tasks are known once the plug-ins
+are imported, since code is never imported only because the settings of a stored run name it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def tasks_in(module: ModuleType) -> dict[str, type[Task]]:
 
 
 def _tasks_of_plugins() -> dict[str, type[Task]]:
+    """Return the tasks of imported plug-ins by `name`."""
     from posenc.data.tasks.base import Task
 
     tasks = {}

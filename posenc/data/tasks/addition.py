@@ -43,17 +43,17 @@ class Addition(Task):
         first = draws.text(DIGITS, size)
         second = draws.text(DIGITS, size)
         total = f"{int(first) + int(second):0{size + 1}d}"
-        hints = ""
+        symbols = ""  # from that of the ones on; the sum has one digit more than the numbers
         if self.hints:
             begin = draws.below(len(MANY_SYMBOLS) - size)
-            hints = MANY_SYMBOLS[begin : begin + size + 1]
-        given = self.written(first, hints) + "+" + self.written(second, hints) + SEPARATOR
-        return Instance((given, self.written(total, hints) + END))
+            symbols = MANY_SYMBOLS[begin : begin + size + 1]
+        given = self.written(first, symbols) + "+" + self.written(second, symbols) + SEPARATOR
+        return Instance((given, self.written(total, symbols) + END))
 
-    def written(self, number: str, hints: str) -> str:
-        """Return a number as the task writes it; its hints count from the digit of ones up."""
+    def written(self, number: str, symbols: str) -> str:
+        """Return a number as the task writes it, with `hints` behind one of the symbols for each digit."""
         ones_first = number[::-1]
         digits = list(ones_first)
         if self.hints:
-            digits = [hint + digit for hint, digit in zip(hints, ones_first, strict=False)]
-        return "".join(digits) if self.backwards else "".join(digits[::-1])
+            digits = [symbol + digit for symbol, digit in zip(symbols, ones_first, strict=False)]
+        return "".join(digits if self.backwards else reversed(digits))

@@ -10,9 +10,12 @@ import string
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
+
+from annotated_types import Ge, Le
 
 from posenc.core.seeds import more_draws, raw_draws
+from posenc.settings.numbers import Whole
 
 SEPARATOR = ">"  # between what is given and the answer
 END = "."  # the last token of an answer whose length is not known beforehand
@@ -22,14 +25,16 @@ LETTERS = string.ascii_lowercase
 # soft hyphen (U+00AD) is left out, as terminals hide it.
 LATIN = "".join(chr(code) for code in range(0xA1, 0x100) if code != 0xAD)
 MANY_SYMBOLS = string.ascii_uppercase + LATIN + "!#$%&'()*,/:;<=?@[]^_`{|}~"
-WORDS_A_ROW = 256  # raw numbers that are drawn for each row at once: enough for instances of 250 tokens
+RAW_NUMBERS_A_ROW = 256  # drawn for each row at once: enough for instances of 250 tokens
 
+# The option of many tasks: from how many letters, from `a` on, an instance is drawn.
+LetterCount = Annotated[Whole, Ge(2), Le(len(LETTERS))]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One instance of a task, as text. A character is a token, from U+0002 to U+00FF.
+    """Hold one instance of a task, as text. A character is a token, from U+0002 to U+00FF.
 
     Pieces that are given and pieces of the answer take turns: ("abc>", "cba.") or ("a-b", "a", "c", "b").
     """
@@ -53,22 +58,22 @@ class Instance:
 
 
 class Draws:
-    """Random numbers of one instance, by a seed, a counter and a row: never by what was drawn before."""
+    """Draw what one instance needs, by a seed, a counter and a row: never by what was drawn before."""
 
-    def __init__(self, words: Sequence[int], seed: int, counter: int, row: int) -> None:
+    def __init__(self, raw_numbers: Sequence[int], seed: int, counter: int, row: int) -> None:
         """Take the first raw numbers; further ones follow from seed, counter and row."""
-        self._words = list(words)[::-1]
+        self._unused = list(raw_numbers)[::-1]  # the next one is the last, since a list pops there fast
         self._key = (seed, counter, row)
-        self._count = len(words)  # raw numbers so far
+        self._count = len(raw_numbers)  # so far, with those that are used
 
     def below(self, count: int) -> int:
         """Return a whole number from 0 to count - 1."""
-        if not self._words:
+        if not self._unused:
             # all from the start again, twice as many: few instances are that long
             raw = more_draws(2 * self._count, *self._key)[self._count :]
-            self._words = raw.tolist()[::-1]
+            self._unused = raw.tolist()[::-1]
             self._count += len(raw)
-        return self._words.pop() % count
+        return self._unused.pop() % count
 
     def choice(self, items: Sequence[Item]) -> Item:
         """Return one of the items."""
@@ -88,18 +93,19 @@ class Draws:
 
 
 def draws_of_rows(count: int, seed: int, counter: int) -> list[Draws]:
-    """Return the draws of `count` instances. Those of a row do not depend on how many there are."""
-    raw = raw_draws(count * WORDS_A_ROW, seed, counter).reshape(count, WORDS_A_ROW).tolist()
-    return [Draws(words, seed, counter, row) for row, words in enumerate(raw)]
+    """Return the draws of `count` instances, one a row. Those of a row do not depend on `count`."""
+    raw = raw_draws(count * RAW_NUMBERS_A_ROW, seed, counter)
+    rows = raw.reshape(count, RAW_NUMBERS_A_ROW).tolist()
+    return [Draws(raw_numbers, seed, counter, row) for row, raw_numbers in enumerate(rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A generator of instances. The fields of a task are its options, each with a type and a default."""
+    """Generate instances of any size. The fields of a task are its options, with a type and a default."""
 
-    name: ClassVar[str]  # as in `data.task`; of posenc's own the name of the file
+    name: ClassVar[str]  # as in `data.task`; for posenc's own tasks also the name of the file
     about: ClassVar[str]  # what is asked, in a few words
-    source: ClassVar[str]  # where it comes from
+    source: ClassVar[str]  # the papers that it comes from
     revision: ClassVar[int] = 1  # raised when other instances are drawn
     smallest: ClassVar[int] = 1  # size of the smallest instance
 
@@ -113,5 +119,5 @@ class Task(ABC):
 
     @property
     def largest(self) -> int | None:
-        """Return the largest size that there is; None without a limit. Some alphabets end."""
+        """Return the largest size that can be drawn, where an alphabet ends; None without a limit."""
         return None

@@ -2,20 +2,18 @@
 
     bdac>bdac.
 
-With `unique` no letter comes twice, so that the letter before tells the next one (induction); otherwise
-letters repeat, and the place has to be found. `unique` has an alphabet of 146 characters.
+With `unique` no character comes twice, so that the one before tells the next one (induction). Without it
+letters repeat, and the model has to find the place. `unique` has an alphabet of 146 characters.
 
 Source: Jelassi et al. 2024 (Repeat After Me), arXiv 2402.01032; with unique tokens Zhou et al. 2023, arXiv
 2310.16028.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from annotated_types import Ge, Le
-
-from posenc.data.tasks.base import END, LETTERS, MANY_SYMBOLS, SEPARATOR, Draws, Instance, Task
-from posenc.settings.numbers import Flag, Whole
+from posenc.data.tasks.base import END, LETTERS, MANY_SYMBOLS, SEPARATOR, Draws, Instance, LetterCount, Task
+from posenc.settings.numbers import Flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class Copy(Task):
     source: ClassVar[str] = "arXiv 2402.01032, 2310.16028"
 
     unique: Flag = False
-    letters: Annotated[Whole, Ge(2), Le(26)] = 16  # of the alphabet, where letters may repeat
+    letters: LetterCount = 16  # without `unique`
 
     @property
     def largest(self) -> int | None:

@@ -31,24 +31,24 @@ class Dyck(Task):
     about: ClassVar[str] = "brackets -> those that close what is open"
     source: ClassVar[str] = "arXiv 2009.11264"
 
-    kinds: Annotated[Whole, Ge(1), Le(4)] = 2
+    kinds: Annotated[Whole, Ge(1), Le(len(OPENING))] = 2
     depth: Annotated[Whole, Ge(2), Le(64)] = 4  # brackets that are open at once, at most
 
     def tokens(self, size: int) -> int:
         return size + len(MARK) + self.depth + len(END)
 
     def instance(self, draws: Draws, size: int) -> Instance:
-        is_open: list[str] = []
+        unclosed: list[str] = []
         given = ""
-        for place in range(size):
-            is_last = place == size - 1
-            must_open = not is_open or (is_last and len(is_open) == 1)
-            must_close = len(is_open) == self.depth and not must_open
+        for index in range(size):
+            is_last = index == size - 1
+            must_open = not unclosed or (is_last and len(unclosed) == 1)
+            must_close = len(unclosed) == self.depth and not must_open
             if must_open or (not must_close and draws.below(2)):
                 bracket = draws.choice(OPENING[: self.kinds])
-                is_open.append(bracket)
+                unclosed.append(bracket)
             else:
-                bracket = CLOSING[is_open.pop()]
+                bracket = CLOSING[unclosed.pop()]
             given += bracket
-        closing = [CLOSING[bracket] for bracket in reversed(is_open)]
+        closing = [CLOSING[bracket] for bracket in reversed(unclosed)]
         return Instance((given + MARK, "".join(closing) + END))

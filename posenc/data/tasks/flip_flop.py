@@ -17,7 +17,7 @@ from annotated_types import Ge, Lt
 from posenc.data.tasks.base import Draws, Instance, Task
 from posenc.settings.numbers import Number
 
-RESOLUTION = 1 << 20  # of a share as a whole number
+RESOLUTION = 1 << 20  # whole numbers below it are drawn, to compare with a share
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Instances of a task as tokens: for training by (seed, step), for evaluation by size, never the same ones.
+"""Draw the instances of a task for training (by seed and step) and evaluation (by size), and encode them.
 
 An instance belongs to training, validation or test by a hash of what is given, whatever it was drawn for. So
 no instance of the test is ever trained on, with any seed. N instances, W inputs of a window.
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncodedInstances:
-    """Instances at the beginning of their windows, (N, W + 1) each."""
+    """Hold the tokens of instances, each at the beginning of its window, (N, W + 1)."""
 
     tokens: Ints
     is_answer: npt.NDArray[np.bool_]
@@ -38,20 +38,21 @@ class EncodedInstances:
 
 @dataclass(frozen=True)
 class TaskInstances:
-    """The instances of a task with its options."""
+    """Draw the instances of a task with its options."""
 
     task: Task
     lengths: Lengths  # of training: sizes are uniform up to the largest that fits, or always the largest
 
     def largest_size(self, window: int) -> int | None:
-        """Return the size of the largest instance that fits into a window of W inputs; None without one.
+        """Return the size of the largest instance that fits into a window of W inputs.
 
-        There is none either if the alphabet ends before the window is full.
+        Return None if the smallest one does not fit, or if the alphabet ends before the window is full.
         """
         if not self._fits(self.task.smallest, window):
             return None
         size = self.task.smallest
         step = 1
+        # growing steps while they fit, then shrinking ones: windows may have millions of tokens
         while self._fits(size + step, window):
             size += step
             step *= 2
@@ -110,10 +111,10 @@ def encoded(instances: list[Instance], window: int) -> EncodedInstances:
     is_answer = np.zeros((len(instances), window + 1), dtype=bool)
     tokens[:, 0] = START
     for row, instance in enumerate(instances):
-        place = 1
+        start = 1  # behind the start mark
         for number, piece in enumerate(instance.pieces):
-            end = place + len(piece)
-            tokens[row, place:end] = np.frombuffer(piece.encode("latin-1"), dtype=np.uint8)
-            is_answer[row, place:end] = number % 2 == 1
-            place = end
+            end = start + len(piece)
+            tokens[row, start:end] = np.frombuffer(piece.encode("latin-1"), dtype=np.uint8)
+            is_answer[row, start:end] = number % 2 == 1  # given pieces and answers take turns
+            start = end
     return EncodedInstances(tokens, is_answer)

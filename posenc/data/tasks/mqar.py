@@ -8,12 +8,9 @@ Source: Arora et al. 2023 (Zoology), arXiv 2312.04927: multi-query associative r
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from annotated_types import Ge, Le
-
-from posenc.data.tasks.base import LETTERS, MANY_SYMBOLS, SEPARATOR, Draws, Instance, Task
-from posenc.settings.numbers import Whole
+from posenc.data.tasks.base import LETTERS, MANY_SYMBOLS, SEPARATOR, Draws, Instance, LetterCount, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +21,7 @@ class Mqar(Task):
     about: ClassVar[str] = "pairs of key and value, then keys -> their values"
     source: ClassVar[str] = "arXiv 2312.04927"
 
-    letters: Annotated[Whole, Ge(2), Le(26)] = 16  # that serve as values
+    letters: LetterCount = 16  # that serve as values
 
     @property
     def largest(self) -> int | None:
@@ -38,8 +35,8 @@ class Mqar(Task):
         values = draws.text(LETTERS[: self.letters], size)
         value_of = dict(zip(keys, values, strict=True))
         pairs = "".join([key + value for key, value in value_of.items()])
-        asked = draws.shuffled(keys)
-        pieces = [pairs + SEPARATOR + asked[0], value_of[asked[0]]]
-        for key in asked[1:]:
+        first_key, *other_keys = draws.shuffled(keys)
+        pieces = [pairs + SEPARATOR + first_key, value_of[first_key]]
+        for key in other_keys:
             pieces += [key, value_of[key]]
         return Instance(tuple(pieces))

@@ -1,22 +1,19 @@
-"""previous: at each place of a stream, the token before.
+"""previous: behind each letter of a stream, the letter before it in the stream.
 
-    a-baxb...    given a, b, x, ...; the answer behind each is the letter given before it
+    a-baxb...    the stream is a, b, x, ...; the answer behind b is a, the answer behind x is b
 
-Letters are drawn with repetition, so only the position tells: the letter asked for stands two tokens
-before the one that is given. The first place has no letter before it, and its `-` is given.
+Letters are drawn with repetition, so only the position tells: the answer stands two tokens before the last
+letter of the stream. The first letter has none before it, so `-` is given in place of an answer.
 
 Source: the previous-token head, the first half of induction (Olsson et al. 2022, arXiv 2209.11895).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from annotated_types import Ge, Le
+from posenc.data.tasks.base import LETTERS, Draws, Instance, LetterCount, Task
 
-from posenc.data.tasks.base import LETTERS, Draws, Instance, Task
-from posenc.settings.numbers import Whole
-
-NOTHING = "-"
+NOTHING = "-"  # behind the first letter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +25,7 @@ class Previous(Task):
     source: ClassVar[str] = "arXiv 2209.11895"
     smallest: ClassVar[int] = 2
 
-    letters: Annotated[Whole, Ge(2), Le(26)] = 16
+    letters: LetterCount = 16
 
     def tokens(self, size: int) -> int:
         return 2 * size
@@ -36,6 +33,6 @@ class Previous(Task):
     def instance(self, draws: Draws, size: int) -> Instance:
         stream = draws.text(LETTERS[: self.letters], size)
         pieces = [stream[0] + NOTHING + stream[1], stream[0]]
-        for place in range(2, size):
-            pieces += [stream[place], stream[place - 1]]
+        for index in range(2, size):
+            pieces += [stream[index], stream[index - 1]]
         return Instance(tuple(pieces))

@@ -6,12 +6,9 @@ Source: Kazemnejad et al. 2023 (The Impact of Positional Encoding on Length Gene
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from annotated_types import Ge, Le
-
-from posenc.data.tasks.base import END, LETTERS, SEPARATOR, Draws, Instance, Task
-from posenc.settings.numbers import Whole
+from posenc.data.tasks.base import END, LETTERS, SEPARATOR, Draws, Instance, LetterCount, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +19,7 @@ class Reverse(Task):
     about: ClassVar[str] = "a string -> the string backwards"
     source: ClassVar[str] = "arXiv 2305.19466"
 
-    letters: Annotated[Whole, Ge(2), Le(26)] = 16
+    letters: LetterCount = 16
 
     def tokens(self, size: int) -> int:
         return 2 * size + len(SEPARATOR + END)

@@ -29,7 +29,7 @@ def unordered_pairs(permutation: Permutation) -> int:
     return sum(first > second for first, second in pairs)
 
 
-# the neutral element first, then the swaps of neighbours
+# the neutral element first, then the swaps of neighbours; the number of an element is its index here
 PERMUTATIONS = sorted(itertools.permutations(range(THINGS)), key=lambda p: (unordered_pairs(p), p))
 
 
@@ -48,8 +48,8 @@ class S5(Task):
     smallest: ClassVar[int] = 2
 
     group: Literal["s5", "mod_sum"] = "s5"
-    elements: Annotated[Whole, Ge(2), Le(120)] = 5
-    modulus: Annotated[Whole, Ge(2), Le(120)] = 5  # of mod_sum
+    elements: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # that factors are drawn from
+    modulus: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # of mod_sum
 
     def tokens(self, size: int) -> int:
         return size + len(SEPARATOR) + 1
@@ -62,7 +62,7 @@ class S5(Task):
         return Instance((given + SEPARATOR, MANY_SYMBOLS[self.product_of(factors)]))
 
     def product_of(self, factors: list[int]) -> int:
-        """Return the number of the element that the factors with these numbers make."""
+        """Return the number of the product of the elements with these numbers."""
         if self.group == "mod_sum":
             return sum(factors) % self.modulus
         state = PERMUTATIONS[0]

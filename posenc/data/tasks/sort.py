@@ -10,14 +10,9 @@ upwards from one number to another; here the letters of a multiset are counted.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from annotated_types import Ge, Le
-
-from posenc.data.tasks.base import END, LETTERS, SEPARATOR, Draws, Instance, Task
-from posenc.settings.numbers import Whole
-
-MOST_DIGITS = 7  # of a count: windows have at most 2**24 tokens
+from posenc.data.tasks.base import END, LETTERS, SEPARATOR, Draws, Instance, LetterCount, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +24,12 @@ class Sort(Task):
     source: ClassVar[str] = "arXiv 2310.16028"
 
     ask: Literal["sort", "count", "mode"] = "sort"
-    letters: Annotated[Whole, Ge(2), Le(26)] = 8
+    letters: LetterCount = 8
 
     def tokens(self, size: int) -> int:
-        answer_tokens = {"sort": size + len(END), "count": len(f"x{size}" + END), "mode": 1}
-        return size + len(SEPARATOR) + answer_tokens[self.ask]
+        longest_count = str(size)
+        tokens_after_mark = {"sort": size + len(END), "count": len("x" + longest_count + END), "mode": 1}
+        return size + len(SEPARATOR) + tokens_after_mark[self.ask]
 
     def instance(self, draws: Draws, size: int) -> Instance:
         letters = LETTERS[: self.letters]
@@ -44,9 +40,10 @@ class Sort(Task):
             letter = draws.choice(letters)
             return Instance((string + SEPARATOR + letter, f"{string.count(letter)}{END}"))
         while True:
-            ranks = Counter(string).most_common(2)
-            if len(ranks) == 1 or ranks[0][1] > ranks[1][1]:
-                return Instance((string + SEPARATOR, ranks[0][0]))
-            # two are as frequent: put one of them in a drawn place until it is ahead
-            place = draws.below(size)
-            string = string[:place] + ranks[0][0] + string[place + 1 :]
+            (letter, count), *others = Counter(string).most_common(2)
+            is_ahead = not others or count > others[0][1]
+            if is_ahead:
+                return Instance((string + SEPARATOR, letter))
+            # two letters are as frequent: write one of them over drawn positions until it is ahead
+            index = draws.below(size)
+            string = string[:index] + letter + string[index + 1 :]
