@@ -63,53 +63,39 @@ def watch_windows(
     nats = np.empty((len(stops), n_targets))
     layers = [LayerSums() for _ in range(context.model.shape.n_layers)]
 
-    def read(i: int) -> np.ndarray:
-        return context.store.tokens[stops[i] - window - 1 : stops[i]]
-
     def watch(batch: passes.WindowBatch) -> None:
         recorder = AttentionRecorder(batch.encoding, len(batch.pos), n_targets, with_distances)
         losses, _ = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
         nats[batch.windows] = losses.cpu().double().numpy()
-        # Only now: a pass that runs out of memory on its way is made again.
+        # Add up only after the whole pass: one that runs out of memory on its way is made again.
         for layer, sums in enumerate(recorder.sums):
             layers[layer].add(sums)
 
-    passes.run_windows(context, read, len(stops), window, n_targets, watch)
+    passes.run_windows(context, context.text_reader(stops, window), len(stops), window, n_targets, watch)
     return WatchedPass(nats, statistics_of(layers))
 
 
-def _zero() -> np.ndarray:
-    """Return a zero that takes the shape of what is added to it."""
-    return np.zeros(())
-
-
 def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
-    """Return the losses of the last targets of windows of T tokens, (count, n_targets) float64, far apart.
+    """Return the losses of the last targets of windows of T tokens at far positions: (count, n_targets).
 
     The older half of the T tokens has the first positions of a window of `window` tokens, the other half its
     last ones. A query has as many keys as in training, at distances that reach as far as the longer window.
-    Raises NotApplicableError where positions are drawn, or cut off; OutOfMemoryError.
+    Raises NotApplicableError where positions are drawn or text past T is cut off; OutOfMemoryError.
     """
     length = context.context_length
     acting = context.effective_encoding(window)
     if "positions" in acting.hooks or acting.beyond == "truncate":
         raise NotApplicableError("n/a: no position is far")
-    placed = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
-    nats = np.empty((len(stops), n_targets))
-
-    def read(i: int) -> np.ndarray:
-        return context.store.tokens[stops[i] - length - 1 : stops[i]]
-
-    def score(batch: passes.WindowBatch) -> None:
-        losses, _ = passes.forward(context, batch.tokens, batch.pos, batch.encoding, n_targets)
-        nats[batch.windows] = losses.cpu().double().numpy()
-
-    passes.run_windows(context, read, len(stops), length, n_targets, score, placed)
-    return nats
+    placed_far = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
+    read = context.text_reader(stops, length)
+    scores = passes.score_windows(
+        context, read, len(stops), length, n_targets, with_best=False, encoding=placed_far
+    )
+    return scores.nats
 
 
 class FarApart(Encoding):
-    """Positions of a window whose older half is far away: 0, 1, ... and ..., end - 2, end - 1."""
+    """Place the older half of n tokens at 0, 1, ... and the other half at ..., end - 2, end - 1."""
 
     def __init__(self, shape: Shape, end: int) -> None:
         super().__init__(shape)
@@ -118,6 +104,15 @@ class FarApart(Encoding):
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         older = n // 2
         return torch.cat((torch.arange(older), torch.arange(self.end - n + older, self.end)))
+
+
+def _zero() -> np.ndarray:
+    """Return a zero that takes the shape of what is added to it."""
+    return np.zeros(())
+
+
+def _no_distances() -> np.ndarray:
+    return np.zeros(0)
 
 
 @dataclass
@@ -130,7 +125,7 @@ class LayerSums:
     first: float = 0.0
     output: np.ndarray = field(default_factory=_zero)  # (H, E), E numbers of a head's output
     squares: np.ndarray = field(default_factory=_zero)  # (H, E)
-    by_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (R,); empty if not asked for
+    by_distance: np.ndarray = field(default_factory=_no_distances)  # (R,); empty if not asked for
 
     def add(self, other: LayerSums) -> None:
         """Add the sums over other queries of the same layer."""
@@ -194,11 +189,12 @@ class AttentionRecorder(Composed):
         y = self.parts[0].values(p, v, q_pos, k_pos, layer)  # (B, H, T, E)
         queries, keys = p.shape[-2:]
         first_query = keys - queries  # index of the block's first query in the window
+        # queries of the block before those of the targets
         skipped = max(0, self.inputs - self.n_targets - first_query)
         if skipped < queries:
-            self.sums[layer].add(
-                sums_of_block(p[..., skipped:, :].float(), y[..., skipped:, :], self.with_distances)
-            )
+            p_of_targets = p[..., skipped:, :].float()
+            y_of_targets = y[..., skipped:, :]
+            self.sums[layer].add(sums_of_block(p_of_targets, y_of_targets, self.with_distances))
         return y
 
 
@@ -212,12 +208,12 @@ def sums_of_block(p: Tensor, y: Tensor, with_distances: bool) -> LayerSums:
         first=float(float64(p[..., 0]).sum()),
         output=outputs.sum((0, 2)).cpu().numpy(),
         squares=outputs.square().sum((0, 2)).cpu().numpy(),
-        by_distance=sums_by_distance(p) if with_distances else np.zeros(0),
+        by_distance=sums_by_distance(p) if with_distances else _no_distances(),
     )
 
 
 def entropies(p: Tensor) -> Tensor:
-    """Return the entropy in nats of each row of weights, (..., S) -> (...), whatever it sums to."""
+    """Return the entropy in nats of each row of weights divided by its sum: (..., S) -> (...)."""
     total = p.sum(-1)
     positive = total.clamp_min(torch.finfo(p.dtype).tiny)
     entropy = torch.special.entr(p).sum(-1) / positive + positive.log()
@@ -227,12 +223,12 @@ def entropies(p: Tensor) -> Tensor:
 def sums_by_distance(p: Tensor) -> np.ndarray:
     """Return the sum of the weights at each distance from the query: (B, H, T, S) -> (S,) float64.
 
-    Query T - 1 and key S - 1 are one token.
+    The last query, T - 1, and the last key, S - 1, are the same token.
     """
     queries, keys = p.shape[-2:]
     totals = float64(p.sum((0, 1)))  # (T, S)
     sums = np.zeros(keys)
     for query, row in enumerate(totals.cpu().numpy()):
-        seen = keys - queries + query + 1
-        sums[:seen] += row[:seen][::-1]
+        n_seen = keys - queries + query + 1  # keys up to the query itself
+        sums[:n_seen] += row[:n_seen][::-1]
     return sums

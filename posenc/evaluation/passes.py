@@ -31,6 +31,7 @@ from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 DRAWS = 16
 # float32 numbers for each pair of tokens and each head. While even these fit, memory is not measured.
 MOST_FLOATS_A_SCORE = 32
+BYTES_A_FLOAT = 4
 # The memory of a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its time.
 TRIAL_FRACTION = 16
 
@@ -52,8 +53,8 @@ class WindowBatch:
     windows: np.ndarray  # (B,) their numbers
     tokens: Tensor  # (B, inputs + 1): the inputs and the last target
     pos: Tensor  # (inputs,)
-    encoding: Encoding  # that acts
-    on_layer: OnLayer  # tells of the progress inside the pass
+    encoding: Encoding  # the one that acts in this pass
+    on_layer: OnLayer  # reports the progress inside the pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,14 @@ class EvalContext:
             return self.model.effective_encoding
         return self.extension.effective_encoding(window)
 
+    def text_reader(self, stops: np.ndarray, window: int) -> WindowReader:
+        """Return the reader of windows of text: the last target of window i is the token before stops[i]."""
+
+        def read(i: int) -> np.ndarray:
+            return self.store.tokens[stops[i] - window - 1 : stops[i]]
+
+        return read
+
     def text_losses(self, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
         """Return the losses in nats of the last targets of windows of text: (count, n_targets) float64.
 
@@ -100,10 +109,7 @@ class EvalContext:
         acting_extension = None if is_as_trained else self.extension
         key = (acting_extension, window, n_targets, stops.tobytes())
         if key not in self.cache:
-
-            def read(i: int) -> np.ndarray:
-                return self.store.tokens[stops[i] - window - 1 : stops[i]]
-
+            read = self.text_reader(stops, window)
             losses = self.window_losses(read, len(stops), window, n_targets)
             losses.setflags(write=False)
             self.cache[key] = losses
@@ -121,17 +127,28 @@ class EvalContext:
         return score_windows(self, read, count, window, n_targets, with_best=True)
 
     def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-        """Return windows (count, window + 1) whose marked tokens are the model's own, one after the other.
+        """Return windows (count, window + 1) in which the model has written the marked tokens itself.
 
-        Each is its first choice after all tokens before it. Raises NotApplicableError, OutOfMemoryError.
+        Each is its first choice after all tokens before it, among them those that it wrote. Raises
+        NotApplicableError, OutOfMemoryError.
         """
         return generate(self, tokens, is_generated)
 
 
 def score_windows(
-    context: EvalContext, read: WindowReader, count: int, window: int, n_targets: int, *, with_best: bool
+    context: EvalContext,
+    read: WindowReader,
+    count: int,
+    window: int,
+    n_targets: int,
+    *,
+    with_best: bool,
+    encoding: Encoding | None = None,
 ) -> Scores:
-    """Score the last `n_targets` of `count` windows. Raises NotApplicableError, OutOfMemoryError."""
+    """Score the last `n_targets` of `count` windows; `encoding` is that of `run_windows`.
+
+    Raises NotApplicableError, OutOfMemoryError.
+    """
     nats = np.empty((count, n_targets))
     is_best = np.zeros((count, n_targets), dtype=bool)
 
@@ -143,7 +160,7 @@ def score_windows(
         if best is not None:
             is_best[batch.windows] = best.cpu().numpy()
 
-    run_windows(context, read, count, window, n_targets, score)
+    run_windows(context, read, count, window, n_targets, score, encoding)
     return Scores(nats, is_best)
 
 
@@ -159,7 +176,7 @@ def run_windows(
 ) -> None:
     """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
 
-    Without an `encoding` it is the one that acts in windows of this length.
+    `encoding` is given to each batch; None stands for the encoding that acts in windows of this length.
     Drawn positions depend on the seed, the window's length and its number, never on the batch. Batches hold
     about `batch_tokens` tokens, and halve when memory runs out. Then `run_batch` is called again, so it may
     keep nothing of a pass that raised.
@@ -171,25 +188,33 @@ def run_windows(
     draws = positions_of_windows(context, encoding, window, inputs)
     check_memory(context, draws[0], encoding, n_targets)
     batch_size = max(1, context.batch_tokens // inputs)
+
+    def share_done(draw: int, remaining: int) -> float:
+        """Return the share of the windows that are done when `remaining` of a draw are not."""
+        windows_of_draw = count / len(draws)
+        return (draw + 1 - remaining / windows_of_draw) / len(draws)
+
     for draw, pos in enumerate(draws):
         remaining = np.arange(draw, count, len(draws))  # windows with these positions
         while len(remaining):
             context.check_stop()
             windows = remaining[:batch_size]
             tokens = np.stack([read(i)[-inputs - 1 :] for i in windows]).astype(np.int64)  # (B, inputs + 1)
-            done = (draw + 1 - len(remaining) * len(draws) / count) / len(draws)
-            on_layer = layer_progress(context, done, len(windows) / count)
+            on_layer = layer_progress(context, share_done(draw, len(remaining)), len(windows) / count)
             try:
                 run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding, on_layer))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, inputs)
                 continue
             remaining = remaining[batch_size:]
-            context.on_batch((draw + 1 - len(remaining) * len(draws) / count) / len(draws))
+            context.on_batch(share_done(draw, len(remaining)))
 
 
 def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnLayer:
-    """Return what tells of a batch's layers: a pass of a large model may take minutes."""
+    """Return the callback that reports progress inside a batch: a pass of a large model may take minutes.
+
+    `done` is the share of the windows before this batch, `batch_share` that of its own.
+    """
 
     def on_layer(share: float) -> None:
         context.check_stop()
@@ -259,11 +284,8 @@ def forward(
     inputs = tokens[:, :-1]  # (B, inputs)
     targets = tokens[:, -n_targets:]  # (B, targets)
     if isinstance(context.model, CallableModel):
-        model = context.model
-        # weights in bf16 compute as transformers computes with them, without autocast
-        precision = context.precision if model.dtype == torch.float32 else "fp32"
-        with autocast(precision, context.device):
-            scored = model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
+        with autocast(_precision_of(context, context.model), context.device):
+            scored = context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
         return scored.nats, scored.is_best
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
@@ -275,9 +297,17 @@ def forward(
     return losses, best == targets
 
 
+def _precision_of(context: EvalContext, model: CallableModel) -> str:
+    """Return the precision for autocast, which casts float32 weights only.
+
+    Weights in bf16 compute as transformers computes with them, without autocast.
+    """
+    return context.precision if model.dtype == torch.float32 else "fp32"
+
+
 def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-    """Return windows whose marked tokens are the model's own choices; as EvalContext.generated."""
-    count, length = tokens.shape
+    """Return windows whose marked tokens are the model's own choices, as `EvalContext.generated` says."""
+    count, length = tokens.shape  # (N, W + 1)
     window = length - 1
     if inputs_given(context.effective_encoding(window), window, 1) < window:
         raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
@@ -285,11 +315,12 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 
     def continue_batch(batch: WindowBatch) -> None:
         text = batch.tokens.clone()  # (B, W + 1)
-        marked = torch.from_numpy(is_generated[batch.windows])
-        for place in torch.nonzero(marked.any(dim=0)).flatten().tolist():
+        is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
+        marked_columns = torch.nonzero(is_marked.any(dim=0)).flatten().tolist()  # in at least one window
+        for column in marked_columns:
             context.check_stop()
-            choice = _first_choice(context, text[:, :place], batch.pos[:place], batch.encoding)
-            text[:, place] = torch.where(marked[:, place], choice, text[:, place])
+            choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
+            text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
         generated[batch.windows] = text.numpy()
 
     run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
@@ -298,10 +329,11 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 
 def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:
     """Return the likeliest token after inputs (B, W) at positions (W,): (B,) on the CPU."""
-    with autocast(context.precision, context.device):
-        inputs = inputs.to(context.device)
-        if isinstance(context.model, CallableModel):
+    inputs = inputs.to(context.device)
+    if isinstance(context.model, CallableModel):
+        with autocast(_precision_of(context, context.model), context.device):
             return context.model(inputs, 1, encoding)[:, -1].argmax(-1).cpu()
+    with autocast(context.precision, context.device):
         hidden = context.model.hidden(inputs, pos, 1, encoding)[:, -1]  # (B, d_model)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
     return F.linear(hidden, weight).argmax(-1).cpu()
@@ -320,7 +352,7 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     # The estimate takes passes of its own, so it is skipped where even the worst encoding fits.
     window = len(pos)
     free = free_memory()
-    bytes_a_score = 4 * MOST_FLOATS_A_SCORE  # a float32 has 4
+    bytes_a_score = BYTES_A_FLOAT * MOST_FLOATS_A_SCORE
     most_bytes = bytes_a_score * context.model.shape.n_heads * window**2
     if most_bytes <= free:
         return

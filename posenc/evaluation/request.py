@@ -39,6 +39,13 @@ class EvalRequest:
         """Return the lengths of the split's documents in tokens: (N,) int64."""
         return self.store.splits[self.split].lengths
 
+    def count_window_ends(self) -> np.ndarray:
+        """Return how many ends each document has for a longest window and its last target: (N,) int64.
+
+        The first of them is at token `longest + 1` of the document, exclusive.
+        """
+        return np.maximum(0, self.document_lengths - self.lengths.longest)
+
     def digest(self, *parts: object) -> str:
         """Hash the text, its tokenizer and the parts, which say what was chosen: 16 hex digits."""
         tokenizer = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""dispersion: what attention does on the windows of fixed-target: does it spread, and does its sink hold?
+"""dispersion: what does attention do on the windows of fixed-target? Does it spread, does its sink hold?
 
 Entropy, weight on the first token and variance of the output, in each layer, for the queries of the targets
 (`posenc/evaluation/attention.py` has the formulas). The loss of the same targets comes with them.
@@ -12,7 +12,7 @@ do by themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,11 +23,13 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import Dispersion
+from posenc.results.records import DISPERSION, Dispersion
 from posenc.settings.numbers import Share
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
+
+REFUSAL = "needs the weights of the attention, which only runs that posenc trained show"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,11 @@ class WatchedBlocks(Blocks):
     context_length: int  # T of the model
 
     def tokens(self, window: int) -> int:
-        """Count the windows, and past T the windows of T tokens with far positions."""
-        placed_far = self.context_length if self.has_far_pass(window) else 0
-        return super().tokens(window) + len(self.documents) * placed_far
+        """Count the windows, and past T a window of T tokens at far positions for each."""
+        tokens = super().tokens(window)
+        if self.has_far_pass(window):
+            tokens += len(self.documents) * self.context_length
+        return tokens
 
     def has_far_pass(self, window: int) -> bool:
         """Tell whether the targets, which must fit into half of T, are scored at far positions, too."""
@@ -47,12 +51,12 @@ class WatchedBlocks(Blocks):
 
 
 class DispersionProtocol(Protocol[WatchedBlocks]):
-    name = "dispersion"
+    name = DISPERSION
     title = "what attention does"
     explain = "entropy of attention, weight on the first token, variance of the output: why a row fails"
     note = "attention of the fixed targets' queries, mean over layers; a mean over heads and queries"
-    refuses_given = "needs the weights of the attention, which only runs that posenc trained show"
-    refuses_transformers = "needs the weights of the attention, which only runs that posenc trained show"
+    refuses_given = REFUSAL
+    refuses_transformers = REFUSAL
 
     class Settings(ProtocolSettings):
         target_fraction: Share
@@ -78,32 +82,41 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
 
         Raises NotApplicableError, OutOfMemoryError.
         """
-        from posenc.evaluation.attention import far_losses, watch_windows  # here, since it imports torch
+        from posenc.evaluation.attention import watch_windows  # here, since it imports torch
 
-        stops = plan.stops(context)
-        watched = watch_windows(context, stops, window, plan.block)
-        far_nats = None
-        if plan.has_far_pass(window):
-            try:
-                far_nats = float(far_losses(context, stops, window, plan.block).mean())
-            except NotApplicableError:
-                far_nats = None  # positions are drawn, or none is ever far
-        attention = watched.attention
+        watched = watch_windows(context, plan.stops(context), window, plan.block)
         dispersion = Dispersion(
-            entropy=attention.entropy.tolist(),
-            first=attention.first.tolist(),
-            variance=attention.variance.tolist(),
-            far_nats=far_nats,
+            entropy=watched.attention.entropy.tolist(),
+            first=watched.attention.first.tolist(),
+            variance=watched.attention.variance.tolist(),
+            far_nats=_far_nats(context, plan, window),
         )
         sums = plan.sums(context, watched.nats.sum(axis=1))
-        return replace(sums, extra={"dispersion": dispersion}) if is_finite(dispersion) else sums
+        # A record holds finite numbers only. Without these it says `diverged`.
+        return replace(sums, extra={DISPERSION: dispersion}) if is_finite(dispersion) else sums
 
     def _fixed_target(self) -> FixedTarget:
         return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
 
 
+def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float | None:
+    """Return the mean loss of the targets at far positions; None within T, and where no position is far.
+
+    Raises OutOfMemoryError.
+    """
+    from posenc.evaluation.attention import far_losses
+
+    if not plan.has_far_pass(window):
+        return None
+    try:
+        return float(far_losses(context, plan.stops(context), window, plan.block).mean())
+    except NotApplicableError:
+        return None
+
+
 def is_finite(dispersion: Dispersion) -> bool:
-    """Tell whether all numbers are finite: a record holds no others. Without them it says `diverged`."""
-    values: list[Any] = [*dispersion["entropy"], *dispersion["first"], *dispersion["variance"]]
-    values += [] if dispersion["far_nats"] is None else [dispersion["far_nats"]]
+    """Tell whether all numbers are finite."""
+    values = [*dispersion["entropy"], *dispersion["first"], *dispersion["variance"]]
+    if dispersion["far_nats"] is not None:
+        values.append(dispersion["far_nats"])
     return bool(np.isfinite(values).all())

@@ -4,8 +4,9 @@ A window of W inputs holds one instance, the largest that fits, from its first t
 of the answer; it is right if no other token has a higher logit. Instances are those of the test, the same for
 every model and seed, and none of them is ever trained on.
 
-With `eval.generate` the model also goes on from its own tokens. As long as these are right nothing differs,
-so an instance is wholly right in both ways or in neither; behind a mistake the tokens differ.
+With `eval.generate` the model also writes the answers itself, and goes on from its own tokens instead of the
+right ones. Up to its first mistake these are the same, so an instance is wholly right in both ways or in
+neither. Behind a mistake the shares of right tokens differ.
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan(Plan):
-    """The instances of a task that are asked for in every window."""
+    """The task whose instances are asked for in every window."""
 
     task: TaskInstances
     split: str
-    count: int  # for each window
+    count: int  # instances for each window
 
-    def encoded(self, window: int) -> EncodedInstances:
-        """Return the instances of a window. Raises NotApplicableError if none fills it."""
+    def size(self, window: int) -> int:
+        """Return the size of the instances of a window. Raises NotApplicableError if none fills it."""
         size = self.task.largest_size(window)
-        name = self.task.task.name
         if size is None:
-            raise NotApplicableError(f"n/a: no instance of {name} fills {window}")
+            raise NotApplicableError(f"n/a: no instance of {self.task.task.name} fills {window}")
+        return size
+
+    def instances(self, window: int) -> EncodedInstances:
+        """Return the instances of a window as tokens. Raises NotApplicableError if there are too few."""
         try:
-            return encoded(self.task.held_out(self.split, size, self.count), window)
+            instances = self.task.held_out(self.split, self.size(window), self.count)
         except RunError as error:
             raise NotApplicableError(f"n/a: {error}") from error
+        return encoded(instances, window)
 
     def tokens(self, window: int) -> int:
         return self.count * window
@@ -74,39 +79,42 @@ class Exact(Protocol[TaskPlan]):
     settings: Settings
 
     def plan(self, request: EvalRequest) -> TaskPlan:
-        """Name the instances by the task, and by those of the training length."""
+        """Take the task of the run. The hash covers the instances of the training length.
+
+        Those of longer windows are drawn in the same way, and only when they are asked for.
+        """
         task = request.store.task
         assert task is not None  # `of_tasks`
         count = self.settings.instances
-        way = "generated" if self.settings.generate else "given"
-        parts: list[object] = [self.name, count, way]
-        size = task.largest_size(request.lengths.base_length)
+        base_length = request.lengths.base_length
+        tokens_before = "generated" if self.settings.generate else "given"
+        parts: list[object] = [self.name, count, tokens_before]
+        size = task.largest_size(base_length)
         if size is not None:
-            parts.append(
-                encoded(task.held_out(request.split, size, count), request.lengths.base_length).tokens
-            )
+            instances = task.held_out(request.split, size, count)
+            parts.append(encoded(instances, base_length).tokens)
         return TaskPlan(hash=request.digest(*parts), task=task, split=request.split, count=count)
 
     def measure(self, context: EvalContext, plan: TaskPlan, window: int) -> LossSums:
         """Score the answers of all instances. Raises NotApplicableError where none fills the window."""
-        instances = plan.encoded(window)
-        is_target = instances.is_answer[:, 1:]  # (N, W)
-        first_target = int(is_target.any(axis=0).argmax())
+        instances = plan.instances(window)
+        is_target = instances.is_answer[:, 1:]  # (N, W): the start mark is never one
+        first_target = int(is_target.any(axis=0).argmax())  # tokens before it are not scored
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]
         scores = context.window_scores(instances.tokens.__getitem__, plan.count, window, n_targets)
         is_right = scores.is_best & is_target
         counts = ExactCounts(
-            size=int(plan.task.largest_size(window) or 0),
+            size=plan.size(window),
             instances=plan.count,
-            right=int((is_right == is_target).all(axis=1).sum()),
+            right=_wholly_right(is_right, is_target),
             tokens=int(is_target.sum()),
             tokens_right=int(is_right.sum()),
         )
         if self.settings.generate:
             generated = context.generated(instances.tokens, instances.is_answer)
             is_same = (generated == instances.tokens) & instances.is_answer
-            counts["generated_right"] = int((is_same == instances.is_answer).all(axis=1).sum())
+            counts["generated_right"] = _wholly_right(is_same, instances.is_answer)
             counts["generated_tokens_right"] = int(is_same.sum())
         return LossSums(
             documents=np.arange(plan.count),
@@ -116,3 +124,9 @@ class Exact(Protocol[TaskPlan]):
             of_text=False,
             extra={EXACT: counts},
         )
+
+
+def _wholly_right(is_right: np.ndarray, is_answer: np.ndarray) -> int:
+    """Count the instances whose answer tokens are all right; both arrays are (N, tokens) bool."""
+    has_mistake = (is_answer & ~is_right).any(axis=1)
+    return int((~has_mistake).sum())

@@ -1,15 +1,15 @@
 """needle: is a fact in the text found? Sentences with a key and its value, anywhere in a window of real text.
 
-A window of W inputs is text of a test document in which sentences "The word for KEY is VALUE." stand. At its
-end the first words of such a sentence come again, and the value is the target: no instruction, so that a
-model that was never tuned to follow any can answer. The asked sentence stands at a given depth, 0 at the
-beginning and 1 at the end of the text; the other keys stand anywhere. With several queries the sentences of
-as many keys are asked one after the other, each with the right answers before it in the text.
+A window of W inputs is text of a test document into which sentences "The word for KEY is VALUE." were put. At
+its end one of them begins again, "The word for KEY is", and the value is the target. There is no instruction,
+so that a model that was never tuned to follow any can answer. The asked sentence stands at a given depth: 0
+is the beginning of the text, 1 its end. The sentences of other keys stand anywhere. With several queries, as
+many keys are asked for one after the other, and the right answers of the earlier ones are in the text.
 
-Words are tokens of the model's own tokenizer, from four letters on, each a single token; of a tokenizer that
-has too few (bytes), made-up words of five letters. A value is found if each of its tokens is the model's
-first choice, so greedy decoding would write it. Texts, words and places are the same for every model with
-this tokenizer.
+A word is a single token of the model's own tokenizer, of four to eight letters. Where the tokenizer has too
+few of them (bytes), words of five letters are made up. A value is found if each of its tokens is the model's
+first choice, so that greedy decoding would write it. Texts, words and places are the same for every model
+with this tokenizer.
 
 Source: Kamradt 2023 (needle in a haystack, a public script); several keys, values and queries as in RULER
 (Hsieh et al. 2024, arXiv 2404.06654). Its instructions and its own words are not used here.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 REVISION = 1  # of the targets
 SEED = 2404  # of words and places, never the training seed
 MOST_WORDS = 512
-LEAST_WORDS = 64  # single tokens, or words are made up
+LEAST_WORDS = 64  # with fewer single tokens, words are made up
 WORD = re.compile(r"[ ▁Ġ]?[a-z]{4,8}")
 BEFORE_KEY = "\nThe word for"
 AFTER_KEY = " is"
@@ -66,37 +66,41 @@ class NeedleSettings(SettingsGroup):
 
 
 class Question(NamedTuple):
-    """Where the asked sentence stands, among how many."""
+    """A question: where the asked sentence stands, among how many.
 
-    depth: float
-    keys: int
+    The hash of a plan covers the printed form of its questions, the name of this class among it. Another name
+    would part new records from stored ones.
+    """
+
+    depth: float  # 0 is the beginning of the text, 1 its end
+    keys: int  # sentences in the window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """The words of a tokenizer, and the tokens between them."""
+class SentenceTokens:
+    """What sentences are made of: the words of a tokenizer, and the tokens between them."""
 
-    words: np.ndarray  # (words, m) int64: each of as many tokens
+    words: np.ndarray  # (words, m) int64: all words have the same number of tokens
     before_key: np.ndarray
     after_key: np.ndarray
     after_value: np.ndarray
 
     def sentence(self, key: int, value: np.ndarray) -> np.ndarray:
-        """Return the tokens of a sentence, without its end: a key and the words of its value."""
+        """Return the tokens of a sentence up to its value; `key` and `value` are indices of words."""
         return np.concatenate((self.before_key, self.words[key], self.after_key, self.words[value].ravel()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleTexts(Plan):
-    """Texts, and the words and places of their sentences; the asked key is the first."""
+    """Texts, and the words and places of their sentences; the first keys are those that are asked for."""
 
     documents: np.ndarray  # (N,) int64, index in the split
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     keys: np.ndarray  # (N, most keys) int64, index of a word
     values: np.ndarray  # (N, most keys, words of a value) int64
-    places: np.ndarray  # (N, most keys) uint64, raw: where the other sentences stand
-    words: Words
-    queries: int
+    places: np.ndarray  # (N, most keys) uint64, raw draws of where the other sentences stand
+    words: SentenceTokens
+    queries: int  # keys that are asked for
     questions: tuple[Question, ...]
 
     @property
@@ -122,7 +126,8 @@ class NeedleTexts(Plan):
         """Return the questions that leave at least half of a window to the text."""
         if not len(self.ends):
             return []
-        return [asked for asked in self.questions if self.text_length(window, asked.keys) >= window // 2]
+        least = window // 2
+        return [question for question in self.questions if self.text_length(window, question.keys) >= least]
 
     def tokens(self, window: int) -> int:
         return len(self.fitting(window)) * len(self.ends) * window
@@ -131,16 +136,18 @@ class NeedleTexts(Plan):
         return self.tail_length if len(self.ends) else 1
 
     def answer_columns(self) -> np.ndarray:
-        """Return which of the last targets are those of each answer: (queries, answer) int64."""
-        last = self.tail_length - self.needle_length * np.arange(self.queries)[::-1, None]  # exclusive
-        return last - self.answer_length + np.arange(self.answer_length)
+        """Return which targets of the tail are those of each answer: (queries, answer) int64."""
+        needles_behind = np.arange(self.queries - 1, -1, -1)  # behind each answer in the tail
+        ends = self.tail_length - needles_behind * self.needle_length  # exclusive
+        starts = ends - self.answer_length
+        return starts[:, None] + np.arange(self.answer_length)
 
 
 class Needle(Protocol[NeedleTexts]):
     name = NEEDLE
     title = "facts in a text"
     explain = "words that stand somewhere in the text, asked for at its end"
-    note = "words that stand somewhere in the text, asked for at its end"
+    note = explain
     unit = "nats per token of the value"
     writes_words = True
 
@@ -151,26 +158,27 @@ class Needle(Protocol[NeedleTexts]):
 
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError for more queries than keys."""
-        asked = self.settings.needle
-        too_small = f"fewer keys than eval.needle.queries={asked.queries}"
-        check_whole("eval.needle.keys", min(asked.keys), least=asked.queries, too_small=too_small)
+        settings = self.settings.needle
+        too_small = f"fewer keys than eval.needle.queries={settings.queries}"
+        check_whole("eval.needle.keys", min(settings.keys), least=settings.queries, too_small=too_small)
 
     def plan(self, request: EvalRequest) -> NeedleTexts:
         """Choose texts, and draw words and places, the same for all windows."""
-        asked = self.settings.needle
+        settings = self.settings.needle
         longest = request.lengths.longest
         words = words_of(request.tokenizer or Tokenizer("bytes"))
-        candidates = np.maximum(0, request.document_lengths - longest)  # ends that a document has
-        documents, chosen = choose_blocks(candidates, asked.windows)
+        documents, chosen = choose_blocks(request.count_window_ends(), settings.windows)
         ends = longest + 1 + chosen
         count = len(ends)
-        most_keys = max(asked.keys)
+        most_keys = max(settings.keys)
+        most_words = most_keys * (1 + settings.values)  # of a window
         seed = seed_for(SEED, self.name)
         draws = raw_draws(count * len(words.words), seed, 0).reshape(count, -1)
-        order = permutations(draws)[:, : most_keys * (1 + asked.values)]  # no word twice in a window
-        keys, values = np.split(order, [most_keys], axis=1)
-        values = values.reshape(count, most_keys, asked.values)
-        questions = tuple(Question(*pair) for pair in itertools.product(asked.depths, asked.keys))
+        drawn_words = permutations(draws)[:, :most_words]  # no word twice in a window
+        keys, values = np.split(drawn_words, [most_keys], axis=1)
+        values = values.reshape(count, most_keys, settings.values)
+        pairs = itertools.product(settings.depths, settings.keys)
+        questions = tuple(Question(depth, number) for depth, number in pairs)
         digest = request.digest(self.name, REVISION, documents, ends, keys, values, words.words, questions)
         return NeedleTexts(
             hash=digest,
@@ -180,7 +188,7 @@ class Needle(Protocol[NeedleTexts]):
             values=values,
             places=raw_draws(count * most_keys, seed, 1).reshape(count, most_keys),
             words=words,
-            queries=asked.queries,
+            queries=settings.queries,
             questions=questions,
         )
 
@@ -197,38 +205,37 @@ class Needle(Protocol[NeedleTexts]):
             windows = windows_of(context, plan, window, question)
             scores = context.window_scores(windows.__getitem__, count, window, plan.tail_length)
             answer_nats = scores.nats[:, columns]  # (N, queries, answer)
-            found = scores.is_best[:, columns].all(axis=2)  # (N, queries)
+            is_found = scores.is_best[:, columns].all(axis=2)  # (N, queries)
             nats += answer_nats.sum(axis=(1, 2))
             counts["depth"].append(question.depth)
             counts["keys"].append(question.keys)
-            counts["answers"].append(found.size)
-            counts["correct"].append(int(found.sum()))
+            counts["answers"].append(is_found.size)
+            counts["correct"].append(int(is_found.sum()))
             counts["nats"].append(float(answer_nats.mean()))
         targets = np.full(count, len(questions) * columns.size)
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
             return sums
-        return dataclasses.replace(sums, extra={"needle": counts})
+        return dataclasses.replace(sums, extra={NEEDLE: counts})
 
 
 def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Question) -> np.ndarray:
     """Return the windows of a question: (N, W + 1) int64, the last word of the last answer last."""
     length = plan.text_length(window, question.keys)
     stops = context.document_starts[plan.documents] + plan.ends
-    rows = []
+    windows = []
     for row, stop in enumerate(stops):
         text = context.store.tokens[stop - length : stop].astype(np.int64)
-        sentences = [
-            plan.words.sentence(plan.keys[row, number], plan.values[row, number])
-            for number in range(question.keys)
-        ]
+        needles = []
+        for number in range(question.keys):
+            sentence = plan.words.sentence(plan.keys[row, number], plan.values[row, number])
+            needles.append(np.concatenate((sentence, plan.words.after_value)))
         places = (plan.places[row, : question.keys] % np.uint64(length + 1)).astype(np.int64)
         places[0] = round(question.depth * length)
-        needles = [np.concatenate((sentence, plan.words.after_value)) for sentence in sentences]
-        asked = needles[: plan.queries]
-        tail = np.concatenate(asked)[: plan.tail_length]
-        rows.append(np.concatenate((with_needles(text, needles, places), tail)))
-    return np.stack(rows)
+        asked_again = np.concatenate(needles[: plan.queries])
+        tail = asked_again[: plan.tail_length]  # without the end of the last sentence
+        windows.append(np.concatenate((with_needles(text, needles, places), tail)))
+    return np.stack(windows)
 
 
 def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray) -> np.ndarray:
@@ -242,12 +249,12 @@ def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray
     return np.concatenate([*pieces, text[begin:]])
 
 
-def words_of(tokenizer: Tokenizer) -> Words:
-    """Return the words of a tokenizer, each of as many tokens, and the tokens between them."""
+def words_of(tokenizer: Tokenizer) -> SentenceTokens:
+    """Return the words of a tokenizer, all of the same number of tokens, and the tokens between them."""
     words = _single_tokens(tokenizer)
     if len(words) < LEAST_WORDS:
         words = _made_up(tokenizer)
-    return Words(
+    return SentenceTokens(
         words=np.array(words[:MOST_WORDS], dtype=np.int64),
         before_key=_encoded(tokenizer, BEFORE_KEY),
         after_key=_encoded(tokenizer, AFTER_KEY),
@@ -256,7 +263,10 @@ def words_of(tokenizer: Tokenizer) -> Words:
 
 
 def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return words that are a single token behind a space, the first in the vocabulary: the frequent ones."""
+    """Return words that are a single token behind a space, the first ones of the vocabulary.
+
+    Those are the frequent ones: a byte-pair vocabulary is in the order of its merges.
+    """
     words: list[list[int]] = []
     for token in range(tokenizer.vocab_size):
         text = tokenizer.decode([token])
@@ -268,7 +278,7 @@ def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def _made_up(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return made-up words of as many tokens each, of the length that most of them have."""
+    """Return made-up words that all have the same number of tokens: the number that most of them have."""
     letters = itertools.product(CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
     every_nth = itertools.islice(letters, 0, None, 97)  # so that their beginnings differ
     by_length: dict[int, list[list[int]]] = defaultdict(list)

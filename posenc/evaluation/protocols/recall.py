@@ -2,12 +2,13 @@
 
 A window of W inputs is text from anywhere in a test document, with the pairs of `data.plant`, each once at a
 drawn place. The asked pair stands exactly `distance` tokens before its cue comes again at the window's end,
-and its value is the only target. A question is a distance and a number of pairs: every distance with as many
-pairs as in training, and one distance within T also with other numbers.
+and its value is the only target. A question is a distance and a number of pairs. Every distance is asked with
+as many pairs as in training, and one distance within T also with other numbers of pairs.
 
-Texts and pairs are drawn by the run's seed: the same for every encoding, in all questions and windows, but
-others for another seed, so that the mean over seeds does not hang on one draw. Until 0.1 all runs had one
-draw, of the first tokens of 128 documents: of one model it found 25%, three other draws 12, 14 and 15%.
+Texts and pairs are drawn by the run's seed. They are the same for every encoding, in all questions and
+windows, but others for another seed, so that the mean over seeds does not hang on one draw. Up to version 0.1
+all runs had one draw, the first tokens of 128 documents. By it one model found 25% of the values, by three
+other draws 12, 14 and 15%.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
+from posenc.results.records import RECALL
 from posenc.results.records import Recall as RecallCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Whole, check_whole
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
 REVISION = 2  # of the targets
-# Tables show what is found within T and at the farthest distance. The rest of the grid is asked for in this
-# share of the windows: with all of them a measurement takes four times as long.
+# Tables show what is found within T and at the farthest distance. The rest of the grid is asked for in one of
+# so many windows: with all of them a measurement takes four times as long.
 GRID_SHARE = 4
-IN_TEXT = np.uint64(1 << 63)  # added to the draw of a key that the text has, so that it is sorted last
+IN_TEXT = np.uint64(1 << 63)  # set in the draw of a key that occurs in the text, so that it is sorted last
 
 
 class RecallSettings(SettingsGroup):
@@ -49,12 +51,12 @@ class RecallSettings(SettingsGroup):
     distances: Annotated[list[TokensOrMultiple], MinLen(1)]
     pairs: Annotated[list[Annotated[Whole, Ge(1), Le(LARGEST_ALPHABET)]], MinLen(1)]
     windows: Annotated[Whole, Ge(1), Le(10**6)]  # up to T and at the farthest distance; elsewhere a quarter
-    # Which draw of the seed. The default is for the settings of runs from before there was a choice.
+    # Which draw of the seed. The default serves stored runs whose settings do not have this key.
     draw: Annotated[Whole, Ge(0), Le(10**6)] = 0
 
 
-class Question(NamedTuple):
-    """A question asked in a window: at which distance, among how many pairs."""
+class RecallQuestion(NamedTuple):
+    """A question: at which distance the asked pair stands, among how many pairs."""
 
     distance: int  # tokens between the two places of the asked cue
     pairs: int  # planted in the window
@@ -68,7 +70,7 @@ class PlantedTexts(Plan):
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     cues: np.ndarray  # (N, most pairs, cue) int64
     values: np.ndarray  # (N, most pairs) int64
-    questions: tuple[Question, ...]  # those with as many pairs as in training come first
+    questions: tuple[RecallQuestion, ...]  # those with as many pairs as in training come first
     seed: int  # of the places of pairs in the windows
     train_length: int  # T, tokens
 
@@ -77,35 +79,35 @@ class PlantedTexts(Plan):
         """Return the number of tokens before a value."""
         return self.cues.shape[2]
 
-    def fitting(self, window: int) -> list[Question]:
+    def fitting(self, window: int) -> list[RecallQuestion]:
         """Return the questions that fit into a window.
 
-        Where the pairs of the training do not fit, fewer pairs are not asked either.
+        A question with fewer pairs is not asked where as many as in training would not fit.
         """
         if not self.questions:
             return []
         trained_pairs = self.questions[0].pairs
         fitting = []
         for question in self.questions:
-            room = len(self.free_places(window, question.distance)) + 1  # the asked pair has its own place
+            most_pairs = 1 + len(self.free_places(window, question.distance))  # the asked one and the others
             is_inside = self.cue < question.distance <= window - self.cue
-            if is_inside and room >= max(question.pairs, trained_pairs):
+            if is_inside and most_pairs >= max(question.pairs, trained_pairs):
                 fitting.append(question)
         return fitting
 
     def free_places(self, window: int, distance: int) -> np.ndarray:
-        """Return the places for the other pairs: they tile the window, side by side with the asked pair."""
+        """Return where the other pairs can stand: at multiples of a pair's length from the asked pair."""
         size = self.cue + 1  # tokens of a pair
         asked_place = window - self.cue - distance
         places = np.arange(asked_place % size, window - 2 * self.cue, size)
         return places[places != asked_place]
 
-    def windows_asked(self, window: int, question: Question) -> int:
-        """Return in how many windows a question is asked, the first ones of the plan."""
+    def windows_asked(self, window: int, question: RecallQuestion) -> int:
+        """Return how many windows ask a question: the first ones of the plan."""
         count = len(self.ends)
         trained_pairs = self.questions[0].pairs
         farthest = max(fitting.distance for fitting in self.fitting(window))
-        is_farthest = question == Question(farthest, trained_pairs)
+        is_farthest = question == RecallQuestion(farthest, trained_pairs)
         if window <= self.train_length or is_farthest:
             return count
         return -(-count // GRID_SHARE)  # rounded up
@@ -118,10 +120,10 @@ class PlantedTexts(Plan):
 
 
 class Recall(Protocol[PlantedTexts]):
-    name = "recall"
+    name = RECALL
     title = "planted values"
     explain = "values of planted pairs, asked for at the end of a window"
-    note = "values of planted pairs, asked for at the end of a window"
+    note = explain
     in_longer_windows = "the pairs may stand farther back"
     unit = "nats per value"
     refuses_given = "asks for what posenc planted in the training text"
@@ -176,21 +178,21 @@ class Recall(Protocol[PlantedTexts]):
             train_length=request.lengths.context_length,
         )
 
-    def digest(self, request: EvalRequest, plant: Plant, questions: Sequence[Question]) -> str:
-        """Hash what is drawn from and how, not what a seed drew: the seeds of a row belong together."""
+    def digest(self, request: EvalRequest, plant: Plant, questions: Sequence[RecallQuestion]) -> str:
+        """Hash from what and how the windows are drawn, not what a seed drew: seeds of a row share it."""
         settings = self.settings.recall
         numbers = [request.lengths.longest, settings.windows, settings.draw, plant.cue, plant.pairs]
         arrays = [plant.keys, plant.values, np.array(questions, dtype=np.int64)]
         return request.digest(self.name, REVISION, *numbers, *arrays)
 
-    def questions(self, lengths: EvalLengths, trained_pairs: int) -> tuple[Question, ...]:
+    def questions(self, lengths: EvalLengths, trained_pairs: int) -> tuple[RecallQuestion, ...]:
         """Return every distance with as many pairs as in training, and one within T/2 with other numbers."""
         distances = self.distances(lengths)
         near_distances = [distance for distance in distances if distance <= lengths.base_length / 2]
         probed_distance = max(near_distances, default=min(distances))
         other_numbers = sorted({*self.settings.recall.pairs} - {trained_pairs})
-        questions = [Question(distance, trained_pairs) for distance in distances]
-        questions += [Question(probed_distance, pairs) for pairs in other_numbers]
+        questions = [RecallQuestion(distance, trained_pairs) for distance in distances]
+        questions += [RecallQuestion(probed_distance, pairs) for pairs in other_numbers]
         return tuple(questions)
 
     def measure(self, context: EvalContext, plan: PlantedTexts, window: int) -> LossSums:
@@ -206,20 +208,20 @@ class Recall(Protocol[PlantedTexts]):
         draw = self.settings.recall.draw
         counts = RecallCounts(distance=[], pairs=[], windows=[], correct=[], nats=[], draw=draw)
         for question in questions:
-            asked = plan.windows_asked(window, question)
+            n_asked = plan.windows_asked(window, question)
             windows = windows_of(context, plan, window, question)
-            scores = context.window_scores(windows.__getitem__, asked, window, 1)  # (asked, 1) each
-            nats[:asked] += scores.nats[:, 0]
-            targets[:asked] += 1
+            scores = context.window_scores(windows.__getitem__, n_asked, window, 1)  # (n_asked, 1) each
+            nats[:n_asked] += scores.nats[:, 0]
+            targets[:n_asked] += 1
             counts["distance"].append(question.distance)
             counts["pairs"].append(question.pairs)
-            counts["windows"].append(asked)
+            counts["windows"].append(n_asked)
             counts["correct"].append(int(scores.is_best.sum()))
             counts["nats"].append(float(scores.nats[:, 0].mean()))
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
             return sums
-        return dataclasses.replace(sums, extra={"recall": counts})
+        return dataclasses.replace(sums, extra={RECALL: counts})
 
 
 def no_texts(request: EvalRequest) -> PlantedTexts:
@@ -240,27 +242,27 @@ def no_texts(request: EvalRequest) -> PlantedTexts:
 def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw the document and the end (exclusive, in its tokens) of each window: (N,) int64.
 
-    Every document that is long enough gives as many windows as the others, up to one, from anywhere in it.
-    None are drawn if no document is long enough.
+    Documents that are long enough take turns, so that the numbers of their windows differ by at most one. The
+    windows are from anywhere in them. None are drawn if no document is long enough.
     """
-    longest = request.lengths.longest
-    candidates = np.maximum(0, request.document_lengths - longest)  # ends that a document has
-    eligible = np.flatnonzero(candidates)
+    ends_of_documents = request.count_window_ends()
+    eligible = np.flatnonzero(ends_of_documents)
     if not len(eligible):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     order = permutations(raw_draws(len(eligible), seed_for(seed, "documents"), 0))
     documents = eligible[order[np.arange(count) % len(eligible)]]
-    ends_of_windows = raw_draws(count, seed_for(seed, "ends"), 0) % candidates[documents].astype(np.uint64)
-    return documents, longest + 1 + ends_of_windows.astype(np.int64)
+    n_ends = ends_of_documents[documents].astype(np.uint64)
+    chosen = raw_draws(count, seed_for(seed, "ends"), 0) % n_ends
+    return documents, request.lengths.longest + 1 + chosen.astype(np.int64)
 
 
 def draw_pairs(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw cues (N, pairs, cue) and values (N, pairs). Keys that occur in the text are taken last of all."""
+    """Draw cues (N, pairs, cue) and values (N, pairs). Keys that occur in the text are taken last."""
     n_key_draws = plant.cue * plant.alphabet
     raw = raw_draws(len(ends) * (n_key_draws + pairs), seed_for(seed, "pairs"), 0)
-    raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws) below IN_TEXT
+    raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws), all below IN_TEXT
     key_draws, value_draws = np.split(raw, [n_key_draws], axis=1)
     for row, (document, end) in enumerate(zip(documents, ends, strict=True)):
         text = request.store.document(request.split, document)[end - request.lengths.longest - 1 : end]
@@ -269,7 +271,7 @@ def draw_pairs(
     return draw_cues(key_draws, plant, pairs), draw_values(value_draws, plant)
 
 
-def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: Question) -> np.ndarray:
+def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: RecallQuestion) -> np.ndarray:
     """Return the windows of a question: (N, W + 1) int64, the asked value last."""
     distance, pairs = question
     stops = context.document_starts[plan.documents] + plan.ends
