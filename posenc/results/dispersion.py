@@ -1,13 +1,13 @@
 """Dispersion: what attention does in a row by length, and which reasons of a collapse the numbers support.
 
-A reason is supported where its criterion holds at the longest window W, in means over seeds. A row may have
-several, or none. They are directions, not proofs: only the first one is an experiment.
-  positions  the last T tokens alone, the older half of them placed as far as W reaches, lose at least half of
-             what the row loses at W: the positions do it, without one more key
-  spread     the entropy, mean over layers, rises by at least half of log(W / T), so that attention spreads to
-             at least sqrt(W / T) times as many keys, and the variance of the output falls below half
-  sink       in the layer that has most on the first token at T, at least a tenth and twice an equal share,
-             the weight falls below half
+A reason is supported if its criterion holds at the longest window W, in means over seeds. A row may have
+several reasons, or none. They are directions, not proofs: only the first one is an experiment.
+  positions  The last T tokens alone, with the older half of them placed as far away as W reaches, lose at
+             least half of what the row loses at W. So positions do harm without one more key.
+  spread     The entropy, mean over layers, rises by at least half of log(W / T), so that attention spreads to
+             at least sqrt(W / T) times as many keys. And the variance of the output falls below half.
+  sink       The layer with most weight on the first token at T loses more than half of this weight. It is a
+             sink if at T it has at least a tenth of the weight, and twice an equal share.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Literal
 
 from posenc.results.measurements import Measurement, Member
 
-FAR_SHARE = 0.5  # of the change at W that far positions do by themselves
-SPREAD_SHARE = 0.5  # of log(W / T), the most that equal weights rise by
+FAR_SHARE = 0.5  # of the change at W: far positions alone make at least as much
+SPREAD_SHARE = 0.5  # of log(W / T), by which the entropy of equal weights rises
 LESS_VARIANCE = 0.5  # of the variance at T
-SINK_WEIGHT = 0.1  # on the first token at T, below which there is no sink
-SINK_SHARES = 2.0  # times an equal share
-LESS_SINK = 0.5  # of the weight at T
+SINK_WEIGHT = 0.1  # on the first token at T: with less there is no sink
+SINK_SHARES = 2.0  # equal shares on the first token at T: with less there is no sink
+LESS_SINK = 0.5  # of the weight at T: with less the sink is broken
 
 Reason = Literal["positions", "spread", "sink"]
 
@@ -41,9 +41,7 @@ class DispersionCell:
     entropy: tuple[float, ...]  # nats
     first: tuple[float, ...]  # weight on the first token
     variance: tuple[float, ...]  # of the output
-    far_nats: (
-        float | None
-    )  # loss of the last T tokens, the older half of them as far away as the window reaches
+    far_nats: float | None  # per token: last T tokens, the older half as far as the window; null up to T
     seeds: int
 
     @property
@@ -55,6 +53,11 @@ class DispersionCell:
     def mean_first(self) -> float:
         """Return the weight on the first token, mean over layers."""
         return fmean(self.first)
+
+    @property
+    def sink_layer(self) -> int:
+        """Return the index of the layer with most weight on the first token."""
+        return max(range(len(self.first)), key=lambda layer: self.first[layer])
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,23 @@ class RowDispersion:
 
     @property
     def far_share(self) -> float | None:
-        """Return which share of the loss of the longest window far positions lose by themselves."""
-        if self.at_t is None or self.longest.far_nats is None or self.longest.nats <= self.at_t.nats:
+        """Return the change by far positions alone as a share of the change in the longest window.
+
+        None without the former, and where the loss does not rise.
+        """
+        far_change = self.far_change(self.longest)
+        if self.at_t is None or far_change is None or self.longest.nats <= self.at_t.nats:
             return None
-        return (self.longest.far_nats - self.at_t.nats) / (self.longest.nats - self.at_t.nats)
+        return far_change / (self.longest.nats - self.at_t.nats)
+
+    def far_change(self, cell: DispersionCell) -> float | None:
+        """Return the change against T that positions as far as in a window make by themselves, in nats.
+
+        None where they were not scored.
+        """
+        if self.at_t is None or cell.far_nats is None:
+            return None
+        return cell.far_nats - self.at_t.nats
 
 
 def dispersion_of_row(members: Sequence[Member], collapsed: bool) -> RowDispersion | None:
@@ -97,17 +113,20 @@ def dispersion_of_row(members: Sequence[Member], collapsed: bool) -> RowDispersi
     cells = tuple(_cell_of(measured) for _, measured in sorted(by_window.items()))
     if not cells:
         return None
-    row = RowDispersion(cells, None)
-    if not collapsed or row.at_t is None or row.longest.multiple <= 1:
-        return row
-    return RowDispersion(cells, reasons_of(row.at_t, row.longest, row.far_share))
+    without_reasons = RowDispersion(cells, None)
+    at_t = without_reasons.at_t
+    longest = without_reasons.longest
+    if not collapsed or at_t is None or longest.multiple <= 1:
+        return without_reasons
+    return RowDispersion(cells, reasons_of(at_t, longest, without_reasons.far_share))
 
 
 def _cell_of(measured: Sequence[Measurement]) -> DispersionCell:
-    """Return the mean over seeds; `measured` are of one window."""
+    """Return the mean over seeds; `measured` are the seeds' measurements of one window."""
     dispersions = [measurement.dispersion for measurement in measured if measurement.dispersion is not None]
     losses = [measurement.nats for measurement in measured if measurement.nats is not None]
-    far = [dispersion["far_nats"] for dispersion in dispersions if dispersion["far_nats"] is not None]
+    far_losses = [dispersion["far_nats"] for dispersion in dispersions if dispersion["far_nats"] is not None]
+    all_have_far = len(far_losses) == len(dispersions)
     return DispersionCell(
         multiple=measured[0].multiple,
         window=measured[0].window,
@@ -115,7 +134,7 @@ def _cell_of(measured: Sequence[Measurement]) -> DispersionCell:
         entropy=_means([dispersion["entropy"] for dispersion in dispersions]),
         first=_means([dispersion["first"] for dispersion in dispersions]),
         variance=_means([dispersion["variance"] for dispersion in dispersions]),
-        far_nats=fmean(far) if len(far) == len(dispersions) else None,
+        far_nats=fmean(far_losses) if all_have_far else None,
         seeds=len(dispersions),
     )
 
@@ -140,22 +159,24 @@ def reasons_of(at_t: DispersionCell, longest: DispersionCell, far_share: float |
 def is_spread(at_t: DispersionCell, longest: DispersionCell) -> bool:
     """Tell whether attention spreads over more keys, and its outputs differ less for it."""
     rise = longest.mean_entropy - at_t.mean_entropy
-    most = math.log(longest.window / at_t.window)
+    rise_of_equal_weights = math.log(longest.window / at_t.window)
+    if rise < SPREAD_SHARE * rise_of_equal_weights:
+        return False
     ratio = variance_ratio(at_t, longest)
-    return rise >= SPREAD_SHARE * most and ratio is not None and ratio < LESS_VARIANCE
+    return ratio is not None and ratio < LESS_VARIANCE
 
 
 def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
     """Tell whether the layer with most weight on the first token at T loses it."""
-    layer = max(range(len(at_t.first)), key=lambda index: at_t.first[index])
+    layer = at_t.sink_layer
     weight = at_t.first[layer]
     is_sink = weight >= max(SINK_WEIGHT, SINK_SHARES / at_t.window)
     return is_sink and longest.first[layer] < LESS_SINK * weight
 
 
-def variance_ratio(at_t: DispersionCell, longest: DispersionCell) -> float | None:
-    """Return the variance over that at T, geometric mean of the layers; None where a layer has none at T."""
-    if not all(at_t.variance) or not all(longest.variance):
+def variance_ratio(at_t: DispersionCell, cell: DispersionCell) -> float | None:
+    """Return the variance over that at T, geometric mean of the layers; None if one of them has none."""
+    if not all(at_t.variance) or not all(cell.variance):
         return None
-    logarithms = [math.log(far / near) for near, far in zip(at_t.variance, longest.variance, strict=True)]
+    logarithms = [math.log(far / near) for near, far in zip(at_t.variance, cell.variance, strict=True)]
     return math.exp(fmean(logarithms))

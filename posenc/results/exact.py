@@ -1,7 +1,7 @@
 """Exact match: which seeds of a row learned a task within T, and how many answers those get right beyond.
 
-Outcomes are bimodal: a seed finds a rule that goes on, or it does not (arXiv 2402.09371). So the number of
-seeds that learned comes first, and of those the median and the range, never a mean.
+Outcomes are bimodal: a seed finds a rule that holds for longer instances, or it does not (arXiv 2402.09371).
+So the number of seeds that learned comes first, then the median and the range of these, never a mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.proportions import clopper_pearson
 
 LEARNED = 90.0  # per cent of whole answers in windows of T: a seed below it did not learn the task
-QUARTILES_FROM = 5  # seeds that learned: from here on quartiles are shown
+ROUNDING = 1e-9  # per cent: 0.9 as a float may fall short of 90 by as much
+QUARTILES_FROM = 5  # seeds: with as many or more, quartiles are shown
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Spread:
     """The median and the range of a share over seeds; quartiles from five seeds on."""
 
     median: float
-    low: float
-    high: float
-    quartiles: Interval | None = None
+    low: float  # of the seed with the lowest share
+    high: float  # of the seed with the highest share
+    quartiles: Interval | None = None  # first and third; null for fewer than five seeds
 
     @classmethod
     def of(cls, shares: Sequence[float]) -> Spread:
@@ -46,10 +47,10 @@ class ExactCell:
     window: int  # tokens
     size: int  # of the instances, as the task counts it
     instances: int  # in each seed
-    seeds: int  # in the numbers: those that learned; of a row that did not learn, all
+    seeds: int  # behind the numbers: those that learned; if none learned, all
     whole: Spread  # share of instances whose answer is wholly right
-    tokens: Spread  # share of the tokens of answers that are right, those before being given
-    generated_tokens: Spread | None  # the same, going on from the model's own tokens
+    tokens: Spread  # share of right tokens in answers, where each sees the right ones before it
+    generated_tokens: Spread | None  # the same, where each sees the model's own tokens before it
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class RowExact:
     """The answers of a row."""
 
     learned: int  # seeds with enough whole answers in windows of T, as trained
-    seeds: int  # that were measured there, or diverged
-    learned_ci95: Interval  # exact binomial, of the chance that a seed learns
+    seeds: int  # seeds that were measured there or diverged
+    learned_ci95: Interval  # of the probability that a seed learns, exact binomial
     cells: tuple[ExactCell | None, ...]  # in the order of the comparison's windows
     note: str | None  # how many seeds have no number
 
@@ -67,14 +68,17 @@ class RowExact:
 class ExactColumns:
     """The windows of a table of tasks, and the level that a seed needs within T."""
 
-    level: float  # per cent
+    level: float  # per cent of whole answers
     multiples: tuple[float, ...]  # of T
 
 
 def exact_of_rows(
     rows: Sequence[Sequence[Member]], level: float, multiples: Sequence[float]
 ) -> tuple[ExactColumns | None, list[RowExact | None]]:
-    """Return the columns, None without a number, and the answers of each row, given as its members."""
+    """Return the columns, None without a number, and the answers of each row.
+
+    A row is given as its members of the protocol `exact`.
+    """
     answers = [_exact_of(members, level, multiples) for members in rows]
     if not any(answers):
         return None, answers
@@ -91,12 +95,12 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
     diverged = sum(member.run.state == "diverged" for member in members)
     seeds = len(measured) + diverged
     missing = len(members) - seeds
-    shown = learned or measured
+    members_of_cells = learned or measured
     return RowExact(
         learned=len(learned),
         seeds=seeds,
         learned_ci95=clopper_pearson(len(learned), seeds),
-        cells=tuple(_cell(shown, multiple) for multiple in multiples),
+        cells=tuple(_cell(members_of_cells, multiple) for multiple in multiples),
         note=f"{missing} of {len(members)} without" if missing else None,
     )
 
@@ -109,25 +113,25 @@ def _within(member: Member) -> Exact | None:
 def _has_learned(member: Member, level: float) -> bool:
     answers = _within(member)
     assert answers is not None
-    return 100 * answers["right"] / answers["instances"] >= level - 1e-9
+    return 100 * answers["right"] / answers["instances"] >= level - ROUNDING
 
 
 def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
-    """Return the answers of some seeds in a window; None if any of them has none there."""
-    measurements = [member.by_multiple.get(multiple) for member in members]
+    """Return the answers of seeds in a window; None if any of them has no number there."""
+    windows: list[int] = []
     answers: list[Exact] = []
-    window = 0
-    for measurement in measurements:
+    for member in members:
+        measurement = member.by_multiple.get(multiple)
         if measurement is None or measurement.exact is None:
             return None
+        windows.append(measurement.window)
         answers.append(measurement.exact)
-        window = measurement.window
-    first = answers[0]
+    # all seeds were asked the same instances
     return ExactCell(
         multiple=multiple,
-        window=window,
-        size=first["size"],
-        instances=first["instances"],
+        window=windows[0],
+        size=answers[0]["size"],
+        instances=answers[0]["instances"],
         seeds=len(answers),
         whole=Spread.of([answer["right"] / answer["instances"] for answer in answers]),
         tokens=Spread.of([answer["tokens_right"] / answer["tokens"] for answer in answers]),
@@ -136,6 +140,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
 
 
 def _generated(answers: Sequence[Exact]) -> Spread | None:
+    """Return the share of right tokens that seeds wrote themselves; None if any of them wrote none."""
     shares = []
     for answer in answers:
         if "generated_tokens_right" not in answer:

@@ -5,10 +5,10 @@ one trained at T, R that of the one trained at 8T, each in windows of T and of 8
 
     worth = R(T) - R(8T)                    what the far text gives a model that had it in training
     difference = L(T) - R(T)                how much worse the short-trained model is without far text
-    recovered = (L(T) - L(8T)) / worth      0% is what cropping gives, below 0 the far text harms
+    recovered = (L(T) - L(8T)) / worth      0% is what cropping gives; below 0 the far text harms
 
-L(T) - R(8T) was taken for the worth before 0.2. It is the worth plus the difference, so a long-trained model
-that is the worse one hid its gain: for T5's bias -0.056 nats stood for a worth of 0.061.
+Before 0.2, L(T) - R(8T) was taken for the worth. It is the worth plus the difference, so the gain of a
+long-trained model was hidden where that model is worse at T: T5's bias had -0.056 nats in place of 0.061.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from posenc.results.identity import kind_of
@@ -35,7 +36,8 @@ from posenc.results.statistics.intervals import DocumentPart, Interval, mean_and
 if TYPE_CHECKING:
     import numpy as np
 
-WITH_ROOM = (HEADLINE, "key-tokens")  # the targets are the same at every window, and see all of it
+# The protocols whose targets are the same at every window, and see all of it.
+PROTOCOLS_WITH_WORTH = (HEADLINE, "key-tokens")
 NO_WORTH = "worth nothing"
 NOT_MEASURED_AT_T = "trained long, not measured at T"
 FEW_DOCUMENTS = "too few documents"
@@ -48,6 +50,11 @@ class LongTrained:
     at_own_length: Measurement
     by_window: Mapping[int, Measurement]  # of the same weights and targets, its own length among them
 
+    @property
+    def targets_hash(self) -> str:
+        """Return the hash of its targets."""
+        return self.at_own_length.target_set.targets_hash
+
 
 @dataclass(frozen=True)
 class Recovered:
@@ -55,9 +62,7 @@ class Recovered:
 
     worth: float | None  # loss of the long-trained model at T minus that in its own windows, nats per token
     worth_ci95: Interval | None  # over its seeds and documents; where it includes 0 nothing is recovered
-    difference: (
-        float | None
-    )  # loss of the row minus that of the long-trained model, both at T, nats per token
+    difference: float | None  # loss of the row minus that of the long-trained model, at T, nats per token
     difference_ci95: Interval | None  # over seeds and documents
     share: float | None  # of the worth; 0: cropping, 1: as much as by training long; null where there is none
     ci95: Interval | None  # of the share, over seeds and documents
@@ -71,7 +76,7 @@ class Recovered:
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
     """Return the losses of runs that share their targets with runs of a shorter T."""
-    if protocol not in WITH_ROOM:
+    if protocol not in PROTOCOLS_WITH_WORTH:
         return []
     measured_runs: list[LongTrained] = []
     for run in runs:
@@ -79,12 +84,11 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
             measured_runs += _at_own_length(run, run.facts["context_length"], protocol)
     lengths: dict[str, set[int]] = defaultdict(set)
     for measured in measured_runs:
-        own = measured.at_own_length
-        lengths[own.target_set.targets_hash].add(own.window)
+        lengths[measured.targets_hash].add(measured.at_own_length.window)
     return [
         measured
         for measured in measured_runs
-        if measured.at_own_length.window > min(lengths[measured.at_own_length.target_set.targets_hash])
+        if measured.at_own_length.window > min(lengths[measured.targets_hash])
     ]
 
 
@@ -104,7 +108,10 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
 
 
 def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -> Recovered | None:
-    """Return what the seeds of a row recover, against the longest training of its kind; None without one."""
+    """Return what the seeds of a row recover of what the longest training of its kind gains.
+
+    None without a longer training.
+    """
     with_base = [member for member in members if member.crop_line is not None and member.crop_line.sums]
     if not with_base or not references:
         return None
@@ -130,7 +137,7 @@ def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -
 def _recovered_by_sums(
     near: Sequence[Sample], far: Sequence[Sample], long: Sequence[LongTrained], short_window: int
 ) -> Recovered:
-    """Return what a row recovers, of the sums of losses over documents."""
+    """Return what a row recovers, given its sums of losses over documents and the long-trained seeds."""
     long_near: list[Sample] = []  # of the long-trained seeds, in windows of the row's T
     long_far: list[Sample] = []  # of the same seeds, in windows of their own T
     for trained in long:
@@ -153,28 +160,27 @@ def _recovered_by_sums(
             reference_seeds=len(long),
             note=NOT_MEASURED_AT_T,
         )
-    # in one call, which takes groups for units only if all samples have them
-    ratios = ratios_of([*near, *far, *long_near, *long_far], "targets")
-    short_ratios = ratios[: 2 * len(near)]
-    long_ratios = ratios[2 * len(near) :]
-    return share_of(
-        TwoLosses(short_ratios[: len(near)], short_ratios[len(near) :]),
-        TwoLosses(long_ratios[: len(long_near)], long_ratios[len(long_near) :]),
+    # In one call, since groups are the units only if all samples have them.
+    ratios = iter(ratios_of([*near, *far, *long_near, *long_far], "targets"))
+    short_losses = TwoLosses(near=list(islice(ratios, len(near))), far=list(islice(ratios, len(far))))
+    long_losses = TwoLosses(
+        near=list(islice(ratios, len(long_near))), far=list(islice(ratios, len(long_far)))
     )
+    return share_of(short_losses, long_losses)
 
 
 def _references_of_kind(
     run: Run, base: Measurement, references: Sequence[LongTrained]
 ) -> dict[int, list[LongTrained]]:
-    """Return by window the long-trained measurements of the run's encoding, settings and targets.
+    """Return by window the long-trained losses of the run's encoding, settings and targets.
 
-    One for each seed: of the first run that has it.
+    Each seed is there once: as the first run that has it.
     """
     kind = kind_of(run, any_length=True)
     by_window: dict[int, dict[int | None, LongTrained]] = defaultdict(dict)
     for reference in reversed(references):
         own = reference.at_own_length
-        same_targets = own.target_set.targets_hash == base.target_set.targets_hash
+        same_targets = reference.targets_hash == base.target_set.targets_hash
         is_longer = own.window > base.window
         if same_targets and is_longer and kind_of(own.run, any_length=True) == kind:
             by_window[own.window][own.run.seed] = reference
@@ -200,8 +206,9 @@ class TwoLosses:
 def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     """Return the worth of far text to the long-trained seeds, and the share of it that the short ones gain.
 
-    A document is left out of all losses at once (jackknife). Seeds by the delta method: those of each model
-    have both losses, the two models' seeds are unpaired (Welch). One seed counts as certain, as elsewhere.
+    What documents leave uncertain is told by the jackknife: each is left out of all losses at once. What
+    seeds leave uncertain is told by the delta method. A seed has both losses of its model; the seeds of the
+    two models are unpaired (Welch). A single seed counts as certain, as elsewhere.
     """
     near, far = short.values()
     long_near, long_far = long.values()
@@ -209,12 +216,13 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     worths = long_near - long_far
     worth = float(worths.mean())
     difference = float(near.mean() - long_near.mean())
-    worth_interval = _unpaired(worth, worths, 0 * worths, document_part(long.near, long.far))
+    worth_interval = _interval(worth, [worths], document_part(long.near, long.far))
+    documents_at_t = document_part(short.near, long.near)
     recovered = Recovered(
         worth=worth,
         worth_ci95=worth_interval,
         difference=difference,
-        difference_ci95=_unpaired(difference, near, long_near, document_part(short.near, long.near)),
+        difference_ci95=_interval(difference, [near, long_near], documents_at_t),
         share=None,
         ci95=None,
         reference=float(long_far.mean()),
@@ -232,7 +240,7 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     all_ratios = (*short.near, *short.far, *long.near, *long.far)
     documents = DocumentPart(jackknife_variance(shares_without), min(ratio.freedom for ratio in all_ratios))
     # share = gain / worth, so small changes of them change it by (d gain - share d worth) / worth
-    interval = _unpaired(share, gains / worth, share * worths / worth, documents)
+    interval = _interval(share, [gains / worth, share * worths / worth], documents)
     return replace(recovered, share=share, ci95=interval)
 
 
@@ -243,12 +251,15 @@ def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:
     return np.mean([ratio.left_out for ratio in ratios], axis=0)
 
 
-def _unpaired(
-    value: float, first: np.ndarray, second: np.ndarray, documents: DocumentPart
+def _interval(
+    value: float, seeds_of_models: Sequence[np.ndarray], documents: DocumentPart
 ) -> Interval | None:
-    """Return the 95% interval of a value whose seeds vary as mean(first) - mean(second) does, unpaired."""
+    """Return the 95% interval of a value that varies with the mean over the seeds of each model, (seeds,).
+
+    The seeds of different models are unpaired.
+    """
     parts = []
-    for seeds in (first, second):
+    for seeds in seeds_of_models:
         _, spread = mean_and_spread(list(seeds))
         variance = (spread or 0.0) ** 2 / len(seeds)
         freedom = max(len(seeds) - 1, 1)

@@ -1,11 +1,12 @@
 """Recall: how many seeds learned it, what those find within T and beyond, and how far back they find it.
 
-Seeds learn to recall or do not, so a mean over all of them is of no model, and its interval covers 72 to 75%
-where half to four fifths of the seeds learn. So two things are told apart: how many seeds learned, with an
-exact binomial interval, and the mean of what these find, with an interval over them.
+A seed learns to recall or it does not. So no model is like the mean over all seeds, and a 95% interval of
+this mean covers only 72 to 75% where half to four fifths of the seeds learn. Two numbers are given instead:
+how many seeds learned, with an exact binomial interval, and the mean of what these find, with an interval
+over them.
 
-Each seed draws its own windows. Records of before posenc 0.2 are of the same 128 windows in all seeds, so
-their interval joins Wilson's over windows with Student's t over seeds.
+Each seed draws its own windows. In records from before posenc 0.2 all seeds have the same 128 windows, so the
+interval joins Wilson's over windows with Student's t over seeds.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from posenc.results.statistics.proportions import (
     wilson_over_seeds,
 )
 
-LEVEL = 90.0  # per cent within T: a seed below it did not learn to look back
+LEVEL = 90.0  # per cent within T: a seed below it did not learn to recall
+ROUNDING = 1e-9  # per cent: 0.9 as a float may fall short of 90 by as much
 KEPT = 0.5  # share of the accuracy within T that is left at the recall horizon
-SAME_RECALL = 0.1  # as a share: a row as much below the best may be tied; LEVEL forgives as much within T
+SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEVEL
 
 Rank = Literal["best", "tied", "unresolved", "below"]
 Needs = Literal["seeds", "windows"]
@@ -69,9 +71,9 @@ class RecallCell:
     nats: float  # per value, mean over seeds
     windows: int  # in each seed
     seeds: int
-    has_fixed_draw: bool  # of windows that all seeds share, in records of before posenc 0.2
+    has_fixed_draw: bool  # whether all seeds share the windows, as in records from before posenc 0.2
     rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
-    needs: Needs | None = None  # of what more would settle it, if it is unresolved
+    needs: Needs | None = None  # what there must be more of to settle it, if it is unresolved
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
@@ -83,16 +85,16 @@ class RecallCell:
 class Learning:
     """How many seeds of a row, as trained, recall enough within T."""
 
-    seeds: int  # with a number
-    learned: int  # of these
-    ci95: Interval  # of the probability that a seed learns
+    seeds: int  # seeds with a number
+    learned: int  # how many of these learned
+    ci95: Interval  # of the probability that a seed learns, exact binomial
 
 
 @dataclass(frozen=True)
 class Horizon:
     """The largest distance, in the longest window, with at least half of the accuracy within T."""
 
-    distance: int  # tokens; 0 if no distance has
+    distance: int  # tokens; 0 if no distance has as much
     multiple: float  # the distance / T
     longest: bool  # whether no longer distance was asked for, so that the true one may be larger
 
@@ -163,20 +165,23 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     measured_members = [member for member in members if _with_recall([member])]
     if not measured_members:
         return None
-    learned_members = [member for member in measured_members if _has_learned(member, level)]
+    has_learned = [_has_learned(member, level) for member in measured_members]
+    learned_members = [
+        member for member, learned in zip(measured_members, has_learned, strict=True) if learned
+    ]
     members_of_cells = learned_members or measured_members
     seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
     trained_pairs = set()
     for measurement in _with_recall(members_of_cells):
         trained_pairs.add(_trained_pairs(measurement))
-        for place, seed in _lines(measurement):
+        for place, seed in _by_place(measurement):
             seeds[place].append(seed)
     grid = tuple(cell_of(place, seeds_of_place) for place, seeds_of_place in sorted(seeds.items()))
     as_in_training = [cell for cell in grid if cell.pairs in trained_pairs]
-    # the grid rises by distance, so the last cell of a window is that of its farthest distance
+    # The grid is sorted by distance, so the last cell of a window is that of its farthest distance.
     farthest = {cell.multiple: cell for cell in as_in_training}
     within = _within([member.by_multiple.get(1.0) for member in members_of_cells])
-    learning = _learning(measured_members, level)
+    learning = _learning(has_learned)
     return RowRecall(
         within=within,
         learning=learning,
@@ -191,44 +196,42 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
 def _has_learned(member: Member, level: float) -> bool | None:
     """Tell whether a seed, as trained, finds enough within T; None if that was not measured."""
     unextended = _within([member.crop_line])
-    return None if unextended is None else 100 * unextended.accuracy >= level - 1e-9
+    return None if unextended is None else 100 * unextended.accuracy >= level - ROUNDING
 
 
-def _learning(members: Sequence[Member], level: float) -> Learning | None:
+def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
     """Return how many seeds learned, of those whose recall within T was measured; None without any."""
-    answers = [_has_learned(member, level) for member in members]
-    seeds = sum(answer is not None for answer in answers)
+    seeds = len(has_learned) - has_learned.count(None)
     if seeds == 0:
         return None
-    learned = sum(answer is True for answer in answers)
+    learned = has_learned.count(True)
     return Learning(seeds, learned, clopper_pearson(learned, seeds))
 
 
 def _trained_pairs(measurement: Measurement) -> int:
-    """Return how many pairs a window of the training has, which are asked for first."""
+    """Return how many pairs a window of the training has: those questions are stored first."""
     assert measurement.recall is not None
     return measurement.recall["pairs"][0]
 
 
 def _has_fixed_draw(measurement: Measurement) -> bool:
-    """Return whether the windows are those of every run, as in records of before posenc 0.2."""
+    """Return whether all runs have these windows, as in records from before posenc 0.2."""
     assert measurement.recall is not None
     return "draw" not in measurement.recall
 
 
-def _lines(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
-    """Return the recall of a seed at each distance of a window."""
+def _by_place(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
+    """Return the recall of a seed at each distance and number of pairs of a window."""
     recall = measurement.recall
-    if recall is None:
-        return []
-    lines = []
+    assert recall is not None
+    by_place = []
     for index, distance in enumerate(recall["distance"]):
         place = Place(measurement.multiple, measurement.window, distance, recall["pairs"][index])
         windows = recall["windows"][index]
         accuracy = recall["correct"][index] / windows
         seed = SeedRecall(accuracy, recall["nats"][index], windows, _has_fixed_draw(measurement))
-        lines.append((place, seed))
-    return lines
+        by_place.append((place, seed))
+    return by_place
 
 
 def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
@@ -264,7 +267,7 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
         if measurement is None or measurement.recall is None:
             continue
         pairs = _trained_pairs(measurement)
-        at_distances = [recall for place, recall in _lines(measurement) if place.pairs == pairs]
+        at_distances = [recall for place, recall in _by_place(measurement) if place.pairs == pairs]
         accuracy, _ = mean_and_spread([recall.accuracy for recall in at_distances])
         nats, _ = mean_and_spread([recall.nats for recall in at_distances])
         windows = min(recall.windows for recall in at_distances)
@@ -290,8 +293,8 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
     in_longest = [cell for cell in cells if cell.multiple == longest_window]
     least = KEPT * within.accuracy
     distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least), default=0)
-    asked = max(cell.distance or 0 for cell in in_longest)
-    return Horizon(distance, distance / within.window, distance == asked)
+    farthest = max(cell.distance or 0 for cell in in_longest)
+    return Horizon(distance, distance / within.window, longest=distance == farthest)
 
 
 # --- ranks
@@ -300,8 +303,8 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
     """Return the rows with their ranks; `seeds` is how many seeds of each row must have recall.
 
-    Ranked is what the seeds that learned find. A row must not win by the seeds that survived: where one has
-    diverged or was not measured, the row is not ranked.
+    Rows are ranked by what the seeds that learned find. No row may win because its worse seeds are missing: a
+    row of which a seed diverged or was not measured is not ranked.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
     ranked_columns = [_with_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
@@ -320,18 +323,17 @@ def _ranked_cells(
         if row is None or row.learning is None or row.learning.seeds != seeds[index]:
             continue
         cell = row.beyond[column]
-        if cell is not None and 0 < row.learning.learned == cell.seeds:
+        learned = row.learning.learned
+        if cell is not None and learned > 0 and cell.seeds == learned:
             cells[index] = cell
     return cells
 
 
 def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
-    """Return the cells of a column with their ranks; without any if there is a single cell.
+    """Return the cells of a column with their ranks; a single cell has none.
 
-    A cell of one seed is ranked only where no cell has several: its interval says nothing of other seeds.
-
-    The interval of a difference is Newcombe's (1998), at a confidence that is corrected (Bonferroni) for the
-    rows.
+    A cell of one seed is ranked only if no cell has several: its interval says nothing of other seeds. The
+    interval of a difference is Newcombe's (1998), with its confidence corrected for the rows (Bonferroni).
     """
     most_seeds = max((cell.seeds for cell in cells.values()), default=0)
     if most_seeds > 1:
@@ -369,12 +371,13 @@ def _difference(cell: RecallCell, best: RecallCell, confidence: float) -> Interv
 
 
 def _needs(cell: RecallCell, best: RecallCell) -> Needs:
-    """Return what is the larger part of an interval that is too wide; seeds if a row has one alone."""
+    """Return what makes an interval too wide: the windows or the seeds. A single seed always does."""
     if min(cell.seeds, best.seeds) == 1:
         return "seeds"
-    over_windows = [replace(part, spread=None).interval(CONFIDENCE) for part in (cell, best)]
-    over_both = [part.ci95 for part in (cell, best)]
-    # Half of the squares: the parts are joined by the root of the sum of squares.
+    over_windows = [replace(compared, spread=None).interval(CONFIDENCE) for compared in (cell, best)]
+    over_both = [compared.ci95 for compared in (cell, best)]
+    # The parts of an interval are joined by the root of the sum of squares, so the larger one has more than
+    # half of the squares.
     return "windows" if 2 * _squares(over_windows) > _squares(over_both) else "seeds"
 
 
@@ -383,16 +386,15 @@ def _squares(intervals: Sequence[Interval]) -> float:
 
 
 def _with_cells(row: RowRecall | None, ranked: Sequence[RecallCell | None]) -> RowRecall | None:
-    """Return a row with the ranked cells of its columns, None where it has no rank."""
+    """Return a row with the ranked cells of its columns in place of its own; None where none is ranked."""
     if row is None:
         return None
-    by_cell = {
-        cell: ranked_cell
-        for cell, ranked_cell in zip(row.beyond, ranked, strict=True)
-        if cell is not None and ranked_cell is not None
-    }
+    ranked_of: dict[RecallCell | None, RecallCell] = {}
+    for cell, ranked_cell in zip(row.beyond, ranked, strict=True):
+        if cell is not None and ranked_cell is not None:
+            ranked_of[cell] = ranked_cell
     return replace(
         row,
-        beyond=tuple(None if cell is None else by_cell.get(cell, cell) for cell in row.beyond),
-        grid=tuple(by_cell.get(cell, cell) for cell in row.grid),  # the grid has the same cells
+        beyond=tuple(ranked_of.get(cell, cell) for cell in row.beyond),
+        grid=tuple(ranked_of.get(cell, cell) for cell in row.grid),  # the grid has the same cells
     )

@@ -124,9 +124,9 @@ class Exact(TypedDict):
     instances: Positive
     right: Count  # instances with a wholly right answer
     tokens: Positive  # of all answers
-    tokens_right: Count  # that no other token beats, the tokens before being given
-    generated_right: NotRequired[Count]  # the same, going on from the model's own tokens
-    generated_tokens_right: NotRequired[Count]
+    tokens_right: Count  # tokens that no other beats, where each sees the right ones before it
+    generated_right: NotRequired[Count]  # instances with a wholly right answer that the model itself wrote
+    generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
 
 
 class Needle(TypedDict):
@@ -135,7 +135,7 @@ class Needle(TypedDict):
     depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
     keys: list[Positive]  # sentences in each window
     answers: list[Positive]  # values that were asked for
-    correct: list[Count]  # values of which no other token beats any
+    correct: list[Count]  # values whose tokens no other token beats
     nats: list[Number]  # mean, per token of a value
 
 
@@ -159,7 +159,7 @@ class Dispersion(TypedDict):
     entropy: Annotated[list[Number], MinLen(1)]  # nats
     first: list[Number]  # weight on the first token of the window
     variance: list[Number]  # of the numbers of the output, over the queries
-    far_nats: Number | None  # per token: last T tokens, the older half as far away as the window; null to T
+    far_nats: Number | None  # per token: last T tokens, the older half as far as the window; null up to T
 
 
 def _check_dispersion(dispersion: Dispersion) -> Dispersion:

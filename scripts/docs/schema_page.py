@@ -36,6 +36,8 @@ RESULTS = [
     "statistics.documents.PerDocument",
     "records.Curve",
     "records.Recall",
+    "records.Exact",
+    "records.Needle",
     "records.Dispersion",
 ]
 COMPARISON = [
@@ -52,7 +54,12 @@ COMPARISON = [
     "recall.RecallColumns",
     "recall.RowRecall",
     "recall.RecallCell",
+    "recall.Learning",
     "recall.Horizon",
+    "exact.ExactColumns",
+    "exact.RowExact",
+    "exact.ExactCell",
+    "exact.Spread",
     "dispersion.RowDispersion",
     "dispersion.DispersionCell",
 ]

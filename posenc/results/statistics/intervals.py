@@ -44,12 +44,8 @@ class Estimate:
         """
         if self.document_variance is None:
             return None
-        from scipy.special import stdtrit
-
-        seed_quantile = -float(stdtrit(self.seed_freedom, error / 2))
-        document_quantile = -float(stdtrit(self.document_freedom, error / 2))
-        seed_half = seed_quantile * math.sqrt(self.seed_variance)
-        document_half = document_quantile * math.sqrt(self.document_variance)
+        seed_half = student_quantile(self.seed_freedom, error) * math.sqrt(self.seed_variance)
+        document_half = student_quantile(self.document_freedom, error) * math.sqrt(self.document_variance)
         return seed_half, document_half
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
@@ -65,6 +61,13 @@ class Estimate:
             return None
         half_width = math.hypot(*half_widths)
         return self.value - half_width, self.value + half_width
+
+
+def student_quantile(freedom: float, error: float) -> float:
+    """Return the half width, in standard errors, of Student's t interval that misses with this chance."""
+    from scipy.special import stdtrit  # lazily: commands without intervals start sooner
+
+    return -float(stdtrit(freedom, error / 2))
 
 
 def p_beyond(estimate: Estimate, margin: float) -> float | None:

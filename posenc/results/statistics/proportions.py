@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from posenc.results.statistics.intervals import CONFIDENCE, Interval
+from posenc.results.statistics.intervals import CONFIDENCE, Interval, student_quantile
 
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:
     """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1.
 
-    By hand: the mean of several shares need not be a whole number of `count`, and scipy.stats.binomtest takes
-    whole numbers only. `posenc compare` also starts sooner with scipy.special alone.
+    It is written by hand since scipy.stats.binomtest takes whole numbers only, and the mean of several shares
+    times `count` need not be one. `posenc compare` also starts sooner with scipy.special alone.
     """
     return score_interval(share, count, NormalDist().inv_cdf(0.5 + confidence / 2))
 
 
 def score_interval(share: float, count: float, quantile: float) -> Interval:
-    """Return the shares from which `share` is at most `quantile` standard errors of `count` away."""
+    """Return the lowest and the highest true share that lies `quantile` standard errors from `share`.
+
+    The standard error, over `count`, is that of the true share, not of the one that was observed.
+    """
     square = quantile * quantile
     middle = share + square / (2 * count)
     shrink = 1 + square / count
@@ -31,8 +34,9 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
 def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> Interval:
     """Return the exact interval of a probability, from `count` of `total` (Clopper and Pearson 1934).
 
-    Where all or none did, the other end is certain, and the whole error is at the open end: three of three
-    bound the probability below by 0.37, five of five by 0.55. With 2 to 10 seeds it covers at least 93%.
+    If all did, the upper end is 1 for certain, and the lower end has the whole error; if none did, the other
+    way round. Three of three say that the probability is above 0.37, five of five that it is above 0.55. With
+    2 to 10 seeds it covers at least 93%.
     """
     from scipy.special import betaincinv
 
@@ -47,17 +51,15 @@ def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> I
 def wilson_over_seeds(
     share: float, count: int, seeds: int, spread: float | None, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return the interval of a mean share of the same `count` windows over `seeds`.
+    """Return the interval of the mean over `seeds` of a share of `count` windows that all seeds have.
 
-    Wilson's over the windows, which all seeds share, joined with Student's t over the seeds by the root of
-    the sum of squares. `spread` is the standard deviation over seeds; None for one seed.
+    It joins Wilson's over the windows with Student's t over the seeds, by the root of the sum of squares.
+    `spread` is the standard deviation over seeds; None for one seed.
     """
     low, high = wilson(share, count, confidence)
     if spread is None:
         return low, high
-    from scipy.special import stdtrit
-
-    quantile = -float(stdtrit(seeds - 1, (1 - confidence) / 2))
+    quantile = student_quantile(seeds - 1, 1 - confidence)
     seed_half = quantile * spread / math.sqrt(seeds)
     below = math.hypot(share - low, seed_half)
     above = math.hypot(high - share, seed_half)
@@ -67,19 +69,18 @@ def wilson_over_seeds(
 def share_over_seeds(
     share: float, count: int, seeds: int, spread: float | None, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return the interval of a mean share over `seeds`, each of `count` windows that it drew itself.
+    """Return the interval of the mean over `seeds` of a share of `count` windows, which each seed draws anew.
 
-    Wilson's, of as many windows as would vary as much as the seeds do (the effective number of surveys, Korn
-    and Graubard 1998), and with Student's quantile over seeds for the normal one. It is at least Wilson's
-    over all windows: three seeds that find everything have no spread. Student's t alone covers 76 to 90%
-    where shares lie near 0 or 1, this one 93 to 96% of most (scripts/checks/intervals.py).
+    It is Wilson's interval of an effective number of windows: of as many as would vary as much as the seeds
+    do (Korn and Graubard 1998, for surveys). Student's quantile over seeds takes the place of the normal one.
+    The interval is never narrower than Wilson's over all windows, since three seeds that find everything have
+    no spread. Student's t alone covers 76 to 90% where shares lie near 0 or 1. This one covers 93 to 96% in
+    most cases (scripts/checks/intervals.py).
     """
     low, high = wilson(share, seeds * count, confidence)
     if not spread:
         return low, high
-    from scipy.special import stdtrit
-
-    quantile = -float(stdtrit(seeds - 1, (1 - confidence) / 2))
+    quantile = student_quantile(seeds - 1, 1 - confidence)
     variance = spread**2 / seeds
     effective_count = share * (1 - share) / variance
     low_over_seeds, high_over_seeds = score_interval(share, effective_count, quantile)

@@ -28,7 +28,12 @@ from posenc.results.statistics.intervals import (
     p_beyond,
     welch,
 )
-from posenc.results.statistics.shared_variance import SEEDS, predicted_variances, shared_variances
+from posenc.results.statistics.shared_variance import (
+    SEEDS,
+    SeedVariance,
+    predicted_variances,
+    shared_variances,
+)
 from posenc.results.statistics.verdicts import SAME
 
 # How the variance of a row's seeds is known: from the row (welch), also from the other rows (moderated), of a
@@ -172,16 +177,16 @@ def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> d
     return ranked
 
 
-def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, float]]:
-    """Return variance and freedom of one seed, by index, for the rows that may share their variances."""
+def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
+    """Return the variance of one seed, by index, of the rows that may share their variances."""
     losses = {index: tuple(ratio.value for ratio in row) for index, row in ratios.items()}
     with_seeds = [index for index, row in losses.items() if len(row) >= SEEDS]
     shared = shared_variances(tuple(losses[index] for index in with_seeds))
     return dict(zip(with_seeds, shared, strict=True)) if shared else {}
 
 
-def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, float]]:
-    """Return variance and freedom of one seed, by index, for the rows with one, from those with several."""
+def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
+    """Return the variance of one seed, by index, of the rows with one seed, from the rows with several."""
     single = [index for index, row in ratios.items() if len(row) == 1]
     with_seeds = tuple(tuple(ratio.value for ratio in row) for row in ratios.values() if len(row) > 1)
     means = tuple(ratios[index][0].value for index in single)
@@ -189,11 +194,10 @@ def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, tuple[float, 
     return dict(zip(single, predicted, strict=True)) if predicted else {}
 
 
-def _ranked(ratios: list[Ratio], one_seed: tuple[float, float], method: Method) -> RankedRow:
-    """Return a row whose seeds have a variance, with its freedom, that other rows tell."""
+def _ranked(ratios: list[Ratio], one_seed: SeedVariance, method: Method) -> RankedRow:
+    """Return a row whose seeds have a variance that other rows tell."""
     mean, _ = mean_and_spread([ratio.value for ratio in ratios])
-    variance, freedom = one_seed
-    return RankedRow(ratios, mean, variance / len(ratios), freedom, method)
+    return RankedRow(ratios, mean, one_seed.variance / len(ratios), one_seed.freedom, method)
 
 
 def _ranked_alone(ratios: list[Ratio]) -> RankedRow:

@@ -1,36 +1,45 @@
 """Seed variances shared between rows: empirical Bayes (Smyth 2004, limma's `eBayes(trend=)`).
 
-Three seeds tell little of their own variance. Student's t has two degrees of freedom then, and 28 comparisons
-need 24 standard errors. The other rows tell which variance is usual, and rows that lose more also vary more.
+Three seeds tell little of their own variance. Student's t has two degrees of freedom then: corrected for 28
+comparisons, a difference must be 24 standard errors. But the other rows tell which variance is usual. Rows
+with a higher loss also vary more, so the usual variance is a trend over the loss.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
-ROWS = 8  # fewer: each row has its own variance alone
-SEEDS = 3
+ROWS = 8  # with fewer, each row has its own variance alone
+SEEDS = 3  # of each row
 FLOOR = 0.02  # bits per byte above the best: the trend begins here
-MOST_PRIOR = 3.0  # degrees of freedom that the other rows stand for
-EXPERIMENTS = 600  # of the check
+MOST_PRIOR = 3.0  # degrees of freedom that the other rows count as, at most
+SMALLEST_VARIANCE = 1e-4  # of the median one: equal seeds would have no logarithm
+# The simulation that checks whether shared variances give right intervals.
+EXPERIMENTS = 600
 LEAST_COVERAGE = 0.90
 MOST_FALSE = 0.05
-Shared = tuple[tuple[float, float], ...]  # variance of one seed and its degrees of freedom, by row
+
+
+class SeedVariance(NamedTuple):
+    """The variance of one seed of a row, and how well it is known."""
+
+    variance: float  # of the loss, (bits per byte)^2
+    freedom: float  # degrees of freedom
 
 
 @functools.lru_cache(maxsize=64)
-def shared_variances(rows: tuple[tuple[float, ...], ...]) -> Shared | None:
-    """Return the variance of each row's seeds and its degrees of freedom; None where rows must not share.
+def shared_variances(rows: tuple[tuple[float, ...], ...]) -> tuple[SeedVariance, ...] | None:
+    """Return the variance of one seed of each row; None where rows must not share their variances.
 
     `rows` has the loss of each seed in bits per byte. A row's variance is the mean of its own and of the
     trend's, weighted by degrees of freedom: three seeds that agree by luck get the variance that is usual
-    for rows like theirs. None below ROWS rows or SEEDS seeds, where the check fails, or where most rows'
-    seeds are equal.
+    for rows like theirs. None below ROWS rows or SEEDS seeds, where the check fails, or where the seeds of
+    most rows are equal.
     """
     import numpy as np
 
@@ -41,22 +50,22 @@ def shared_variances(rows: tuple[tuple[float, ...], ...]) -> Shared | None:
     variances = np.array([np.var(row, ddof=1) for row in rows])
     if not np.median(variances) > 0:
         return None
-    size = np.log(np.maximum(means - means.min(), FLOOR))
+    size = _size(means, means.min())
     shared, freedom = _moderate(variances, size, counts - 1)
     if not _holds(shared, freedom, size, counts, int(means.argmin())):
         return None
-    return tuple(zip(shared.tolist(), freedom.tolist(), strict=True))
+    return tuple(map(SeedVariance, shared.tolist(), freedom.tolist()))
 
 
 def predicted_variances(
     rows: tuple[tuple[float, ...], ...], means: tuple[float, ...]
-) -> tuple[tuple[float, float], ...] | None:
-    """Return the variance of one seed, and its degrees of freedom, for rows that have a single seed.
+) -> tuple[SeedVariance, ...] | None:
+    """Return the variance of one seed for rows that have a single seed.
 
-    `rows` has the losses of rows with several seeds, in bits per byte, `means` those of the single seeds.
-    With ROWS rows of SEEDS seeds it is the trend at the row's loss, else the variance of all rows together.
-    It counts as at most MOST_PRIOR degrees of freedom, as many as neighbours say of a row. None without a row
-    that has several seeds, and where most rows' seeds are equal.
+    `rows` has the losses of the rows with several seeds, `means` the losses of the single seeds, both in bits
+    per byte. With ROWS rows of SEEDS seeds the variance is the trend at the row's loss, else that of all rows
+    together. It counts as at most MOST_PRIOR degrees of freedom, as other rows do for a row with several
+    seeds. None without a row that has several seeds, and where the seeds of most rows are equal.
     """
     import numpy as np
 
@@ -67,24 +76,40 @@ def predicted_variances(
     if len(rows) < ROWS or min(map(len, rows)) < SEEDS:
         pooled = float((freedom * variances).sum() / freedom.sum())
         pooled_freedom = min(float(freedom.sum()), MOST_PRIOR)
-        return tuple((pooled, pooled_freedom) for _ in means)
+        return tuple(SeedVariance(pooled, pooled_freedom) for _ in means)
     row_means = np.array([np.mean(row) for row in rows])
     lowest = row_means.min()
-    floored = np.maximum(variances, 1e-4 * np.median(variances))
-    trend = _trend(floored, np.log(np.maximum(row_means - lowest, FLOOR)), freedom)
-    expected = trend.expected(np.log(np.maximum(np.array(means) - lowest, FLOOR)))
+    trend = _trend(_positive(variances), _size(row_means, lowest), freedom)
+    expected = trend.expected(_size(np.array(means), lowest))
     prior = float(trend.prior[0])
-    return tuple((variance, prior) for variance in expected.tolist())
+    return tuple(SeedVariance(variance, prior) for variance in expected.tolist())
+
+
+def _size(losses: np.ndarray, lowest: float) -> np.ndarray:
+    """Return the size of rows, over which the trend is a line: the log of how far they are above the best."""
+    import numpy as np
+
+    sizes: np.ndarray = np.log(np.maximum(losses - lowest, FLOOR))
+    return sizes
+
+
+def _positive(variances: np.ndarray) -> np.ndarray:
+    """Return variances (..., R) that all have a logarithm."""
+    import numpy as np
+
+    least = SMALLEST_VARIANCE * np.median(variances, axis=-1, keepdims=True)
+    positive: np.ndarray = np.maximum(variances, least)
+    return positive
 
 
 @dataclass(frozen=True)
 class _Trend:
-    """A line of log variance over the size of rows, and how closely variances follow it."""
+    """A line of log variance over the size of rows, and how closely the rows follow it."""
 
     level: np.ndarray  # (..., 1) at the middle
     slope: np.ndarray  # (..., 1)
     middle: float  # mean size
-    prior: np.ndarray  # (..., 1) degrees of freedom that the line stands for
+    prior: np.ndarray  # (..., 1) degrees of freedom that the line counts as
 
     def expected(self, size: np.ndarray) -> np.ndarray:
         """Return the variances of rows of these sizes, (..., R)."""
@@ -97,33 +122,38 @@ class _Trend:
 
 
 def _trend(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> _Trend:
-    """Return the line that the rows' own variances (..., R) follow, which never falls with the size.
+    """Return the line that the rows' own variances (..., R) follow; it never falls with the size.
 
-    How much the rows scatter around it beyond chance gives the prior's degrees of freedom, at most
-    MOST_PRIOR.
+    Rows that scatter around it no more than by chance give the prior MOST_PRIOR degrees of freedom; the more
+    they scatter, the fewer it has.
     """
     import numpy as np
     from scipy.special import digamma, polygamma
 
+    # the log of a variance with f degrees of freedom is low by log(f/2) - digamma(f/2) in the mean
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)  # (..., R)
     centred = size - size.mean()
-    slope = np.maximum((logs * centred).sum(-1, keepdims=True) / max((centred**2).sum(), 1e-12), 0.0)
+    steepness = (logs * centred).sum(-1, keepdims=True) / max((centred**2).sum(), 1e-12)  # least squares
+    slope = np.maximum(steepness, 0.0)
     level = logs.mean(-1, keepdims=True)
     scatter = ((logs - level - slope * centred) ** 2).sum(-1, keepdims=True) / (len(size) - 2)
-    halves = np.geomspace(MOST_PRIOR / 2, 0.01, 200)  # trigamma rises as its argument falls
-    prior = 2 * np.interp(scatter - polygamma(1, freedom / 2).mean(), polygamma(1, halves), halves)
+    # By chance logs scatter by trigamma(f/2). The prior d is where trigamma(d/2) is what they scatter beyond
+    # it, found in a table of d/2; trigamma rises as its argument falls.
+    scatter_beyond_chance = scatter - polygamma(1, freedom / 2).mean()
+    halves = np.geomspace(MOST_PRIOR / 2, 0.01, 200)
+    prior = 2 * np.interp(scatter_beyond_chance, polygamma(1, halves), halves)
     return _Trend(level, slope, float(size.mean()), prior)
 
 
 def _moderate(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return shared variances and degrees of freedom from the rows' own (..., R), with a trend over `size`.
 
-    Student's t counts half of the prior's degrees of freedom, as few rows tell them badly: with all of them,
-    as limma has it, intervals covered 92% of the study's held-out seeds, so 95%.
+    Student's t counts half of the prior's degrees of freedom, since few rows tell them badly. With all of
+    them, as in limma, intervals covered 92% of the study's held-out seeds; with half of them, 95%.
     """
     import numpy as np
 
-    variances = np.maximum(variances, 1e-4 * np.median(variances, axis=-1, keepdims=True))
+    variances = _positive(variances)
     trend = _trend(variances, size, freedom)
     prior = trend.prior
     shared = (prior * trend.expected(size) + freedom * variances) / (prior + freedom)
@@ -135,10 +165,11 @@ def _holds(
 ) -> bool:
     """Return whether shared variances give right intervals, by simulation from the records at hand.
 
-    In each of EXPERIMENTS every row has a true variance drawn from what is known of it, and new seeds. Of the
-    differences from the best row 95% intervals must cover LEAST_COVERAGE, and any of the corrected ones be
-    too high at most in MOST_FALSE. So little is known that the drawn variances scatter more than true ones:
-    where the check gave 91%, intervals covered 94%. A stricter one would turn with every row that is added.
+    In each of EXPERIMENTS every row has a true variance, drawn from what is known of it, and new seeds. The
+    95% intervals of the differences from the best row must cover at least LEAST_COVERAGE of them. And at most
+    MOST_FALSE of the experiments may have a row that the corrected interval wrongly calls above the best one.
+    The drawn variances scatter more than true ones, because so little is known: where the check gave 91%,
+    intervals covered 94%. The outcome of a stricter check would change with every row that is added.
     """
     import numpy as np
     from scipy.special import stdtr
@@ -146,16 +177,24 @@ def _holds(
     rng = np.random.default_rng(0)
     shape = (EXPERIMENTS, len(counts))
     own_freedom = counts - 1
-    truth = variances * freedom / rng.chisquare(freedom, shape)
-    error = rng.normal(size=shape) * np.sqrt(truth / counts)
-    drawn = truth * rng.chisquare(own_freedom, shape) / own_freedom
-    drawn_shared, drawn_freedom = _moderate(drawn, size, own_freedom)
-    part = drawn_shared / counts
-    best_part = part[:, [best]]
-    joined = (part + best_part) ** 2 / (part**2 / drawn_freedom + best_part**2 / drawn_freedom[:, [best]])
+    # Draw: the true variance of each row, the error of its mean, and the variance that its seeds show.
+    true_variance = variances * freedom / rng.chisquare(freedom, shape)
+    error = rng.normal(size=shape) * np.sqrt(true_variance / counts)
+    own_variance = true_variance * rng.chisquare(own_freedom, shape) / own_freedom
+    # Share them, as is done with the records.
+    shared, shared_freedom = _moderate(own_variance, size, own_freedom)
+    mean_variance = shared / counts  # of the row's mean
+    best_variance = mean_variance[:, [best]]
+    best_freedom = shared_freedom[:, [best]]
+    # Compare each row with the best one (Welch-Satterthwaite), with the truth at a difference of 0.
+    difference_variance = mean_variance + best_variance
+    difference_freedom = difference_variance**2 / (
+        mean_variance**2 / shared_freedom + best_variance**2 / best_freedom
+    )
     not_best = np.arange(len(counts)) != best
-    distance = (error - error[:, [best]]) / np.sqrt(part + best_part)
-    above = stdtr(joined, -distance)[:, not_best]
-    covered = ((above > 0.025) & (above < 0.975)).mean()
-    false = (above < 0.025 / not_best.sum()).any(axis=1).mean()
-    return bool(covered >= LEAST_COVERAGE and false <= MOST_FALSE)
+    distance = (error - error[:, [best]]) / np.sqrt(difference_variance)  # in standard errors
+    p_above = stdtr(difference_freedom, -distance)[:, not_best]  # one-sided
+    covered = ((p_above > 0.025) & (p_above < 0.975)).mean()
+    corrected = 0.025 / not_best.sum()
+    has_false = (p_above < corrected).any(axis=1).mean()
+    return bool(covered >= LEAST_COVERAGE and has_false <= MOST_FALSE)
