@@ -1,10 +1,10 @@
-"""posenc's encodings in somebody else's model: an attention module, and parts for two libraries.
+"""Put posenc's encodings into somebody else's model: an attention module, and parts for two libraries.
 
 - `Attention`: causal multi-head attention with an encoding, in the place of a model's own.
 - `score_mod`: a bias, as FlexAttention wants it.
 - `RotaryEmbedding`: cos and sin of a rotation, as `apply_rotary_pos_emb` of transformers wants them.
-- `attention_function`: a bias or another law of the scores, for the registry of attention functions of
-  transformers.
+- `attention_function`: a bias or anything else that acts on scores, for the registry of attention functions
+  of transformers.
 
 B batch, T queries, S keys, H heads, D head width.
 """
@@ -43,9 +43,9 @@ def make_encoding(
     seed: int = 0,
     **parameters: Any,
 ) -> Encoding:
-    """Build an encoding with its initial values. Layers may share it, where its formula says so.
+    """Build an encoding with its initial values, which all layers of a model can share.
 
-    `train_length` is T, the length that the model is trained at. Parameters that are not given are those of
+    `train_length` is T, the length that the model is trained at. Parameters that are left out are those of
     `conf/encoding/NAME.yaml`. Raises UserError.
     """
     width = d_model // n_heads if head_dim is None else head_dim
@@ -63,12 +63,12 @@ def make_encoding(
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention with an encoding: x (B, T, d_model) -> (B, T, d_model).
+    """Attend causally with several heads and an encoding: x (B, T, d_model) -> (B, T, d_model).
 
-    The encoding is a name, or one of `make_encoding` that all layers share. Its hook decides the kernel:
-    PyTorch's fused one for rotations, FlexAttention on a GPU for biases and gates, else blocks of queries.
-    An encoding that adds to the embeddings or carries numbers from layer to layer is refused: it acts outside
-    of one attention.
+    The encoding is a name, or an encoding of `make_encoding` that all layers share. Its hooks decide the
+    kernel: PyTorch's fused one for rotations, FlexAttention on a GPU for biases and gates, else blocks of
+    queries. An encoding that adds to the embeddings or carries numbers from layer to layer is refused, since
+    it acts outside of one attention.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Attention(nn.Module):
         qk_norm: bool = False,
         **parameters: Any,
     ) -> None:
-        """Build the module. Raises UserError. `parameters` are those of an encoding that is given by name."""
+        """Build the module. An encoding by name takes `train_length` and `parameters`. Raises UserError."""
         super().__init__()
         if d_model % n_heads:
             raise UserError("n_heads", n_heads, f"does not divide d_model={d_model}")
@@ -105,7 +105,7 @@ class Attention(nn.Module):
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Attend in x (B, T, d_model) at positions (T,), 0..T-1 unless given."""
+        """Attend in x (B, T, d_model) at positions (T,), which are 0..T-1 by default."""
         length = x.shape[1]
         if positions is None:
             positions = torch.arange(length, device=x.device)
@@ -117,8 +117,8 @@ class Attention(nn.Module):
 def score_mod(encoding: Encoding, length: int, *, layer: int = 0, device: str = "cpu") -> ScoreMod:
     """Return the `score_mod` of an encoding's bias for FlexAttention, at up to `length` tokens.
 
-    A bias by distance is a table (H, length), any other one (H, length, length). Causality is left to the
-    block mask. Raises UserError for an encoding that is not a bias alone.
+    A bias by distance becomes a table (H, length), any other bias a table (H, length, length). The block mask
+    has to be causal. Raises UserError for an encoding that does more than to add a bias.
     """
     _check_hooks(encoding, encoding.hooks - {"bias", "distance_bias"}, "it is not a bias alone")
     positions = torch.arange(length, device=device)
@@ -137,32 +137,23 @@ def score_mod(encoding: Encoding, length: int, *, layer: int = 0, device: str = 
 class RotaryEmbedding(nn.Module):
     """Cos and sin of a rotation, in the place of `model.rotary_emb` of a Llama of transformers.
 
-    Its `apply_rotary_pos_emb` pairs the number i of a head with i + D/2 (`layout="half"`), so the maps of a
-    model that was trained in transformers stay as they are.
+    It pairs the number i of a head with i + D/2 (`layout="half"`), as `apply_rotary_pos_emb` of transformers
+    does. So the projections of a model that was trained in transformers stay as they are.
     """
 
     def __init__(self, encoding: Encoding) -> None:
-        """Keep the rotation. Without hooks, nothing turns. Raises UserError for what is no such rotation."""
+        """Keep the rotation. An encoding without hooks turns nothing; any other one raises UserError."""
         super().__init__()
         if encoding.hooks:
-            is_rotation = (
-                isinstance(encoding, Rotary) and encoding.hooks == {"rotate"} and encoding.turns_only
-            )
-            if not is_rotation:
-                raise UserError("encoding", encoding.name, "it does more than to turn pairs by frequencies")
-            assert isinstance(encoding, Rotary)
-            if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
-                problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"
-                raise UserError("encoding", encoding.name, problem, allowed='layout="half", whole heads')
+            _check_rotation(encoding)
         self.encoding = encoding
 
     @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and sin, (B, T, D) each in the type of x, for position_ids (B, T)."""
         if not isinstance(self.encoding, Rotary):
-            ones = torch.ones(
-                *position_ids.shape, self.encoding.shape.head_dim, device=x.device, dtype=x.dtype
-            )
+            shape = (*position_ids.shape, self.encoding.shape.head_dim)
+            ones = torch.ones(shape, device=x.device, dtype=x.dtype)
             return ones, torch.zeros_like(ones)
         rows = [self.encoding.angles(positions) for positions in position_ids]
         cos = torch.stack([cos for cos, _ in rows])  # (B, T, D/2)
@@ -170,11 +161,22 @@ class RotaryEmbedding(nn.Module):
         return torch.cat((cos, cos), dim=-1).to(x), torch.cat((sin, sin), dim=-1).to(x)
 
 
+def _check_rotation(encoding: Encoding) -> None:
+    """Raise UserError for an encoding that is not a rotation of whole heads as transformers has it."""
+    is_rotation = isinstance(encoding, Rotary) and encoding.hooks == {"rotate"} and encoding.turns_only
+    if not is_rotation:
+        raise UserError("encoding", encoding.name, "it does more than to turn pairs by frequencies")
+    assert isinstance(encoding, Rotary)
+    if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
+        problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"
+        raise UserError("encoding", encoding.name, problem, allowed='layout="half", whole heads')
+
+
 def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]:
     """Return an attention function for `transformers.AttentionInterface.register`.
 
-    Queries and keys come as the model has rotated them. Only causal attention over texts of equal length: a
-    mask is refused. Raises UserError for an encoding that needs more than queries and keys.
+    It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length: a
+    mask is refused. Raises UserError for an encoding that needs more than these queries and keys.
     """
     _check_hooks(encoding, {"embed", "rotate", "prepare"}, "it needs more than rotated queries and keys")
 
@@ -190,7 +192,7 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
         """Return the output (B, T, H, D)."""
         if attention_mask is not None:
             raise ValueError("posenc.nn.attention_function takes no mask: give texts of one length")
-        queries_a_key = query.shape[1] // key.shape[1]
+        queries_a_key = query.shape[1] // key.shape[1]  # heads
         key = key.repeat_interleave(queries_a_key, dim=1)
         value = value.repeat_interleave(queries_a_key, dim=1)
         if scaling is not None:  # the kernels multiply by D^-1/2

@@ -50,6 +50,16 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def first_few(texts: Iterable[str], most: int) -> str:
+    """Return up to `most` texts, and how many more there are: `a, b, and 3 more`."""
+    all_texts = list(texts)
+    n_hidden = len(all_texts) - most
+    named = all_texts[:most]
+    if n_hidden > 0:
+        named.append(f"and {n_hidden} more")
+    return ", ".join(named)
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that `word` stands for, ignoring case, or None if nothing is close.
 

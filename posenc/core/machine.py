@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -59,6 +60,24 @@ def wait_for(device: torch.device) -> None:
         import torch
 
         torch.accelerator.synchronize(device)
+
+
+def fastest_seconds(call: Callable[[], object], device: torch.device, duration: float) -> float:
+    """Call a function again and again for `duration` seconds; return the seconds of its fastest call.
+
+    Other processes disturb the fastest call least. torch.utils.benchmark would do: it imports what compiles
+    C++, which warns on a machine that has a torch for GPUs and none of them.
+    """
+    call()  # the first call sets up
+    wait_for(device)
+    seconds: list[float] = []
+    end = time.perf_counter() + duration
+    while not seconds or time.perf_counter() < end:
+        began = time.perf_counter()
+        call()
+        wait_for(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 @cache

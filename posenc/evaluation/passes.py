@@ -94,6 +94,14 @@ class EvalContext:
 
         return read
 
+    def acting_extension(self, window: int) -> Extension | None:
+        """Return the extension, or None if the pass at this window is that of the model as trained.
+
+        An extension that changes nothing there (most of them up to T) returns the trained encoding itself.
+        """
+        is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
+        return None if is_as_trained else self.extension
+
     def text_losses(self, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
         """Return the losses in nats of the last targets of windows of text: (count, n_targets) float64.
 
@@ -103,11 +111,7 @@ class EvalContext:
         # Only whole passes are shared. Windows of two lengths have the same last tokens, but other keys and
         # values from the second layer on: a window that begins 16 tokens earlier changes a target of RoPE by
         # 0.02 nats at T and by 0.3 at 8T.
-        # An extension that changes nothing at this window returns the trained encoding itself, so up to T its
-        # pass is that of the model as trained.
-        is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
-        acting_extension = None if is_as_trained else self.extension
-        key = (acting_extension, window, n_targets, stops.tobytes())
+        key = (self.acting_extension(window), window, n_targets, stops.tobytes())
         if key not in self.cache:
             read = self.text_reader(stops, window)
             losses = self.window_losses(read, len(stops), window, n_targets)

@@ -1,4 +1,4 @@
-"""Show how far an evaluation is, with the time left by the work of its cells, most of it in long windows."""
+"""Show how far an evaluation is. The time left goes by the work of its cells, most of it in long windows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from posenc.evaluation.models import Subject
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.model.decoder import Decoder, forward_flops
 from posenc.results.records import Record
+from posenc.running.unloaded_model import attention_flops, products_with
 
-MOST_OF_A_CELL = 0.99  # that may be done before it ends
+MOST_OF_A_CELL = 0.99  # the share that the bar shows of a cell until it ends
 
 
 class CellProgress:
@@ -19,9 +20,9 @@ class CellProgress:
 
     def __init__(self, line: Progress, split: str) -> None:
         self._line = line
-        self._split = split  # whose documents are not named
+        self._split = split  # cells on documents of another split name it
         self._ended = 0  # cells
-        self._share = 0.0  # of the cell that is measured
+        self._share = 0.0  # done of the cell that is measured now
 
     def begin(self, cell: EvalCell) -> None:
         """Name a cell: `+yarn fixed-target at 512`."""
@@ -32,7 +33,7 @@ class CellProgress:
         self._line.update(self._ended, f"{name}{cell.protocol.name} at {cell.window}{documents}")
 
     def inside(self, share: float) -> None:
-        """Take the share of a pass that is done. Some cells need several, and the bar never goes back."""
+        """Take the share of a pass that is done. Some cells need several passes; the bar never goes back."""
         self._share = max(self._share, min(share, MOST_OF_A_CELL))
         self._line.update(self._ended + self._share)
 
@@ -43,13 +44,12 @@ class CellProgress:
 
 
 def work_of_cells(cells: Sequence[EvalCell], is_stored: Callable[[EvalCell], bool]) -> list[float]:
-    """Return the FLOPs of each cell, about; 0 if it is stored, or an earlier one makes the same passes."""
+    """Estimate the FLOPs of each cell; 0 if it is stored, or if an earlier cell makes the same passes."""
     counted: set[tuple[object, int, str]] = set()
     work = []
     for cell in cells:
         context = cell.context
-        is_as_trained = context.effective_encoding(cell.window) is context.model.effective_encoding
-        key = (None if is_as_trained else context.extension, cell.window, cell.plan.hash)
+        key = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
         if key in counted or is_stored(cell):
             work.append(0.0)
             continue
@@ -59,11 +59,11 @@ def work_of_cells(cells: Sequence[EvalCell], is_stored: Callable[[EvalCell], boo
 
 
 def flops_a_token(model: Subject, window: int) -> float:
-    """Return the FLOPs of a token in windows of `window`; of a function of which nothing is known 1."""
+    """Return the FLOPs of a token in windows of `window` tokens; 1 for a function, whose work is unknown."""
     if isinstance(model, Decoder):
         return forward_flops(model, window)
     if not isinstance(model, TransformersModel):
         return 1.0
-    shape = model.shape
-    products = sum(weight.numel() for weight in model.parameters() if model.vocab_size not in weight.shape)
-    return 2.0 * products + 2.0 * window * shape.n_heads * shape.head_dim * shape.n_layers
+    weights = model.named_parameters()
+    products = sum(products_with(name, tuple(weight.shape), model.config) for name, weight in weights)
+    return 2.0 * products + attention_flops(model.shape, window)

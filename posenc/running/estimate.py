@@ -1,7 +1,7 @@
 """Estimate what a job takes without running it: parameters, targets, passes, seconds, memory.
 
-Time is counted and not tried: the operations of the run, by a table of what a model does to a token, times
-the rates of three operations, which are measured in a third of a second.
+No step of the run is tried. Its operations are counted, by the constants below of what a model does to a
+token. Their number times the seconds of one, measured in a third of a second, is the time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 import torch
 
-from posenc.core.machine import wait_for
+from posenc.core.machine import fastest_seconds
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, task_store, vocabulary
 from posenc.data.documents import SPLITS
 from posenc.evaluation.errors import NotApplicableError
@@ -33,33 +32,40 @@ from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
 from posenc.running.model_parts import build_outline
-from posenc.running.unloaded_model import UnloadedModel, attention_seconds_a_flop
+from posenc.running.unloaded_model import (
+    ModelSizes,
+    UnloadedModel,
+    attention_flops,
+    attention_seconds_a_flop,
+)
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.device import fit_threads, keep_freed_memory
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
-TIMES_A_WIDTH = 135
-TIMES_A_SCORE = 10
+MULTIPLICATIONS_A_WIDTH = 135
+MULTIPLICATIONS_A_SCORE = 10
 CALLS_A_LAYER = 900  # the time that Python takes for a layer, counted in calls of the smallest operation
-UPDATE_TIMES = 16  # multiplications for each parameter in clipping and the optimizer
+MULTIPLICATIONS_AN_UPDATE = 16  # for each parameter, in clipping and the optimizer
 PASSES_A_STEP = 3  # a step is a forward pass, and a backward pass twice as long
 # Numbers that a step keeps for a token and a layer: for each number of the width, and for each score.
 KEPT_A_WIDTH = 19.0
 KEPT_A_SCORE = 0.6
 BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
-WIDTH_OF_GIVEN = 512  # numbers, for the rates of a given model, whose width is unknown
+WIDTH_OF_GIVEN = 512  # assumed of a given model, whose width is unknown, to measure the rates
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
 BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
 SAMPLED_DOCUMENTS = 32
 SAMPLED_BYTES = 8192  # of each
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
-HF_TIMES_A_WIDTH = 60  # of a layer, for each number of its width
-TIMES_A_LOGIT = 8
-CALIBRATION_SECONDS = 0.1  # of measuring each of the three rates
+HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
+MULTIPLICATIONS_A_LOGIT = 8
+CALIBRATION_SECONDS = 0.1  # for so long each of the three operations is timed
+MOST_ROWS = 4096  # tokens in the matrix product that is timed
 NUMBERS = 1 << 20  # numbers in the multiplication that is timed
+CALLS = 100  # of the smallest operation that are timed at once
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Rates:
     """Hold the seconds of three operations on a device."""
 
     flop: float  # one FLOP of a matrix product
-    times: float  # multiplying two numbers
+    multiplication: float  # multiplying two numbers, one by one
     call: float  # calling the smallest operation
 
 
@@ -110,13 +116,14 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
-    rows = min(batch_tokens, 4096)
+    rows = min(batch_tokens, MOST_ROWS)
     rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
-    step_seconds = PASSES_A_STEP * pass_seconds + UPDATE_TIMES * parameters * rates.times
+    update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
+    step_seconds = PASSES_A_STEP * pass_seconds + update_seconds
     evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
-    numbers_a_token = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
-    activation_bytes = BYTES_A_NUMBER[training.precision] * batch_tokens * shape.n_layers * numbers_a_token
+    kept_numbers = shape.n_layers * batch_tokens * _kept_a_token(shape.d_model, shape.n_heads, length)
+    activation_bytes = BYTES_A_NUMBER[training.precision] * kept_numbers
     return Estimate(
         parameters=parameters,
         training_seconds=training.steps * step_seconds,
@@ -124,6 +131,11 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
         memory=BYTES_A_PARAMETER * parameters + activation_bytes,
         problems=problems,
     )
+
+
+def _kept_a_token(width: int, n_heads: int, window: int) -> float:
+    """Return how many numbers one layer keeps for a token of a window."""
+    return KEPT_A_WIDTH * width + KEPT_A_SCORE * n_heads * window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +146,8 @@ class CellEstimate:
     extension: str | None  # None for the model as trained
     window: int  # tokens
     targets: int
-    passes: int  # through the model, of about `batch_tokens` tokens each
-    seconds: float  # 0 if it is stored, or another cell makes the same passes
+    passes: int = 0  # through the model, of about `batch_tokens` tokens each
+    seconds: float = 0.0  # 0 if it is stored, or another cell makes the same passes
     is_stored: bool = False
     problem: str | None = None  # why it cannot be measured
 
@@ -146,7 +158,7 @@ class EvaluationEstimate:
 
     parameters: int
     cells: list[CellEstimate]
-    tries: int  # at most so many candidates of an extension's knobs are tried first
+    tries: int  # at most so many values of an extension's knobs are tried first
     tuning_seconds: float
     memory: float  # bytes
 
@@ -161,8 +173,9 @@ def estimate_evaluation(
 ) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
 
-    Which cells are stored already is known where a token is a byte: their targets are those of the text.
-    `bytes_a_token` is that of the text, if it is known.
+    Which cells are stored already is known only where a token is a byte: a stored cell is found by its
+    targets, and other tokenizers' targets are not known without the tokens. `bytes_a_token` is that of the
+    text, if it was measured before.
     """
     evaluation = job.evaluation
     if bytes_a_token is None:
@@ -172,14 +185,15 @@ def estimate_evaluation(
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
-    rates = measure_rates(job.device, as_trained.precision, _width(model), min(batch_tokens, 4096), threads)
+    rows = min(batch_tokens, MOST_ROWS)
+    rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
     most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
-    is_exact = job.tokenizer.name == "bytes"
-    stored = [is_exact and is_stored(cell, job.directory, step) for cell in planned]
+    has_exact_targets = job.tokenizer.name == "bytes"
+    stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
     longest = max(request.lengths.windows)
     return EvaluationEstimate(
         parameters=parameters,
@@ -213,73 +227,80 @@ def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rate
 def _cell_estimates(
     cells: Sequence[EvalCell], rates: Rates, stored: Sequence[bool] | None = None
 ) -> list[CellEstimate]:
-    """Return what each cell takes. Protocols that agree in inputs and targets share a pass.
+    """Return what each cell takes. Protocols that agree in inputs and targets share their passes.
 
-    Cells that are `stored` take nothing, and their passes are not there to be shared.
+    Cells that are `stored` make no passes, so that another cell cannot share them.
     """
     counted: set[tuple[object, int, str]] = set()
     estimates = []
     for cell, has_record in zip(cells, stored or [False] * len(cells), strict=True):
         context = cell.context
+        n_windows = _windows_of(cell)
         targets_in_window = cell.plan.targets_in(cell.window)
-        tokens = cell.plan.tokens(cell.window)
-        windows = tokens // max(cell.window, targets_in_window)
-        encoding = context.effective_encoding(cell.window)
-        estimate_of_cell = CellEstimate(
+        without_passes = CellEstimate(
             protocol=cell.protocol.name,
             extension=None if context.extension is None else context.extension.settings["name"],
             window=cell.window,
-            targets=windows * targets_in_window,
-            passes=0,
-            seconds=0.0,
+            targets=n_windows * targets_in_window,
             is_stored=has_record,
         )
         if has_record:
-            estimates.append(estimate_of_cell)
+            estimates.append(without_passes)
             continue
+        encoding = context.effective_encoding(cell.window)
         try:
             inputs = inputs_given(encoding, cell.window, targets_in_window)
         except NotApplicableError as error:
-            estimates.append(dataclasses.replace(estimate_of_cell, problem=str(error)))
+            estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
-        is_as_trained = encoding is context.model.effective_encoding
-        key = (None if is_as_trained else context.extension, inputs, cell.plan.hash)
-        seconds = 0.0
-        if key not in counted:
-            counted.add(key)
-            seconds = _cell_seconds(cell, rates, inputs, windows)
-        draws = min(DRAWS, windows) if "positions" in encoding.hooks else 1
-        batch = max(1, context.batch_tokens // inputs)
-        passes = draws * math.ceil(windows / draws / batch)
-        estimates.append(dataclasses.replace(estimate_of_cell, passes=passes, seconds=seconds))
+        key = (context.acting_extension(cell.window), inputs, cell.plan.hash)
+        seconds = 0.0 if key in counted else _cell_seconds(cell, rates, inputs)
+        counted.add(key)
+        draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
+        batch = max(1, context.batch_tokens // inputs)  # windows
+        passes = draws * math.ceil(n_windows / draws / batch)
+        estimates.append(dataclasses.replace(without_passes, passes=passes, seconds=seconds))
     return estimates
 
 
-def _cell_seconds(cell: EvalCell, rates: Rates, inputs: int, windows: int) -> float:
-    """Return the seconds of the passes of a cell over so many windows of so many inputs."""
+def _windows_of(cell: EvalCell) -> int:
+    """Return how many windows a cell measures. Where a block of targets is longer, it is read as a window."""
+    return cell.plan.tokens(cell.window) // max(cell.window, cell.plan.targets_in(cell.window))
+
+
+def _cell_seconds(cell: EvalCell, rates: Rates, inputs: int) -> float:
+    """Return the seconds of the passes of a cell, whose windows have so many inputs."""
     context = cell.context
     model = context.model
-    if not isinstance(model, UnloadedModel) or model.sizes is None:
-        n_tokens = cell.plan.tokens(cell.window) * inputs / cell.window
-        return forward_seconds(model, rates, inputs, n_tokens, context.batch_tokens)
-    sizes = model.sizes
-    n_tokens = windows * max(inputs, cell.plan.targets_in(cell.window))
+    if isinstance(model, UnloadedModel) and model.sizes is not None:
+        return _seconds_by_sizes(cell, model.sizes, rates, inputs)
+    n_tokens = cell.plan.tokens(cell.window) * inputs / cell.window
+    return forward_seconds(model, rates, inputs, n_tokens, context.batch_tokens)
+
+
+def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: int) -> float:
+    """Return the seconds of the passes of a cell with a model of transformers of these sizes."""
+    context = cell.context
+    shape = sizes.shape
     dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
-    attention_rate = attention_seconds_a_flop(context.device, sizes.heads, sizes.head_dim, dtype)
+    attention_rate = attention_seconds_a_flop(context.device, shape.n_heads, shape.head_dim, dtype)
     seconds_a_token = 2 * sizes.products * rates.flop
-    seconds_a_token += sizes.attention_flops(inputs) * attention_rate
-    seconds_a_token += sizes.layers * sizes.width * HF_TIMES_A_WIDTH * rates.times
+    seconds_a_token += attention_flops(shape, inputs) * attention_rate
+    multiplications = shape.n_layers * shape.d_model * HF_MULTIPLICATIONS_A_WIDTH
     acting = context.effective_encoding(cell.window)
     if attention_parts(leaves(acting)):  # posenc's own attention, which makes and keeps every score
-        scores = sizes.layers * sizes.heads * inputs
-        seconds_a_token += scores * TIMES_A_SCORE * rates.times
-    logits = windows * cell.plan.targets_in(cell.window)
-    seconds_a_target = 2 * sizes.width * sizes.vocab_size * rates.flop
-    seconds_a_target += sizes.vocab_size * TIMES_A_LOGIT * rates.times
-    return n_tokens * seconds_a_token + logits * seconds_a_target
+        multiplications += shape.n_layers * shape.n_heads * inputs * MULTIPLICATIONS_A_SCORE
+    seconds_a_token += multiplications * rates.multiplication
+    seconds_a_target = 2 * shape.d_model * sizes.vocab_size * rates.flop
+    seconds_a_target += sizes.vocab_size * MULTIPLICATIONS_A_LOGIT * rates.multiplication
+    n_windows = _windows_of(cell)
+    targets_in_window = cell.plan.targets_in(cell.window)
+    n_tokens = n_windows * max(inputs, targets_in_window)
+    return n_tokens * seconds_a_token + n_windows * targets_in_window * seconds_a_target
 
 
 def _count_parameters(model: Subject) -> int:
+    """Return the parameters of a model, also of one whose weights are not read."""
     if isinstance(model, UnloadedModel) and model.sizes is not None:
         return model.sizes.parameters
     return sum(parameter.numel() for parameter in model.parameters())
@@ -288,18 +309,19 @@ def _count_parameters(model: Subject) -> int:
 def _evaluation_memory(
     model: Subject, parameters: int, batch_tokens: int, window: int, n_targets: int
 ) -> float:
-    """Return the bytes of weights and of one layer in float32; of a given model those of weights alone."""
+    """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel) and model.sizes is not None:
         logits = min(LOGITS_AT_ONCE, n_targets * model.vocab_size)
         return model.sizes.memory(batch_tokens, logits)
     weights = BYTES_A_WEIGHT * parameters
     if isinstance(model, CallableModel):
         return weights
-    numbers_a_token = KEPT_A_WIDTH * model.shape.d_model + KEPT_A_SCORE * model.shape.n_heads * window
-    return weights + BYTES_A_NUMBER["fp32"] * batch_tokens * numbers_a_token
+    kept_numbers = batch_tokens * _kept_a_token(model.shape.d_model, model.shape.n_heads, window)
+    return weights + BYTES_A_NUMBER["fp32"] * kept_numbers
 
 
 def _width(model: Subject) -> int:
+    """Return the width of the layers, for the matrix product that is timed."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
@@ -309,10 +331,12 @@ def forward_seconds(model: Subject, rates: Rates, window: int, n_tokens: float, 
     Of a given model only the products with its weights are known.
     """
     if isinstance(model, CallableModel):
-        return 2 * sum(parameter.numel() for parameter in model.parameters()) * n_tokens * rates.flop
+        return 2 * _count_parameters(model) * n_tokens * rates.flop
     shape = model.shape
-    times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
-    seconds_a_token = forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times
+    multiplications = MULTIPLICATIONS_A_WIDTH * shape.d_model
+    multiplications += MULTIPLICATIONS_A_SCORE * shape.n_heads * window
+    seconds_a_token = forward_flops(model, window) * rates.flop
+    seconds_a_token += shape.n_layers * multiplications * rates.multiplication
     calls = n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER
     seconds = n_tokens * seconds_a_token + calls * rates.call
     # An encoding's cost was measured at 64 and at 512 tokens, which are three doublings apart
@@ -332,40 +356,30 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
     keep_freed_memory()
     fit_threads(device)  # threads that share a core wait for each other, and take up to 100 times as long
 
-    def fastest(run: Callable[[], object]) -> float:
-        """Return the seconds of the fastest of many calls, which other processes disturb least.
-
-        torch.utils.benchmark would do: it imports what compiles C++, which warns on a machine that has a
-        torch for GPUs and none of them.
-        """
-        run()  # the first call sets up
-        wait_for(device)
-        seconds: list[float] = []
-        end = perf_counter() + CALIBRATION_SECONDS
-        while not seconds or perf_counter() < end:
-            began = perf_counter()
-            run()
-            wait_for(device)
-            seconds.append(perf_counter() - began)
-        return min(seconds)
+    def small_calls() -> None:
+        for _ in range(CALLS):
+            single.add_(single)
 
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads or threads_before)
     try:
-        return Rates(
-            flop=fastest(lambda: x @ weight) / (2 * x.numel() * 4 * width),
-            times=fastest(lambda: many * many) / NUMBERS,
-            call=fastest(lambda: [single.add_(single) for _ in range(100)]) / 100,
-        )
+        product = fastest_seconds(lambda: x @ weight, device, CALIBRATION_SECONDS)
+        multiplications = fastest_seconds(lambda: many * many, device, CALIBRATION_SECONDS)
+        calls = fastest_seconds(small_calls, device, CALIBRATION_SECONDS)
     finally:
         torch.set_num_threads(threads_before)
+    return Rates(
+        flop=product / (2 * x.numel() * weight.shape[1]),
+        multiplication=multiplications / NUMBERS,
+        call=calls / CALLS,
+    )
 
 
 def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, split: str) -> float:
-    """Return how many bytes of the longest documents a token stands for, by a sample of them.
+    """Return how many bytes a token has in the longest documents, by a sample of these.
 
-    Long documents decide which lengths can be measured. A tokenizer that would have to be trained is not
-    asked, and a text that is not in memory is not read.
+    Long documents decide which lengths can be measured. It is an assumption if the tokenizer would have to be
+    trained first, or the text to be read first.
     """
     if tokenizer.name == "bytes":
         return 1.0
@@ -382,7 +396,7 @@ def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, spl
 def store_of_lengths(
     facts: CorpusFacts, tokenizer: TokenizerSettings, bytes_a_token: float | None = None
 ) -> TokenStore:
-    """Return a store whose documents are as long as the corpus's, all of the same token."""
+    """Return a store for planning: its documents are as long as the corpus's, and every token is 0."""
     if facts.task is not None:
         return task_store(facts.fingerprint, facts.task)
     if tokenizer.name == "bpe":  # building the tokenizer would train it, and write it to the cache

@@ -24,7 +24,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
-from posenc.running.hf_checkpoint import library_of
+from posenc.running.hf_checkpoint import import_transformers
 from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.tree import NONE
 
@@ -50,7 +50,7 @@ def export_hf(run: str, folder: str) -> Path:
     if extend != NONE:
         raise refused(run, f"it was trained with extend={extend}")
     rope = rope_parameters(stored.outline, run)  # refuses the run before any library is loaded
-    transformers = library_of("--hf")
+    transformers = import_transformers("--hf")
     model = load_model(stored.settings, stored.shape, stored.checkpoint)
     config = transformers.ArceeConfig(
         vocab_size=model.embedding.num_embeddings,

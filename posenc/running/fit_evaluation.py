@@ -1,8 +1,8 @@
 """Fit the evaluation of a model of transformers to the text and the machine, where the user left it open.
 
 Lengths are those that enough documents have. Targets are as many as take about `eval.max_minutes`. What was
-chosen once for a model, a text and a time is kept in the cache: a machine under load would choose fewer
-targets, and an extension is measured on the targets of the model as trained.
+chosen once for a model, a text and a time is kept in the cache: later, under load, fewer targets would be
+chosen, but an extension has to be measured on the same targets as the model as trained.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from posenc.report.texts import length_text
 from posenc.results.statistics.documents import FEW_DOCUMENTS
 from posenc.running.estimate import estimate_evaluation, measured_bytes_a_token
 from posenc.running.job import Job
-from posenc.settings.tree import EvalSettings, ExtendRequest, TokenizerSettings
+from posenc.settings.tree import NONE, EvalSettings, ExtendRequest, TokenizerSettings
 
-ENOUGH_WINDOWS = 8  # of the longest length; below, shorter lengths are measured instead
-# An estimate of the longest document may be wrong by so much before it refuses a length.
-CERTAIN = 1.05
+ENOUGH_WINDOWS = 8  # of the longest length; if time is left for fewer, that length is left out
+# The longest document may be longer than its estimate by this factor: only then a length is refused.
+MARGIN = 1.05
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class LongTexts:
     def check(self, window: int, facts: CorpusFacts, tokenizer: TokenizerSettings) -> None:
         """Raise UserError if no document holds a window, before the text is tokenised."""
         longest = self.lengths[0] if self.lengths else 0.0
-        if longest * CERTAIN > window:
+        if longest * MARGIN > window:
             return
         texts = [document.text for document in facts.read() if document.split == self.split]
-        longest_text = max(texts, key=len)
+        longest_text = max(texts, key=len)  # bytes
         (encoded,) = build_tokenizer(tokenizer, facts).encode_all([longest_text])
         n_tokens = len(encoded.ids)
-        if n_tokens * CERTAIN > window:
+        if n_tokens * MARGIN > window:  # the tokens of the longest text are not always the most
             return
         problem = f"no document of the {self.split} split is that long: the longest has {n_tokens:,} tokens"
         hint = f"the longest that works is {n_tokens - 1}; or a text of longer documents, data=files"
@@ -65,11 +65,10 @@ class LongTexts:
 
 
 @dataclass(frozen=True)
-class OpenSettings:
-    """Say what the user left open, and for how long to measure."""
+class FitLimits:
+    """Say for how long to measure, and whether lengths may be left out for that."""
 
-    lengths: bool
-    targets: bool
+    has_open_lengths: bool  # the user did not name any
     max_minutes: float
 
 
@@ -77,24 +76,25 @@ def fitted_lengths(settings: EvalSettings, context_length: int, texts: LongTexts
     """Return the windows of the default lengths that enough documents have; T is always among them."""
     base_length = context_length if settings.base_length is None else settings.base_length
     windows = resolve_lengths([*settings.lengths, context_length], base_length)
-    at_train_length = texts.count(context_length)
-    needed = min(FEW_DOCUMENTS, max(1, at_train_length // 2))
+    documents_at_train_length = texts.count(context_length)
+    needed = min(FEW_DOCUMENTS, max(1, documents_at_train_length // 2))
     return [window for window in windows if window <= context_length or texts.count(window) >= needed]
 
 
-def note_on_lengths(asked: Sequence[int], fitted: Sequence[int], texts: LongTexts, length: int) -> str | None:
-    """Say which lengths are left out, and why."""
-    left_out = [window for window in asked if window not in fitted]
+def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTexts, t: int) -> str | None:
+    """Say which lengths are left out, and why. `t` is T, for their names."""
+    left_out = [window for window in wanted if window not in fitted]
     if not left_out:
         return None
-    names = ", ".join(length_text(round(window / length, 4)) for window in left_out)
+    names = ", ".join(length_text(round(window / t, 4)) for window in left_out)
     shortest = min(left_out)
-    documents = plural(texts.count(shortest), f"{texts.split} document")
-    verb = "is" if texts.count(shortest) == 1 else "are"
+    n_documents = texts.count(shortest)
+    documents = plural(n_documents, f"{texts.split} document")
+    verb = "is" if n_documents == 1 else "are"
     return f"lengths    without {names}: {documents} of {texts.name} {verb} longer than {shortest:,} tokens"
 
 
-def fit_to_time(job: Job, open_settings: OpenSettings, texts: LongTexts, extend: ExtendRequest) -> Evaluation:
+def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendRequest) -> Evaluation:
     """Return the evaluation with as many targets as take about `max_minutes`.
 
     If hardly a window of the longest length would be left, shorter lengths are measured, where the user left
@@ -106,42 +106,54 @@ def fit_to_time(job: Job, open_settings: OpenSettings, texts: LongTexts, extend:
         str(job.device),
         [str(window) for window in job.evaluation.lengths.windows],
         job.evaluation.protocol_names,
-        dataclasses.asdict(open_settings),
+        dataclasses.asdict(limits),
     ]
     path = cache_dir() / "fits" / f"{digest_of(key)}.json"
-    chosen = read_sealed(path)
-    if chosen is None:
-        chosen = _choose(job, open_settings, texts)
+    changes = read_sealed(path)
+    if changes is None:
+        changes = dataclasses.asdict(_fit(job, limits, texts))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(path, chosen)
-    settings = job.evaluation.settings.with_changes(**chosen)
+        write_sealed(path, changes)
+    settings = job.evaluation.settings.with_changes(**changes)
     return resolve_evaluation(settings, job.settings.context_length, extend)
 
 
-def _choose(job: Job, open_settings: OpenSettings, texts: LongTexts) -> dict[str, object]:
+@dataclass(frozen=True)
+class Fit:
+    """Hold what was chosen, by the keys of the `eval` group."""
+
+    lengths: list[int]  # windows in tokens
+    max_targets: int
+
+
+def _fit(job: Job, limits: FitLimits, texts: LongTexts) -> Fit:
     """Return the lengths and the number of targets that take about `max_minutes`."""
     length = job.settings.context_length
     evaluation = job.evaluation
-    as_trained = ExtendRequest(name="none", tune=False, tries=1)
     windows = list(evaluation.lengths.windows)
     most = evaluation.settings.max_targets
     block = evaluation.headline.block(evaluation.lengths)
     while True:
-        targets = most
-        enough = min(most, ENOUGH_WINDOWS * block)
-        # without one length beyond T there is nothing to extrapolate to
         beyond = [window for window in windows if window > length]
-        is_last = not open_settings.lengths or len(beyond) <= 1
-        least = block if is_last else enough
+        # without one length beyond T there is nothing to extrapolate to
+        is_last = not limits.has_open_lengths or len(beyond) <= 1
+        least = min(most, block if is_last else ENOUGH_WINDOWS * block)
+        targets = most
         while targets >= least:
-            settings = evaluation.settings.with_changes(lengths=windows, max_targets=targets)
-            fitted = resolve_evaluation(settings, length, as_trained)
-            trial = dataclasses.replace(job, evaluation=fitted)
-            seconds = estimate_evaluation(trial, 0, bytes_a_token=texts.bytes_a_token).seconds
-            if seconds <= 60 * open_settings.max_minutes or not open_settings.targets:
-                return {"lengths": windows, "max_targets": targets}
+            fit = Fit(windows, targets)
+            if _minutes(job, fit, texts) <= limits.max_minutes:
+                return fit
             # halved, so that two estimates of one machine seldom choose differently
             targets //= 2
-        if is_last:
-            return {"lengths": windows, "max_targets": max(1, targets * 2)}
-        windows.pop()
+        if is_last:  # the fewest that were tried, which take longer than the user wished
+            return Fit(windows, max(1, targets * 2))
+        windows = windows[:-1]
+
+
+def _minutes(job: Job, fit: Fit, texts: LongTexts) -> float:
+    """Estimate how long the model as trained is measured at these lengths, on so many targets."""
+    settings = job.evaluation.settings.with_changes(**dataclasses.asdict(fit))
+    as_trained = ExtendRequest(name=NONE, tune=False, tries=1)
+    evaluation = resolve_evaluation(settings, job.settings.context_length, as_trained)
+    trial = dataclasses.replace(job, evaluation=evaluation)
+    return estimate_evaluation(trial, 0, bytes_a_token=texts.bytes_a_token).seconds / 60

@@ -1,16 +1,17 @@
 """Read a checkpoint of transformers, from a folder or from the hub: what it is, and later its weights.
 
-Configuration, tokenizer and the sizes of the weights are read in a moment. They are enough to plan with, to
-estimate time and memory, and to refuse what cannot be measured. The weights come last.
+Configuration, tokenizer and the sizes of the weights are read in a moment. They are enough to plan, to
+estimate time and memory, and to refuse what cannot be measured. The weights are read last.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -21,17 +22,30 @@ from safetensors import SafetensorError
 from torch import nn
 
 from posenc.core.atomic_files import sha256_of_file
-from posenc.core.errors import UserError, first_line
+from posenc.core.errors import UserError, first_few, first_line
 from posenc.core.paths import expanded, is_file, is_folder, looks_local, why_missing
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.transformers import rope_settings
 
 WEIGHT_FILES = ("*.safetensors", "*.bin")
-REMOTE_CODE = "transformers_modules."  # the package that transformers makes of it
+REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint
 WEIGHTS_NAMED = 3  # in an error
 SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")  # of a configuration
-HEADER_LENGTH_BYTES = 8  # of a safetensors file, before its header
+LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, in so many bytes
+
+
+@dataclass(frozen=True)
+class Access:
+    """Say how transformers gets at the files of a checkpoint. The fields are its own arguments."""
+
+    revision: str
+    trust_remote_code: bool
+    local_files_only: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them for a call of transformers."""
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -39,14 +53,14 @@ class Checkpoint:
     """Hold what is known of a checkpoint before its weights are read."""
 
     path: str  # as the user gave it: a folder, or a name on the hub
-    source: str  # the same for transformers
-    options: dict[str, Any]  # revision and the like, for each call of transformers
+    source: str  # the same as transformers takes it: a folder without `~`
+    access: Access
     config: Any
     tokenizer: Any | None  # None: it has none, or none that can be read
 
     @property
     def text_config(self) -> Any:
-        """Return the configuration of the language model, where a checkpoint has other parts, too."""
+        """Return the configuration of the language model, without that of vision or speech."""
         return self.config.get_text_config()
 
     @property
@@ -60,7 +74,7 @@ class Checkpoint:
         return bool(getattr(self.config, "quantization_config", None))
 
 
-def library_of(key: str) -> Any:
+def import_transformers(key: str) -> Any:
     """Return transformers with its messages switched off. Raises UserError if it is not installed."""
     try:
         import transformers
@@ -73,55 +87,51 @@ def library_of(key: str) -> Any:
 
 def read_checkpoint(path: str, revision: str, trust_remote_code: bool) -> Checkpoint:
     """Read the configuration and the tokenizer of a checkpoint. Raises UserError."""
-    transformers = library_of("subject")
+    transformers = import_transformers("subject")
     folder = expanded(path)
     _check_path(path, folder)
     is_local = is_folder(folder)
     source = str(folder) if is_local else path
-    options: dict[str, Any] = {
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-        "local_files_only": is_local or not reachable(),
-    }
+    access = Access(revision, trust_remote_code, local_files_only=is_local or not reachable())
     try:
-        config = transformers.AutoConfig.from_pretrained(source, **options)
-    except Exception as error:  # of many packages; all are final here
-        raise _not_read(path, options, error) from error
+        config = transformers.AutoConfig.from_pretrained(source, **access.arguments())
+    except Exception as error:  # transformers passes on the errors of many packages
+        raise _reading_error(path, access, error) from error
     _check_config(path, config.get_text_config())
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-    except Exception:  # said where one is needed
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **access.arguments())
+    except Exception:  # no error yet: the user may have chosen another tokenizer
         tokenizer = None
-    return Checkpoint(path, source, options, config, tokenizer)
+    return Checkpoint(path, source, access, config, tokenizer)
 
 
 def outline_of(checkpoint: Checkpoint) -> nn.Module:
-    """Build the model without its weights: its tensors are on the meta device, but for the rotations.
+    """Build the model without its weights, on the meta device; only its rotations have real tensors.
 
     Raises UserError.
     """
-    transformers = library_of("subject")
+    transformers = import_transformers("subject")
     try:
-        kind = _model_class(transformers, checkpoint)
+        model_class = _model_class(transformers, checkpoint)
         with torch.device("meta"):
-            model: nn.Module = _from_config(kind, checkpoint)
+            model: nn.Module = _from_config(model_class, checkpoint)
         for name, module in list(model.named_modules()):
-            # frequencies are computed from the configuration, so these modules are whole
+            # frequencies follow from the configuration, so that a rotation needs no weights
             if hasattr(module, "rope_type") and hasattr(module, "config"):
-                rotation: Any = type(module)
-                model.set_submodule(name, rotation(module.config))
+                rotation_class: Any = type(module)
+                model.set_submodule(name, rotation_class(module.config))
     except Exception as error:
-        raise _not_read(checkpoint.path, checkpoint.options, error) from error
+        raise _reading_error(checkpoint.path, checkpoint.access, error) from error
     return model
 
 
 def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device_map: str | None) -> nn.Module:
-    """Load the model with its weights, of this type unless they are quantised. Raises UserError.
+    """Load the model with its weights in this type; quantised ones stay as they are. Raises UserError.
 
     `device_map` is that of transformers: None leaves the model on the CPU.
     """
-    transformers = library_of("subject")
-    placed = {} if device_map is None else {"device_map": device_map}
+    transformers = import_transformers("subject")
+    placement = {} if device_map is None else {"device_map": device_map}
     try:
         model, report = _model_class(transformers, checkpoint).from_pretrained(
             checkpoint.source,
@@ -129,12 +139,12 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device_map: str | N
             dtype="auto" if checkpoint.is_quantised else dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
-            **checkpoint.options,
-            **placed,
+            **checkpoint.access.arguments(),
+            **placement,
             **_download_options(transformers, checkpoint.path),
         )
     except Exception as error:
-        raise _not_read(checkpoint.path, checkpoint.options, error) from error
+        raise _reading_error(checkpoint.path, checkpoint.access, error) from error
     _check_weights(checkpoint.path, report)
     loaded: nn.Module = model.eval()
     return loaded
@@ -143,30 +153,31 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device_map: str | N
 def _download_options(transformers: Any, path: str) -> dict[str, Any]:
     """Return the argument that shows the download of weights by bytes.
 
-    An older transformers does not know it, and would pass it on to the model.
+    An older transformers does not know the argument, and would pass it on to the model.
     """
-    known = inspect.signature(transformers.utils.hub.cached_files).parameters
-    return {"tqdm_class": download_bar(path)} if "tqdm_class" in known else {}
+    parameters = inspect.signature(transformers.utils.hub.cached_files).parameters
+    return {"tqdm_class": download_bar(path)} if "tqdm_class" in parameters else {}
 
 
 def _model_class(transformers: Any, checkpoint: Checkpoint) -> Any:
     """Return the class that loads the weights: of transformers, or of the code that came with the model.
 
-    AutoModelForCausalLM keeps the class that it loaded first in a process, also once the code was edited.
+    The latter is looked up here each time, because AutoModelForCausalLM goes on with the class that it loaded
+    first in a process, even if the code was edited since.
     """
-    options = checkpoint.options
+    access = checkpoint.access
     reference = getattr(checkpoint.config, "auto_map", {}).get("AutoModelForCausalLM")
-    if reference is None or not options["trust_remote_code"]:
+    if reference is None or not access.trust_remote_code:
         return transformers.AutoModelForCausalLM
     load_class = transformers.dynamic_module_utils.get_class_from_dynamic_module
-    return load_class(reference, checkpoint.source, **options)
+    return load_class(reference, checkpoint.source, **access.arguments())
 
 
-def _from_config(kind: Any, checkpoint: Checkpoint) -> Any:
-    """Build a model of a class of transformers, or of its `Auto` class."""
-    if hasattr(kind, "from_config"):
-        return kind.from_config(checkpoint.config)
-    return kind(checkpoint.config)
+def _from_config(model_class: Any, checkpoint: Checkpoint) -> Any:
+    """Build a model with random weights, of a class of transformers or of its `Auto` class."""
+    if hasattr(model_class, "from_config"):
+        return model_class.from_config(checkpoint.config)
+    return model_class(checkpoint.config)
 
 
 # --- the type of the weights
@@ -174,10 +185,8 @@ def _from_config(kind: Any, checkpoint: Checkpoint) -> Any:
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def dtype_name(checkpoint: Checkpoint, asked: str) -> str:
-    """Return fp32, bf16 or fp16; `auto` is the type that the checkpoint stores. Raises UserError."""
-    if asked != "auto":
-        return asked
+def stored_dtype(checkpoint: Checkpoint) -> str:
+    """Return the type in which the checkpoint stores its weights: fp32, bf16 or fp16; fp32 for any other."""
     stored = checkpoint.text_config.dtype
     if isinstance(stored, str):
         stored = getattr(torch, stored, None)
@@ -190,7 +199,7 @@ def dtype_name(checkpoint: Checkpoint, asked: str) -> str:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Hold name, shape and bytes of a tensor in a file."""
+    """Hold what the header of a file says of a tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -198,12 +207,12 @@ class StoredTensor:
 
     @property
     def numbers(self) -> int:
-        """Return how many numbers it has."""
+        """Return how many numbers the tensor has."""
         return math.prod(self.shape)
 
 
 def stored_tensors(checkpoint: Checkpoint) -> list[StoredTensor] | None:
-    """Return the tensors of a checkpoint by the headers of its files; None if they cannot tell."""
+    """Return the tensors of a checkpoint by the headers of its safetensors files; None without such files."""
     folder = folder_of(checkpoint)
     files = [] if folder is None else sorted(folder.glob("*.safetensors"))
     tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
@@ -214,7 +223,7 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
     """Read the header of a safetensors file: its length, then JSON. A damaged one has no tensors."""
     try:
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
+            length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
             header = json.loads(stream.read(min(length, file.stat().st_size)))
     except (OSError, ValueError):
         return []
@@ -227,15 +236,15 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
 
 
 def folder_of(checkpoint: Checkpoint) -> Path | None:
-    """Return the folder with the files; of a name on the hub that of its snapshot, None before a download."""
+    """Return the folder with the files: for a name on the hub that of its snapshot, None if none is there."""
     if checkpoint.is_local:
         return expanded(checkpoint.path)
-    cached_file = library_of("subject").utils.cached_file
-    file = cached_file(checkpoint.source, "config.json", revision=checkpoint.options["revision"])
+    cached_file = import_transformers("subject").utils.cached_file
+    file = cached_file(checkpoint.source, "config.json", revision=checkpoint.access.revision)
     return None if file is None else Path(file).parent
 
 
-# --- what is wrong with it
+# --- what is wrong with a checkpoint
 
 
 def _check_path(path: str, folder: Path) -> None:
@@ -249,7 +258,7 @@ def _check_path(path: str, folder: Path) -> None:
 
 
 def _check_config(path: str, config: Any) -> None:
-    """Raise UserError for sizes and rotations that no model has: transformers builds it all the same."""
+    """Raise UserError for sizes and rotations that no model has, but that transformers would build."""
     for name in SIZES:
         size = getattr(config, name, None)
         if isinstance(size, int) and size < 1:
@@ -283,13 +292,12 @@ def _check_weights(path: str, report: Mapping[str, Any]) -> None:
         raise UserError("subject.path", path, "; ".join(problems), hint=hint)
 
 
-def _listed(names: Collection[str]) -> str:
-    hidden = len(names) - WEIGHTS_NAMED
-    more = [f"and {hidden} more"] if hidden > 0 else []
-    return ", ".join([*sorted(names)[:WEIGHTS_NAMED], *more])
+def _listed(names: Iterable[str]) -> str:
+    return first_few(sorted(names), WEIGHTS_NAMED)
 
 
-def _not_read(path: str, options: Mapping[str, Any], error: Exception) -> Exception:
+def _reading_error(path: str, access: Access, error: Exception) -> Exception:
+    """Return the error to raise where transformers could not read a checkpoint."""
     message = _message_of(error)
     if "trust_remote_code" in str(error):
         hint = "subject.trust_remote_code=true runs the code in it; say so if you trust it"
@@ -299,24 +307,24 @@ def _not_read(path: str, options: Mapping[str, Any], error: Exception) -> Except
     if is_folder(expanded(path)):
         return UserError("subject.path", path, f"is no causal language model of transformers: {message}")
     ways_out = "subject.path=FOLDER, saved by save_pretrained"
-    is_online = not options["local_files_only"]
+    is_online = not access.local_files_only
     return not_loaded(f"the model {path}", error if is_online else None, ways_out)
 
 
 def _message_of(error: Exception) -> str:
-    """Return the first line of an error; with the second one where the first says that it follows."""
+    """Return the first line of an error, and the second one too if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     return first_line(error)
 
 
-# --- which one it is
+# --- the identity of a checkpoint
 
 
 def identity_of(checkpoint: Checkpoint) -> str:
     """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
-    code = _code_files(checkpoint) if checkpoint.options["trust_remote_code"] else []
+    code = _code_files(checkpoint) if checkpoint.access.trust_remote_code else []
     code_digests = [sha256_of_file(file) for file in code]
     if not checkpoint.is_local:
         commit = getattr(checkpoint.config, "_commit_hash", None)
@@ -334,10 +342,10 @@ def _code_files(checkpoint: Checkpoint) -> list[Path]:
 
     A repository on the hub may take its code from another one, whose commit is not known.
     """
-    sources = {expanded(checkpoint.path)}
+    folders = {expanded(checkpoint.path)}
     if not checkpoint.is_local:
-        kinds = [_model_class(library_of("subject"), checkpoint), type(checkpoint.config)]
-        kinds_of_hub = [kind for kind in kinds if kind.__module__.startswith(REMOTE_CODE)]
-        sources = {Path(inspect.getfile(kind)).parent for kind in kinds_of_hub}
-    files = [file for source in sources for file in source.rglob("*.py")]
+        classes = [_model_class(import_transformers("subject"), checkpoint), type(checkpoint.config)]
+        remote_classes = [cls for cls in classes if cls.__module__.startswith(REMOTE_CODE)]
+        folders = {Path(inspect.getfile(cls)).parent for cls in remote_classes}
+    files = [file for folder in folders for file in folder.rglob("*.py")]
     return sorted(file for file in files if file.is_file())

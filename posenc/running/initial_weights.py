@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -25,8 +25,11 @@ from posenc.training.checkpoint import (
     stored_shapes,
 )
 
-MAY_DIFFER = ("encoding.", "options.")  # parameters that may be new (initial values) or left behind
+# Groups of parameters that may be missing in the checkpoint (they begin with initial values) or in the model.
+MAY_DIFFER = ("encoding.", "options.")
 NAMES_SHOWN = 3  # names of parameters in an error
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,19 @@ class InitialCheckpoint:
     directory: Path  # of the run, or of the checkpoint if the user named one
     checkpoint: Checkpoint
     about: InitialWeights  # as config.yaml and the hash have it
-    options: tuple[str, ...]  # the names of the run's options, in their order
+    options: tuple[str, ...]  # the names of the other run's options, in their order
 
 
 def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str]) -> InitialCheckpoint:
-    """Return the newest checkpoint of a finished run; RUN/checkpoints/step-N names another one.
+    """Return the newest checkpoint of the finished run in the folder `run`.
 
-    Raises UserError, also where the run has another tokenizer.
+    `run` may also be the folder of an earlier checkpoint, RUN/checkpoints/step-N. Raises UserError, also if
+    the run has another tokenizer.
     """
     path = expanded(run)
     names_a_step = path.parent.name == "checkpoints" and path.name.startswith("step-")
-    stored = _finished_run(run, str(path.parent.parent) if names_a_step else run, plugins)
+    run_folder = str(path.parent.parent) if names_a_step else run
+    stored = _finished_run(run, run_folder, plugins)
     if stored.settings.tokenizer.name != tokenizer.name:
         problem = f"has tokenizer={stored.settings.tokenizer.name}, this run {tokenizer.name}"
         raise UserError("train.init", run, problem)
@@ -62,11 +67,11 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         step=checkpoint.step,
     )
     directory = path if names_a_step else stored.directory
-    return InitialCheckpoint(directory, checkpoint, about, options_of(stored.outline))
+    return InitialCheckpoint(directory, checkpoint, about, option_names(stored.outline))
 
 
 def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
-    """Return a run that is finished. Raises UserError."""
+    """Return the finished run in a directory. Raises UserError, which names what the user wrote, `run`."""
     try:
         stored = stored_run(directory, plugins)
     except UserError as error:
@@ -79,7 +84,7 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
 
 
 def _checkpoint_at(run: str, path: Path, identity: dict[str, Any]) -> Checkpoint:
-    """Return the checkpoint of a step. Raises UserError where there is none or it is damaged."""
+    """Return the checkpoint in a folder. Raises UserError if there is none, or if it is damaged."""
     paths = checkpoint_paths(path.parent)
     if path not in paths:
         names = [other.name for other in paths]
@@ -90,16 +95,16 @@ def _checkpoint_at(run: str, path: Path, identity: dict[str, Any]) -> Checkpoint
         raise UserError("train.init", run, f"is damaged: {error}") from error
 
 
-def options_of(model: Decoder) -> tuple[str, ...]:
+def option_names(model: Decoder) -> tuple[str, ...]:
     """Return the names of a model's options, in their order."""
     return tuple(str(getattr(option, "name", "")) for option in model.options)
 
 
 def name_by_option(parameter: str, options: Sequence[str]) -> str:
-    """Return the name of a parameter with the name of its option in place of the option's number.
+    """Return the name of a parameter with the name of its option for the number: `options.ssmax.s`.
 
-    An option has another number where others stand before it, and another option may have its number. The
-    numbers stay in the models themselves, since initial values are drawn by those names.
+    In two models an option may have different numbers, since each counts the options before it. The models
+    themselves keep the numbers, since initial values are drawn by those names.
     """
     group, _, rest = parameter.partition(".")
     if group != "options":
@@ -108,47 +113,53 @@ def name_by_option(parameter: str, options: Sequence[str]) -> str:
     return f"options.{options[int(number)]}.{name}"
 
 
+def _by_option(values: Mapping[str, Value], options: Sequence[str]) -> dict[str, Value]:
+    """Return values of parameters by their names with the options' names in them."""
+    return {name_by_option(name, options): value for name, value in values.items()}
+
+
 def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
     """Raise UserError, with names and shapes, if the weights do not fit a model on the meta device.
 
-    Parameters of the encoding and of options may be missing or left over. Where both have one, its shapes
-    must agree.
+    Parameters of the encoding and of options may be missing or left over. If both have one, its shapes must
+    agree.
     """
-    shapes_there = stored_shapes(initial.checkpoint)
-    stored = {name_by_option(name, initial.options): shape for name, shape in shapes_there.items()}
-    options = options_of(outline)
-    ours = {
-        name_by_option(name, options): tuple(parameter.shape)
-        for name, parameter in outline.named_parameters()
-    }
-    rows = stored["embedding.weight"][0]  # one a token; the outline has none to speak of
-    ours["embedding.weight"] = (rows, *ours["embedding.weight"][1:])
+    shapes_there = _by_option(stored_shapes(initial.checkpoint), initial.options)
+    shapes_of_outline = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+    shapes_here = _by_option(shapes_of_outline, option_names(outline))
+    # an outline is built before the tokenizer, so that the number of its tokens means nothing
+    n_tokens = shapes_there["embedding.weight"][0]
+    shapes_here["embedding.weight"] = (n_tokens, *shapes_here["embedding.weight"][1:])
     misfits = []
-    for name in sorted(stored.keys() | ours.keys()):
-        is_in_both = name in stored and name in ours
+    for name in sorted(shapes_there.keys() | shapes_here.keys()):
+        is_in_both = name in shapes_there and name in shapes_here
         may_be_missing = name.startswith(MAY_DIFFER) and not is_in_both
-        if stored.get(name) != ours.get(name) and not may_be_missing:
-            misfits.append(f"{name} {stored.get(name, 'missing')} there, {ours.get(name, 'missing')} here")
+        there = shapes_there.get(name, "missing")
+        here = shapes_here.get(name, "missing")
+        if there != here and not may_be_missing:
+            misfits.append(f"{name} {there} there, {here} here")
     if misfits:
-        hidden = len(misfits) - NAMES_SHOWN
-        more = f" and {hidden} more" if hidden > 0 else ""
+        n_hidden = len(misfits) - NAMES_SHOWN
+        more = f" and {n_hidden} more" if n_hidden > 0 else ""
         problem = f"its weights do not fit: {'; '.join(misfits[:NAMES_SHOWN])}{more}"
         raise UserError("train.init", str(initial.directory), problem)
 
 
 def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) -> None:
-    """Copy the weights into the model, unless the run has a checkpoint of its own. Raises UserError."""
+    """Copy the weights into the model, unless the run has checkpoints of its own. Raises UserError.
+
+    `checkpoints` is the folder of the run's own ones.
+    """
     if checkpoint_paths(checkpoints):
         return
-    weights = load_file(initial.checkpoint.path / "model.safetensors")
-    stored = {name_by_option(name, initial.options): weight for name, weight in weights.items()}
-    options = options_of(model)
+    weights = _by_option(load_file(initial.checkpoint.path / "model.safetensors"), initial.options)
+    parameters = _by_option(dict(model.named_parameters()), option_names(model))
     with torch.no_grad():
-        for name_here, parameter in model.named_parameters():
-            name = name_by_option(name_here, options)
-            if name not in stored:
+        for name, parameter in parameters.items():
+            weight = weights.get(name)
+            if weight is None:
                 continue
-            if stored[name].shape != parameter.shape:
-                shapes = f"{tuple(stored[name].shape)} there, {tuple(parameter.shape)} here"
+            if weight.shape != parameter.shape:  # of the embedding: only now the number of tokens is known
+                shapes = f"{tuple(weight.shape)} there, {tuple(parameter.shape)} here"
                 raise UserError("train.init", str(initial.directory), f"its {name} does not fit: {shapes}")
-            parameter.copy_(stored[name])
+            parameter.copy_(weight)

@@ -1,7 +1,7 @@
 """Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub.
 
-Everything is checked and estimated before the weights are read: by the configuration, and with an extension
-by an outline of the model, which takes two seconds more.
+Everything is checked and estimated before the weights are read. The configuration is enough for that. For an
+extension an outline of the model is built too, which takes two seconds more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from posenc.report.texts import length_text
 from posenc.results.identity import own_yaml
 from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
+    FitLimits,
     LongTexts,
-    OpenSettings,
     fit_to_time,
     fitted_lengths,
     note_on_lengths,
@@ -32,11 +32,11 @@ from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_mo
 from posenc.running.hf_checkpoint import (
     DTYPES,
     Checkpoint,
-    dtype_name,
     identity_of,
     load_weights,
     outline_of,
     read_checkpoint,
+    stored_dtype,
 )
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
@@ -53,22 +53,22 @@ from posenc.settings.tree import (
 )
 from posenc.training.device import resolve_device
 
-# Models whose biases, slope times position, bf16 would round. Falcon's too, with `alibi`.
+# Architectures with a bias of slope times position, which bf16 would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
 
 
-def _parameters(  # noqa: PLR0913 (a parameter for each key of conf/subject/hf.yaml)
-    *,
-    path: str,
-    revision: str,
-    tokenizer: str | None,
-    bos: Literal["auto"] | bool,
-    trust_remote_code: bool,
-    dtype: Literal["fp32", "bf16", "fp16", "auto"],
-    device_map: str | None,
-    runs_dir: str,
-) -> None:
-    """Declare the parameters of `subject=hf`; only the signature is used."""
+@dataclass(frozen=True, kw_only=True)
+class HfSubject:
+    """Hold the parameters of `subject=hf`, which conf/subject/hf.yaml explains."""
+
+    path: str
+    revision: str
+    tokenizer: str | None
+    bos: Literal["auto"] | bool
+    trust_remote_code: bool
+    dtype: Literal["fp32", "bf16", "fp16", "auto"]
+    device_map: str | None
+    runs_dir: str
 
 
 def plan_hf(settings: EvalCommandSettings) -> Job:
@@ -78,33 +78,34 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
         raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
     if settings.tracking.name != NONE:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
-    chosen = check_choice("subject", settings.subject, {"hf": _parameters}, "there is no such subject")
-    checkpoint = read_checkpoint(chosen["path"], chosen["revision"], chosen["trust_remote_code"])
+    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
+    subject = HfSubject(**parameters)
+    checkpoint = read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     is_auto = settings.context_length in (None, "auto")
     length = trained_length(checkpoint.config) if is_auto else settings.context_length
     assert isinstance(length, int)
-    weights = _weights(chosen, checkpoint)
+    weights = _weights(subject, checkpoint)
     evaluation = _evaluation(settings, length, checkpoint, weights)
-    bos = bos_of(chosen, checkpoint.tokenizer)
-    subject = _subject(checkpoint, length, bos, evaluation, weights)
-    tokenizer = _tokenizer(chosen["tokenizer"], checkpoint.tokenizer, chosen["path"])
+    bos = bos_of(subject, checkpoint.tokenizer)
+    model = _unloaded_model(checkpoint, length, bos, evaluation, weights)
+    tokenizer = _tokenizer(subject, checkpoint.tokenizer)
     text, texts, evaluation = _fitted_to_text(settings, evaluation, length, tokenizer)
-    about = {**chosen, "bos": bos, "architecture": checkpoint.text_config.model_type}
+    stored_subject = {**parameters, "bos": bos, "architecture": checkpoint.text_config.model_type}
     # records in float32 keep the names that they had before there was a choice
-    of_dtype = "" if weights.dtype == "fp32" else f" dtype={weights.dtype}"
+    dtype_in_digest = "" if weights.dtype == "fp32" else f" dtype={weights.dtype}"
     job = plan_given_model(
         GivenModel(
-            model=subject,
-            name=check_name("subject.path", safe_name(Path(chosen["path"]).name)),
+            model=model,
+            name=check_name("subject.path", safe_name(Path(subject.path).name)),
             data=text.data,
             tokenizer=tokenizer,
             evaluation=evaluation,
             device=resolve_device(settings.device),
-            runs_dir=chosen["runs_dir"],
+            runs_dir=subject.runs_dir,
             experiment_name="subjects",
-            digest=f"{identity_of(checkpoint)} bos={bos}{of_dtype}",
+            digest=f"{identity_of(checkpoint)} bos={bos}{dtype_in_digest}",
             precision=weights.dtype,
-            subject=Choice.model_validate({"name": "hf", **about}),
+            subject=Choice.model_validate({"name": "hf", **stored_subject}),
             text=text,
         )
     )
@@ -119,17 +120,17 @@ class WeightOptions:
     device_map: str | None
 
 
-def _weights(chosen: dict[str, Any], checkpoint: Checkpoint) -> WeightOptions:
-    """Return how the weights are to be loaded. Raises UserError for what cannot be."""
-    device_map = chosen["device_map"]
+def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
+    """Return how the weights are loaded. Raises UserError where they cannot be loaded so."""
+    device_map = subject.device_map
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         problem = "needs the package accelerate"
         raise UserError("subject.device_map", device_map, problem, hint="pip install accelerate")
-    asked = chosen["dtype"]
-    if checkpoint.is_quantised and asked not in ("auto", "fp32"):
+    if checkpoint.is_quantised and subject.dtype not in ("auto", "fp32"):
         problem = "its weights are quantised, and are loaded as transformers loads them"
-        raise UserError("subject.dtype", asked, problem, allowed="auto")
-    return WeightOptions(dtype_name(checkpoint, asked), device_map)
+        raise UserError("subject.dtype", subject.dtype, problem, allowed="auto")
+    dtype = stored_dtype(checkpoint) if subject.dtype == "auto" else subject.dtype
+    return WeightOptions(dtype, device_map)
 
 
 def _evaluation(
@@ -137,26 +138,29 @@ def _evaluation(
 ) -> Evaluation:
     """Return what is measured, as far as it does not depend on the text. Raises UserError."""
     default = EvalSettings.model_validate(own_yaml(conf_dir() / "eval" / "default.yaml"))
-    # the others would take as long again; of a model that is trained here they take seconds
+    # the other protocols would take as long again; with a model that posenc trained they take seconds
     default = default.with_changes(protocols=[FixedTarget.name])
     evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
     evaluation.check_given_model()
     evaluation.check_transformers_model()
-    config = checkpoint.text_config
-    is_biased = config.model_type in BIASED or has_bias_instead(config)
-    problem = "its bias is slope times position, which {} rounds: 256 and 257 are one"
-    precision = evaluation.settings.precision
-    if precision == "bf16" and is_biased:
-        raise UserError("eval.precision", "bf16", problem.format("bf16"), allowed="fp32")
-    if weights.dtype != "fp32" and is_biased:
-        raise UserError("subject.dtype", weights.dtype, problem.format(weights.dtype), allowed="fp32")
-    if weights.dtype != "fp32" and precision not in ("auto", weights.dtype):
-        problem = f"its weights are loaded in {weights.dtype}"
-        raise UserError("eval.precision", precision, problem, hint="subject.dtype=fp32")
+    _check_precision(evaluation.settings.precision, weights.dtype, checkpoint.text_config)
     return evaluation
 
 
-def _subject(
+def _check_precision(precision: str, dtype: str, config: Any) -> None:
+    """Raise UserError if precision and type of the weights disagree, or would round a bias of positions."""
+    if config.model_type in BIASED or has_bias_instead(config):
+        problem = "its bias is slope times position, which {} rounds: 256 and 257 are one"
+        if precision == "bf16":
+            raise UserError("eval.precision", "bf16", problem.format("bf16"), allowed="fp32")
+        if dtype != "fp32":
+            raise UserError("subject.dtype", dtype, problem.format(dtype), allowed="fp32")
+    if dtype != "fp32" and precision not in ("auto", dtype):
+        problem = f"its weights are loaded in {dtype}"
+        raise UserError("eval.precision", precision, problem, hint="subject.dtype=fp32")
+
+
+def _unloaded_model(
     checkpoint: Checkpoint, length: int, bos: int | None, evaluation: Evaluation, weights: WeightOptions
 ) -> UnloadedModel:
     """Return the model before its weights are read. Raises UserError for an extension that cannot act."""
@@ -184,7 +188,7 @@ def _fitted_to_text(
     Raises UserError for lengths that the user asked for and no document has.
     """
     has_open_lengths = settings.eval.lengths is None
-    least = evaluation
+    least = evaluation  # what the text has to allow
     if has_open_lengths:
         at_train_length = evaluation.settings.with_changes(lengths=[length])
         least = resolve_evaluation(at_train_length, length, settings.extend)
@@ -204,21 +208,18 @@ def _fitted_to_text(
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -> Job:
     """Return the job with as many targets as take about `eval.max_minutes`, if the user gave no number."""
-    open_settings = OpenSettings(
-        lengths=settings.eval.lengths is None,
-        targets=settings.eval.max_targets is None,
-        max_minutes=settings.eval.max_minutes,
-    )
-    if not open_settings.targets:
+    if settings.eval.max_targets is not None:
         return job
-    evaluation = fit_to_time(job, open_settings, texts, settings.extend)
+    limits = FitLimits(settings.eval.lengths is None, settings.eval.max_minutes)
+    evaluation = fit_to_time(job, limits, texts, settings.extend)
     count = evaluation.settings.max_targets
     longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
     note = (
-        f"targets    {count:,}, up to {longest}, by eval.max_minutes={open_settings.max_minutes:g} "
+        f"targets    {count:,}, up to {longest}, by eval.max_minutes={limits.max_minutes:g} "
         "(not the windows of needle: eval.needle.windows)"
     )
-    notes = job.notes if count == job.evaluation.settings.max_targets else (*job.notes, note)
+    has_all_targets = count == job.evaluation.settings.max_targets
+    notes = job.notes if has_all_targets else (*job.notes, note)
     fitted = job.settings.with_changes(eval=evaluation.settings)
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 
@@ -229,27 +230,35 @@ def _default_data() -> DataSettings:
     return DataSettings.model_validate(own_yaml(conf_dir() / "data" / f"{name}.yaml"))
 
 
-def bos_of(chosen: dict[str, Any], tokenizer: Any | None) -> int | None:
-    """Return the token that replaces the first of each window, by its tokenizer or as asked; None: none."""
-    wish = chosen["bos"]
+def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
+    """Return the token that replaces the first of each window; None if none is to be replaced.
+
+    `subject.bos=auto` replaces it where the model's own tokenizer begins a text so. Raises UserError.
+    """
     bos = getattr(tokenizer, "bos_token_id", None)
-    if wish is False:
+    if subject.bos is False:
         return None
-    if wish == "auto" and (bos is None or chosen["tokenizer"] is not None):
+    has_own_tokenizer = subject.tokenizer is None
+    if subject.bos == "auto" and (bos is None or not has_own_tokenizer):
         return None
     if bos is None or tokenizer is None:
         raise UserError("subject.bos", True, "its tokenizer has none")
-    begins_with_it = tokenizer("a")["input_ids"][:1] == [bos]
-    return int(bos) if wish is True or begins_with_it else None
+    texts_begin_with_it = tokenizer("a")["input_ids"][:1] == [bos]
+    return int(bos) if subject.bos is True or texts_begin_with_it else None
 
 
-def _tokenizer(asked: str | None, tokenizer: Any | None, path: str) -> TokenizerSettings:
-    """Return the settings of its own tokenizer, or of another one: bytes, or a tokenizer.json."""
-    if asked == "bytes":
+def _tokenizer(subject: HfSubject, tokenizer: Any | None) -> TokenizerSettings:
+    """Return the settings of the model's own tokenizer, or of the one that the user chose.
+
+    Raises UserError if it has none that can be read.
+    """
+    if subject.tokenizer == "bytes":
         return TokenizerSettings.model_validate({"name": "bytes"})
-    if asked is not None:
-        return TokenizerSettings.model_validate({"name": "hf", "path": asked, "revision": "main"})
+    if subject.tokenizer is not None:
+        file = {"name": "hf", "path": subject.tokenizer, "revision": "main"}
+        return TokenizerSettings.model_validate(file)
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
-        problem, hint = "has no tokenizer that can be read", "subject.tokenizer=bytes, or a tokenizer.json"
-        raise UserError("subject.path", path, problem, hint=hint)
+        problem = "has no tokenizer that can be read"
+        hint = "subject.tokenizer=bytes, or a tokenizer.json"
+        raise UserError("subject.path", subject.path, problem, hint=hint)
     return kept_tokenizer(tokenizer)

@@ -27,7 +27,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
-from posenc.core.errors import RunError, first_line
+from posenc.core.errors import RunError, first_few, first_line
 from posenc.model.decoder import Decoder
 from posenc.results.numbers import flatten
 from posenc.training.distributed import current
@@ -358,10 +358,7 @@ def _check_writer(path: Path, writer: Mapping[str, str], reader: Mapping[str, st
 
 def _listed(values: Mapping[str, str]) -> str:
     """Return `seed=1, train.lr=0.002`, the first few."""
-    texts = [f"{key}={value}" for key, value in values.items()]
-    hidden = len(texts) - DIFFERENCES_NAMED
-    more = [f"and {hidden} more"] if hidden > 0 else []
-    return ", ".join([*texts[:DIFFERENCES_NAMED], *more])
+    return first_few([f"{key}={value}" for key, value in values.items()], DIFFERENCES_NAMED)
 
 
 def stored_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:

@@ -144,7 +144,8 @@ def test_a_corpus_that_must_be_fetched_first_is_named(posenc):
     ids=["alone", "in a sum"],
 )
 def test_the_cost_that_encodings_declare_counts(working_folder, corpus, monkeypatch, overrides):
-    monkeypatch.setattr(estimates, "measure_rates", lambda *_: Rates(flop=1e-11, times=0.0, call=0.0))
+    rates = Rates(flop=1e-11, multiplication=0.0, call=0.0)
+    monkeypatch.setattr(estimates, "measure_rates", lambda *_: rates)
 
     def training_seconds(*overrides):
         (job,) = compose(corpus, *overrides)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posenc.core.errors import nearest
+from posenc.core.errors import first_few, nearest
 
 CLOSE = [
     ("ropee", ["alibi", "rope", "hope"], "rope"),
@@ -30,3 +30,10 @@ def test_what_is_meant_is_found(word, choices, choice):
 @pytest.mark.parametrize(("word", "choices"), FAR)
 def test_what_is_not_similar_is_not_suggested(word, choices):
     assert nearest(word, choices) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [("ab", "a, b"), ("abc", "a, b, c"), ("abcde", "a, b, c, and 2 more")]
+)
+def test_the_first_few_are_named_and_the_others_counted(names, text):
+    assert first_few(names, 3) == text

@@ -58,8 +58,7 @@ def test_the_time_left_goes_by_work(line, monkeypatch):
 
 
 def test_cells_that_are_stored_or_shared_are_no_work():
-    model = SimpleNamespace(effective_encoding="as trained")
-    context = SimpleNamespace(model=model, effective_encoding=lambda window: "as trained", extension=None)
+    context = SimpleNamespace(model=None, acting_extension=lambda window: None)
     plans = [SimpleNamespace(hash=name, tokens=lambda window: 10 * window) for name in ("a", "b", "b")]
     cells = [SimpleNamespace(context=context, window=4, plan=plan) for plan in plans]
     assert work_of_cells(cells, lambda cell: cell.plan.hash == "a") == [0.0, 40.0, 0.0]

@@ -1,5 +1,7 @@
 """The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
 
+from types import SimpleNamespace
+
 import hf_models
 import pytest
 import torch
@@ -9,8 +11,10 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
-from posenc.running import estimate, hf_checkpoint, subject_hf
+from posenc.running import estimate, fit_evaluation, hf_checkpoint, subject_hf
+from posenc.running.fit_evaluation import FitLimits
 from posenc.running.jobs import plan_job
+from posenc.running.unloaded_model import products_with
 
 T = hf_models.T
 
@@ -83,6 +87,11 @@ def test_parameters_are_counted_by_the_headers_of_the_files(plan, checkpoint):
     assert sizes.products == sum(parameter.numel() for parameter in layers)
 
 
+def test_of_experts_those_count_that_a_token_is_sent_to():
+    config = SimpleNamespace(vocab_size=100, num_local_experts=8, num_experts_per_tok=2)
+    assert products_with("layers.0.mlp.experts.up", (8, 4, 16), config) == 2 * 4 * 16
+
+
 def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 no json")
@@ -118,7 +127,7 @@ def test_fewer_minutes_are_fewer_targets(plan):
 def test_targets_that_were_chosen_once_stay(plan, monkeypatch):
     """A machine under load would choose fewer, and an extension would be measured on other targets."""
     first = plan("eval.max_minutes=0.01").evaluation.settings
-    monkeypatch.setattr(estimate, "TIMES_A_LOGIT", 10**6)
+    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
     again = plan("eval.max_minutes=0.01", "extend=yarn").evaluation.settings
     assert again.max_targets == first.max_targets
     assert again.lengths == first.lengths
@@ -132,3 +141,16 @@ def test_a_number_of_targets_is_taken_as_it_is(plan):
 def test_one_length_beyond_t_is_always_left(plan):
     windows = plan("eval.max_minutes=0.000001").evaluation.lengths.windows
     assert [window for window in windows if window > T] == [2 * T]
+
+
+def test_where_no_block_fits_the_targets_are_as_many_as_without_a_limit(monkeypatch):
+    """With T = 131,072 a block has 65,536 targets, more than all that are measured by default."""
+    monkeypatch.setattr(fit_evaluation, "_minutes", lambda *_: 1e9)
+    evaluation = SimpleNamespace(
+        lengths=SimpleNamespace(windows=(T, 2 * T)),
+        settings=SimpleNamespace(max_targets=100),
+        headline=SimpleNamespace(block=lambda lengths: 1000),
+    )
+    job = SimpleNamespace(settings=SimpleNamespace(context_length=T), evaluation=evaluation)
+    limits = FitLimits(has_open_lengths=True, max_minutes=1.0)
+    assert fit_evaluation._fit(job, limits, texts=None).max_targets == 100

@@ -1,4 +1,4 @@
-"""Any model as a subject: a function from tokens to logits, in the place of posenc's own decoder."""
+"""Measure any function from tokens to logits in the place of posenc's own decoder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.errors import NotApplicableError
 
-# The number of its heads is unknown. Memory is estimated for so many before a pass is tried.
+# Memory is estimated before a pass is tried. The number of a function's heads is unknown, so it is assumed.
 ASSUMED_HEADS = 32
-# float32 logits that are made at once, 64 MB: a window of 16,384 tokens has 3.2 GB of a vocabulary of 49,152
+# 64 MB in float32. All logits of 16,384 targets and a vocabulary of 49,152 would take 3.2 GB.
 LOGITS_AT_ONCE = 1 << 24
 
-
-OnLayer = Callable[[float], None]  # is given the share of a pass that is done
+OnLayer = Callable[[float], None]  # called with the share of a pass that is done
 
 
 @dataclass(frozen=True)
 class TargetLosses:
-    """The losses of some targets, and whether each is the model's first choice."""
+    """Hold the losses of targets, and whether each target is the model's first choice."""
 
     nats: Tensor  # (B, n) float32
     is_best: Tensor | None  # (B, n) bool; None: not asked for
@@ -40,7 +39,7 @@ def blocks_of_targets(targets: Tensor, vocab_size: int) -> Iterator[slice]:
 
 
 def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> TargetLosses:
-    """Return the losses of targets (B, n) by their logits (B, n, V); softmax and sums are float32."""
+    """Return the losses of targets (B, n) by their logits (B, n, V), computed in float32."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
     is_best = logits.argmax(-1) == targets if with_best else None
     return TargetLosses(losses.view_as(targets), is_best)
@@ -49,19 +48,18 @@ def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> Tar
 def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
     """Return the losses of neighbouring blocks of targets as those of all."""
     best = [part.is_best for part in parts if part.is_best is not None]
-    return TargetLosses(
-        nats=torch.cat([part.nats for part in parts], dim=1), is_best=torch.cat(best, dim=1) if best else None
-    )
+    nats = torch.cat([part.nats for part in parts], dim=1)
+    return TargetLosses(nats, is_best=torch.cat(best, dim=1) if best else None)
 
 
 class CallableModel(nn.Module):
-    """`function(tokens (B, W) int64) -> logits (B, W, V)`, or an object with `logits`.
+    """Measure `function(tokens (B, W) int64)`, which returns logits (B, W, V) or an object that has `logits`.
 
-    The model has positions of its own: posenc tells it no more than W tokens. A function that is a module is
-    registered, so that it moves to the device too.
+    The function makes its own positions: all that it gets from posenc are W tokens. If it is a module, it is
+    registered here, so that it moves to the device too.
     """
 
-    # True if the run directory is named by these weights, so that stored cells are of this very model
+    # True if the run directory is named by these very weights, so that its stored cells are the model's own
     has_known_weights = False
 
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
@@ -74,23 +72,23 @@ class CallableModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type of its weights; float32 for a function."""
-        weights = (weight.dtype for weight in self.parameters() if weight.is_floating_point())
-        return next(weights, torch.float32)
+        """Return the type of its weights; float32 for a function without weights."""
+        dtypes = (weight.dtype for weight in self.parameters() if weight.is_floating_point())
+        return next(dtypes, torch.float32)
 
     def loaded(self) -> CallableModel:
-        """Return the model with its weights. One that is given has them."""
+        """Return the model with its weights: itself, unless it is a model whose weights are still unread."""
         return self
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
-        """Return 0..n-1: only their number counts."""
+        """Return 0..n-1. The function does not see them; only their number counts."""
         return torch.arange(n)
 
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
-        """Return the logits of the last targets, (B, targets, V), of tokens (B, W).
+        """Return the logits of the last n targets, (B, n, V), of tokens (B, W).
 
         `encoding` is not used: no extension can act here. Raises NotApplicableError past the end of a table
-        of positions, UserError if the output is no logits.
+        of positions, UserError if the function does not return logits.
         """
         try:
             output = self.function(tokens)
@@ -110,12 +108,12 @@ class CallableModel(nn.Module):
     ) -> TargetLosses:
         """Return the losses of the last targets (B, n) of tokens (B, W). Raises what `forward` raises.
 
-        `on_layer` is called with the share of a pass that is done; a function has no layers to tell of.
+        `on_layer` is not called: a function has no layers that are known.
         """
         logits = self(tokens, targets.shape[1], encoding)  # (B, n, V)
         losses = [
-            losses_of_logits(logits[:, rows], targets[:, rows], with_best=with_best)
-            for rows in blocks_of_targets(targets, logits.shape[-1])
+            losses_of_logits(logits[:, columns], targets[:, columns], with_best=with_best)
+            for columns in blocks_of_targets(targets, logits.shape[-1])
         ]
         return joined(losses)
 

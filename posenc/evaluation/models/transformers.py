@@ -1,10 +1,9 @@
-"""A causal language model of transformers as a subject, and the extensions that can act in it.
+"""Measure a causal language model of transformers, and let the extensions act in it that can.
 
-As trained it runs untouched, in float32: a half-precision ALiBi (BLOOM's, MPT's) cannot tell far positions
-apart. An extension that rescales frequencies sets the rotation's own table. An extension that masks keys or
-scales scores replaces the attention function. An extension that needs queries and keys before their
-rotation is refused: transformers does not show them. Each pass begins from the rotation as loaded, since
-some types (`dynamic`) keep the scale of the longest text that they have seen.
+Without an extension the model runs untouched. An extension that rescales frequencies sets the rotation's own
+table. An extension that masks keys or scales scores replaces the attention function. An extension that needs
+queries and keys before their rotation is refused: transformers does not show them. Each pass begins with the
+rotation as it was loaded, since some types (`dynamic`) keep the scale of the longest text so far.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ from posenc.evaluation.models.callables import (
 )
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
-QUERY_BLOCK = 512  # queries that it handles at once
-# names of T in configurations, and of a table of learned positions in models
-LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")
-TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")
+QUERY_BLOCK = 512  # queries that the attention function handles at once
+LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # T in configurations
+TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of learned positions in models
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
 ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
 
 
 class KnownRotary(Rotary):
-    """A rotation with the frequencies of a checkpoint's configuration."""
+    """Rotate by the frequencies of a checkpoint's configuration."""
 
     def __init__(self, shape: Shape, name: str, theta: Tensor, base: float) -> None:
         super().__init__(shape, base=base, layout="half", width=2 * len(theta))
@@ -55,7 +53,7 @@ class KnownRotary(Rotary):
 
 
 class TransformersModel(CallableModel):
-    """A model of transformers. The token `bos` replaces the first one of every window.
+    """Measure a model of transformers. The token `bos` replaces the first token of every window.
 
     A model that `is_placed` stays on the devices that it was loaded to.
     """
@@ -85,12 +83,12 @@ class TransformersModel(CallableModel):
         return self.function
 
     def to(self, *arguments: Any, **options: Any) -> Self:
-        """Move the model, unless it has its place: layers on several devices, or weights that are packed."""
+        """Move the model, unless it has its place: layers on several devices, or quantised weights."""
         return self if self.is_placed else super().to(*arguments, **options)
 
     @property
     def rotates(self) -> bool:
-        """Tell whether the model uses its rotations. Falcon may have some and use a bias instead."""
+        """Tell whether the model uses its rotations. Falcon may have them, and use a bias instead."""
         return bool(self.rotations) and not has_bias_instead(self.config)
 
     def _why_frequencies_are_fixed(self) -> str | None:
@@ -146,7 +144,7 @@ class TransformersModel(CallableModel):
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
-        """Return the logits of the last targets, (B, targets, V), of tokens (B, W).
+        """Return the logits of the last n targets, (B, n, V), of tokens (B, W).
 
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
@@ -170,52 +168,54 @@ class TransformersModel(CallableModel):
         At 16,384 targets and a vocabulary of 49,152 all logits would take 3.2 GB, and their softmax again.
         """
         decoder = self.model.base_model
-        if decoder is self.model:  # its logits cannot be told from its hidden states
+        if decoder is self.model:  # it has no module that returns hidden states
             return super().losses(tokens, targets, encoding, with_best=with_best)
-        with self._acting(encoding), self._telling(on_layer):
+        with self._acting(encoding), self._reporting_layers(on_layer):
             output = decoder(self._inputs(tokens), use_cache=False)
         hidden = output.last_hidden_state[:, -targets.shape[1] :]  # (B, n, d)
         parts = []
-        with self._giving_logits_of(output) as give:
+        with self._logits_function(output) as logits_of:
             for columns in blocks_of_targets(targets, self.vocab_size):
-                logits = self.checked(give(hidden[:, columns]), tuple(targets[:, columns].shape))
-                parts.append(losses_of_logits(logits, targets[:, columns], with_best=with_best))
+                targets_of_block = targets[:, columns]
+                logits = self.checked(logits_of(hidden[:, columns]), tuple(targets_of_block.shape))
+                parts.append(losses_of_logits(logits, targets_of_block, with_best=with_best))
         return joined(parts)
 
     @contextmanager
-    def _giving_logits_of(self, output: Any) -> Iterator[Callable[[Tensor], Tensor]]:
-        """Yield a function from hidden states (B, n, d) to logits (B, n, V).
+    def _logits_function(self, output: Any) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Yield a function from hidden states (B, n, d) to logits (B, n, V). `output` is the decoder's.
 
         It calls the model with its decoder replaced by one that returns these states. So what an architecture
-        does to its logits (a cap in Gemma 2, a factor in Granite and Cohere) is its own code.
+        does to its logits (a cap in Gemma 2, a factor in Granite and Cohere) is done by its own code.
         """
         decoder = self.model.base_model
 
-        def give(hidden: Tensor) -> Tensor:
-            answer = type(output)(**{**output, "last_hidden_state": hidden})
-            decoder.forward = lambda *_, **__: answer
+        def logits_of(hidden: Tensor) -> Tensor:
+            output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
+            decoder.forward = lambda *_, **__: output_of_block
             tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
             logits: Tensor = self.model(tokens, use_cache=False).logits
             return logits
 
-        replaced = vars(decoder).get("forward")  # accelerate puts one there for models on several devices
+        # accelerate sets a `forward` of the object itself, beside that of its class, for several devices
+        forward_of_object = vars(decoder).get("forward")
         try:
-            yield give
+            yield logits_of
         finally:
-            if replaced is None:
+            if forward_of_object is None:
                 vars(decoder).pop("forward", None)
             else:
-                decoder.forward = replaced
+                decoder.forward = forward_of_object
 
     @contextmanager
-    def _telling(self, on_layer: OnLayer | None) -> Iterator[None]:
+    def _reporting_layers(self, on_layer: OnLayer | None) -> Iterator[None]:
         """Call `on_layer` with the share of the layers that are done, after each layer."""
         layers = layers_of(self.model, self.shape.n_layers)
         if on_layer is None or layers is None:
             yield
             return
         handles = []
-        for number, layer in enumerate(layers, 1):
+        for number, layer in enumerate(layers, start=1):
             share = number / len(layers)
             handles.append(layer.register_forward_hook(lambda *_, share=share: on_layer(share)))
         try:
@@ -240,16 +240,17 @@ class TransformersModel(CallableModel):
 
     @contextmanager
     def _acting(self, encoding: Encoding | None) -> Iterator[None]:
-        """Let the acting encoding act. Raises NotApplicableError past the model's last position."""
+        """Let an encoding act, or that of training. Raises NotApplicableError past the last position."""
         acting = self.effective_encoding if encoding is None else encoding
         with self._rotated(acting), self._attending(acting):
             try:
                 yield
             except (IndexError, RuntimeError) as error:
+                # a table of positions ends, as GPT-J's table of angles does
                 message = str(error)
                 if "out of bounds" not in message and "out of range" not in message:
                     raise
-                raise NotApplicableError(f"n/a: {first_line(error)}") from error  # GPT-J's table of angles
+                raise NotApplicableError(f"n/a: {first_line(error)}") from error
 
     @contextmanager
     def _rotated(self, acting: Encoding) -> Iterator[None]:
@@ -270,7 +271,7 @@ class TransformersModel(CallableModel):
 
     @contextmanager
     def _attending(self, acting: Encoding) -> Iterator[None]:
-        """Replace the model's attention function by posenc's where an extension acts there."""
+        """Replace the model's attention function by posenc's if the acting encoding needs that."""
         parts = attention_parts(leaves(acting))
         if not parts:
             yield
@@ -296,7 +297,7 @@ class TransformersModel(CallableModel):
 def set_rotation(rotation: Any, acting: Encoding) -> None:
     """Give a rotation of transformers the frequencies and the attention scale of the acting encoding."""
     rotary = next((part for part in leaves(acting) if isinstance(part, Rotary)), None)
-    if rotary is None:  # the extension `drop`: nothing turns
+    if rotary is None:  # the extension took the rotation away: nothing turns
         rotation.inv_freq = torch.zeros_like(rotation.inv_freq)
         return
     cosines, _ = rotary.angles(torch.zeros(1, dtype=torch.int64))
@@ -305,13 +306,13 @@ def set_rotation(rotation: Any, acting: Encoding) -> None:
 
 
 def attention_parts(parts: Sequence[Encoding]) -> list[Encoding]:
-    """Return the parts that act on scores or masks."""
+    """Return the parts that act on scores or on which keys are seen."""
     return [part for part in parts if part.hooks & ATTENTION_HOOKS]
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """How one layer of the model makes scores from products of queries and keys."""
+    """Say how one layer of the model makes scores from products of queries and keys."""
 
     layer: int
     scale: float
@@ -333,12 +334,12 @@ def attention(
 ) -> Tensor:
     """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
 
-    q (B, H, S, D); k and v (B, KV, S, D), KV heads shared by H/KV queries each; mask (B, 1, S, S).
+    q (B, H, S, D); k and v (B, KV, S, D), each head of which serves H/KV heads of queries; mask (B, 1, S, S).
     """
     length = q.shape[2]
-    queries_a_head = q.shape[1] // k.shape[1]
-    k = k.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
-    v = v.repeat_interleave(queries_a_head, 1)  # (B, H, S, D)
+    queries_a_key = q.shape[1] // k.shape[1]  # heads
+    k = k.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
+    v = v.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
     pos = torch.arange(length, device=q.device)
     blocks = []
     for start in range(0, length, QUERY_BLOCK):
@@ -394,7 +395,7 @@ def table_size(model: nn.Module) -> int | None:
 
 
 def rope_settings(config: Any) -> list[dict[str, Any]]:
-    """Return the settings of the rotation: of all layers together, or of each kind of layer."""
+    """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
     if by_kind_of_layer:
@@ -403,11 +404,11 @@ def rope_settings(config: Any) -> list[dict[str, Any]]:
 
 
 def trained_length(config: Any) -> int:
-    """Return T of a configuration: of its training before its rotation was scaled. Raises UserError."""
+    """Return T of a configuration: the length before its rotation was scaled, if it was. Raises UserError."""
     config = config.get_text_config()
     candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
     candidates.append(getattr(config, "original_max_position_embeddings", None))
-    if not has_bias_instead(config):  # Falcon's is a default that says nothing
+    if not has_bias_instead(config):  # the length in Falcon's configuration is a default, not T
         candidates += [getattr(config, name, None) for name in LENGTH_NAMES]
     lengths = [int(length) for length in candidates if length]
     if not lengths:
