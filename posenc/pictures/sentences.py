@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
-from posenc.report.columns import share_text
+from posenc.report.texts import share_text
 from posenc.results.records import BREAK
 
 TRAIN_FIRST = "To see: nothing yet, the values are random: train first, then posenc show run=DIR."

@@ -28,6 +28,7 @@ DIGITS = 6  # significant digits of a coordinate: more would only make the page 
 FINE = 0.02
 CHANGE_TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIGNED_LABEL = "(datum.value > 0 ? '+' : '') + datum.label"
+LABEL_EXTENT = 28  # points: the labels of y are at least so wide, so that the panels of a page stand in line
 LINE_SYMBOL = 150  # square points: a symbol is 12 wide
 FAINT_OPACITY = 0.12  # of a row while another one is chosen in the legend
 
@@ -188,6 +189,18 @@ class RowChannels:
         if not self._look.is_interactive:
             return alt.value(area)
         return alt.when(self._pointed, empty=False).then(alt.value(170)).otherwise(alt.value(area))
+
+    def encode_markers(self, markers: alt.Chart, x: alt.X, y: alt.Y, area: float) -> alt.Chart:
+        """Return markers that look like their rows and show a text while they are pointed at."""
+        return markers.encode(
+            x=x,
+            y=y,
+            color=self.color,
+            shape=self.shape,
+            opacity=self.opacity(1),
+            size=self.area(area),
+            tooltip="text:N",
+        )
 
     def choosable(self, layer: alt.Chart) -> alt.Chart:
         """Let a reader of the page choose rows in the legend.

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.report.tables import BEST, TIED
-from posenc.report.texts import length_text, token_noun
+from posenc.report.texts import length_text, share_text, token_noun
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Comparison, Row
+from posenc.results.dispersion import DispersionCell
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.recall import RowRecall
@@ -121,14 +122,6 @@ def horizon_text(recall: RowRecall | None) -> str:
         return "did not learn"
     text = length_text(round(recall.horizon.multiple, 2))
     return f"{text}+" if recall.horizon.longest else text
-
-
-def share_text(share: float) -> str:
-    """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
-    percent = 100 * share
-    if 0 < percent < 0.1:
-        return "<0.1%"
-    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
 def breaks_text(curve: CurveSummary) -> str:
@@ -266,7 +259,7 @@ def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 
 def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
-    """Return the whole answers in a window: of the seeds that learned, else of all."""
+    """Return the whole answers in a window: of the seeds that learned; if none learned, of all."""
     answers = [] if row.exact is None else row.exact.cells
     for answer in answers:
         if answer is not None and answer.multiple == cell.multiple:
@@ -386,29 +379,32 @@ def _seeds_text(row: Row) -> str:
 
 
 def _worth_text(row: Row) -> str:
-    if row.recovered is None or row.recovered.worth is None:
-        return ""
-    worth = printed_change(row.recovered.worth, "nats")
-    return worth + half_width("nats", None, row.recovered.worth_ci95)
-
-
-def _worth_csv(comparison: Comparison, row: Row) -> CsvFields:
-    if row.recovered is None:
-        return {}
-    return with_interval("worth_nats", row.recovered.worth, row.recovered.worth_ci95)
+    recovered = row.recovered
+    return "" if recovered is None else _nats_text(recovered.worth, recovered.worth_ci95)
 
 
 def _long_difference_text(row: Row) -> str:
-    if row.recovered is None or row.recovered.difference is None:
+    recovered = row.recovered
+    return "" if recovered is None else _nats_text(recovered.difference, recovered.difference_ci95)
+
+
+def _nats_text(change: float | None, interval: Interval | None) -> str:
+    """Return a change with half its interval, `+0.061±0.012`; empty without a number."""
+    if change is None:
         return ""
-    difference = printed_change(row.recovered.difference, "nats")
-    return difference + half_width("nats", None, row.recovered.difference_ci95)
+    return printed_change(change, "nats") + half_width("nats", None, interval)
 
 
-def _long_difference_csv(comparison: Comparison, row: Row) -> CsvFields:
-    if row.recovered is None:
+def _recovered_csv(comparison: Comparison, row: Row) -> CsvFields:
+    """Return all numbers of a row that need a long-trained model."""
+    recovered = row.recovered
+    if recovered is None:
         return {}
-    return with_interval("minus_long_nats", row.recovered.difference, row.recovered.difference_ci95)
+    return {
+        **with_interval("worth_nats", recovered.worth, recovered.worth_ci95),
+        **with_interval("minus_long_nats", recovered.difference, recovered.difference_ci95),
+        **with_interval("recovered", recovered.share, recovered.ci95),
+    }
 
 
 def _recovered_column_text(row: Row) -> str:
@@ -416,12 +412,6 @@ def _recovered_column_text(row: Row) -> str:
         return ""
     share = row.recovered.note or recovered_with_interval(row.recovered)
     return f"{share} at {length_text(row.recovered.multiple)}"
-
-
-def _recovered_csv(comparison: Comparison, row: Row) -> CsvFields:
-    if row.recovered is None:
-        return {}
-    return with_interval("recovered", row.recovered.share, row.recovered.ci95)
 
 
 def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
@@ -439,17 +429,19 @@ def _exact_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 def _entropy_text(row: Row) -> str:
     """Return the entropy at T and in the longest window, mean of the layers: `2.52 to 4.64`."""
-    if row.dispersion is None or row.dispersion.at_t is None:
-        return ""
-    return f"{row.dispersion.at_t.mean_entropy:.2f} to {row.dispersion.longest.mean_entropy:.2f}"
+    return _from_t_to_longest(row, lambda cell: f"{cell.mean_entropy:.2f}")
 
 
 def _first_token_text(row: Row) -> str:
     """Return the weight on the first token at T and in the longest window, mean of the layers: `7% to 1%`."""
+    return _from_t_to_longest(row, lambda cell: share_text(cell.mean_first))
+
+
+def _from_t_to_longest(row: Row, text_of: Callable[[DispersionCell], str]) -> str:
+    """Return what attention does at T and in the longest window; empty without a number at T."""
     if row.dispersion is None or row.dispersion.at_t is None:
         return ""
-    at_t = row.dispersion.at_t.mean_first
-    return f"{share_text(at_t)} to {share_text(row.dispersion.longest.mean_first)}"
+    return f"{text_of(row.dispersion.at_t)} to {text_of(row.dispersion.longest)}"
 
 
 def _variance_text(row: Row) -> str:
@@ -458,10 +450,11 @@ def _variance_text(row: Row) -> str:
 
 
 def _far_text(row: Row) -> str:
-    """Return the change of the loss that far positions make by themselves."""
-    if row.dispersion is None or row.dispersion.at_t is None or row.dispersion.longest.far_nats is None:
+    """Return the change of the loss that far positions make by themselves; empty without one."""
+    if row.dispersion is None:
         return ""
-    return printed_change(row.dispersion.longest.far_nats - row.dispersion.at_t.nats, "nats")
+    far_change = row.dispersion.far_change(row.dispersion.longest)
+    return "" if far_change is None else printed_change(far_change, "nats")
 
 
 def _why_text(row: Row) -> str:
@@ -511,7 +504,7 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: f"far text worth, nats/{token_noun(comparison.header)}",
         text=_worth_text,
-        csv=_worth_csv,
+        csv=_recovered_csv,
         explain=(
             (
                 "worth",
@@ -522,14 +515,12 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "minus the long-trained at T",
         text=_long_difference_text,
-        csv=_long_difference_csv,
     ),
     RowColumn(
         head=lambda comparison: "recovered",
         text=_recovered_column_text,
         short=lambda row: recovered_text(row.recovered),
         paper=lambda row: recovered_with_interval(row.recovered),
-        csv=_recovered_csv,
         explain=(
             (
                 "recovered",

@@ -2,64 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from posenc.report.tables import Table, TableCell, TableColumn, text_column
+from posenc.core.errors import plural
+from posenc.report.tables import Table, TableColumn, text_column
 from posenc.report.texts import length_text, names_text, row_label
 from posenc.results.comparison import Comparison, Row
 from posenc.results.exact import ExactCell, RowExact, Spread
 
 
 def is_exact(comparison: Comparison) -> bool:
-    """Return whether the table counts whole answers of a task, and shows no losses."""
+    """Tell whether the table counts whole answers of a task; it then shows no losses."""
     return comparison.exact is not None
 
 
 def exact_answer(comparison: Comparison) -> str:
-    """Return `3 of 4 encodings learned it within T. Most whole answers at 8x: rope (45%, 2 of 3 seeds).`"""
+    """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds). Did not learn within T: nope.`"""
     assert comparison.exact is not None
-    answered = [row for row in comparison.rows if row.exact is not None]
-    learned = [row for row in answered if row.exact is not None and row.exact.learned]
+    learned: list[Row] = []
+    not_learned: list[Row] = []
+    for row in comparison.rows:
+        if row.exact is not None:
+            rows = learned if row.exact.learned else not_learned
+            rows.append(row)
     level = f"{comparison.exact.level:g}%"
     if not learned:
         return f"No row learned the task: none has {level} of the answers wholly right in windows of T."
-    weak = [row for row in answered if row not in learned]
     sentences = [_best_sentence(comparison, learned)]
-    if weak:
-        sentences.append(f"Did not learn within T: {names_text(weak)}.")
+    if not_learned:
+        sentences.append(f"Did not learn within T: {names_text(not_learned)}.")
     return " ".join(sentences)
 
 
 def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
-    """Return the row with the most whole answers in the longest window."""
+    """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds).`"""
     assert comparison.exact is not None
-    numbers = []
+    last = len(comparison.exact.multiples) - 1
+    share_of_row: list[tuple[float, Row]] = []
     for row in learned:
-        cell = _last_cell(row)
+        cell = _cell(row, last)
         if cell is not None:
-            numbers.append((cell.whole.median, row))
-    if not numbers:
+            share_of_row.append((cell.whole.median, row))
+    if not share_of_row:
         return "The longest windows have no number."
-    share, best = max(numbers, key=lambda number: number[0])
+    share, best = max(share_of_row, key=lambda pair: pair[0])
     assert best.exact is not None
-    length = length_text(comparison.exact.multiples[-1])
+    length = length_text(comparison.exact.multiples[last])
     return (
         f"Most whole answers at {length}: {row_label(best)} ({percent(share)}%, {learned_text(best.exact)})."
     )
 
 
-def _last_cell(row: Row) -> ExactCell | None:
-    return None if row.exact is None or not row.exact.cells else row.exact.cells[-1]
+def _cell(row: Row, index: int) -> ExactCell | None:
+    """Return the answers of a row in the window with this index; None without a number."""
+    if row.exact is None or not row.exact.cells:
+        return None
+    return row.exact.cells[index]
 
 
 def learned_text(answers: RowExact) -> str:
     """Return `2 of 3 seeds`."""
-    noun = "seed" if answers.seeds == 1 else "seeds"
-    return f"{answers.learned} of {answers.seeds} {noun}"
+    return f"{answers.learned} of {plural(answers.seeds, 'seed')}"
 
 
 def exact_notes(comparison: Comparison) -> list[str]:
-    """Return what the numbers of the table are, a line each."""
+    """Return notes on what the numbers of the table are."""
     assert comparison.exact is not None
     rows = [row.exact for row in comparison.rows if row.exact is not None]
     level = f"{comparison.exact.level:g}%"
@@ -78,22 +85,23 @@ def exact_notes(comparison: Comparison) -> list[str]:
 def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
     """Return a line for each row: the seeds that learned, and whole answers by window.
 
-    With `full` there are also the interval of the chance to learn, and the right tokens.
+    With `full` there are also the interval of the probability to learn, and the shares of right tokens.
     """
     assert comparison.exact is not None
     rows = comparison.rows
-    names = text_column("encoding", [row_label(row) for row in rows])
-    columns = [names, text_column("learned", [_learned_cell(row.exact, full=full) for row in rows])]
-    multiples = comparison.exact.multiples
-    for index, multiple in enumerate(multiples):
-        is_short = multiple < 1
-        texts = [_whole_text(row.exact, index) for row in rows]
-        rank = index if is_short and not full else None
+    columns = [
+        text_column("encoding", [row_label(row) for row in rows]),
+        text_column("learned", [_learned_cell(row.exact, full=full) for row in rows]),
+    ]
+    for index, multiple in enumerate(comparison.exact.multiples):
+        texts = [_whole_text(row, index) for row in rows]
+        may_be_dropped = multiple < 1 and not full  # where the table is too wide
+        rank = index if may_be_dropped else None
         columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))
     if full:
-        columns += [_tokens_column(comparison, index) for index in range(len(multiples))]
+        columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
         if any(_has_generated(row) for row in rows):
-            columns += [_generated_column(comparison, index) for index in range(len(multiples))]
+            columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
     return Table(tuple(columns), "whole answers, %")
 
 
@@ -107,33 +115,29 @@ def _learned_cell(answers: RowExact | None, *, full: bool) -> str:
     return f"{text} [{percent(low)}, {percent(high)}]%"
 
 
-def _whole_text(answers: RowExact | None, index: int) -> str:
-    cell = None if answers is None else answers.cells[index]
-    if answers is None or cell is None:
+def _whole_text(row: Row, index: int) -> str:
+    """Return the whole answers of a row in a window, in brackets if no seed learned; `-` without a number."""
+    cell = _cell(row, index)
+    if row.exact is None or cell is None:
         return "-"
     text = spread_text(cell.whole)
-    return text if answers.learned else f"({text})"
+    return text if row.exact.learned else f"({text})"
 
 
-def _tokens_column(comparison: Comparison, index: int) -> TableColumn:
-    """Return the column of right tokens in a window."""
+def _token_columns(
+    comparison: Comparison, name: str, spread_of: Callable[[ExactCell], Spread | None]
+) -> list[TableColumn]:
+    """Return a column of right tokens for each window."""
     assert comparison.exact is not None
-    cells = []
-    for row in comparison.rows:
-        cell = None if row.exact is None else row.exact.cells[index]
-        cells.append(TableCell("-" if cell is None else spread_text(cell.tokens)))
-    return TableColumn(f"tokens@{length_text(comparison.exact.multiples[index])}", tuple(cells))
-
-
-def _generated_column(comparison: Comparison, index: int) -> TableColumn:
-    """Return the column of right tokens in a window, going on from the model's own."""
-    assert comparison.exact is not None
-    cells = []
-    for row in comparison.rows:
-        cell = None if row.exact is None else row.exact.cells[index]
-        generated = None if cell is None else cell.generated_tokens
-        cells.append(TableCell("-" if generated is None else spread_text(generated)))
-    return TableColumn(f"own tokens@{length_text(comparison.exact.multiples[index])}", tuple(cells))
+    columns = []
+    for index, multiple in enumerate(comparison.exact.multiples):
+        texts = []
+        for row in comparison.rows:
+            cell = _cell(row, index)
+            spread = None if cell is None else spread_of(cell)
+            texts.append("-" if spread is None else spread_text(spread))
+        columns.append(text_column(f"{name}@{length_text(multiple)}", texts))
+    return columns
 
 
 def _has_generated(row: Row) -> bool:
@@ -152,7 +156,7 @@ def spread_text(spread: Spread) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in whole per cent; all and nothing are said only where they are exact."""
+    """Return a share in whole per cent; 100 and 0 are said only of all and of nothing."""
     rounded = round(100 * share)
     if rounded == 100 and share < 1:
         return ">99"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import altair as alt
 
 from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
-from posenc.report.exact import percent, spread_text
-from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Meaning, Square, grid_layers
+from posenc.report.exact import learned_text, percent, spread_text
+from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Content, Square, grid_layers
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
 
 HEIGHT = 150  # points, of a panel in a file
 NOT_LEARNED = "–"
-TASK_NAME = 18  # characters of a head
+LONGEST_TASK_NAME = 18  # characters, in the head of a column
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,7 @@ def exact_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     y = alt.Y("y:Q", scale=y_scale, axis=alt.Axis(title="whole answers (%)", values=[0, 25, 50, 75, 100]))
     ranges = alt.Chart().mark_rule(opacity=0.5).encode(x=x, y=alt.Y("low:Q", scale=y_scale), y2="high")
     lines = alt.Chart().mark_line(strokeWidth=1.2).encode(x=x, y=y, color=channels.color)
-    markers = alt.Chart().mark_point(filled=True)
-    markers = markers.encode(
-        x=x,
-        y=y,
-        color=channels.color,
-        shape=channels.shape,
-        size=channels.area(look.marker_area),
-        opacity=channels.opacity(1),
-        tooltip="text:N",
-    )
+    markers = channels.encode_markers(alt.Chart().mark_point(filled=True), x, y, look.marker_area)
     layers = [ranges.encode(color=channels.color), lines, channels.pointable(channels.choosable(markers))]
     return Chart(
         title="Whole answers",
@@ -111,28 +102,32 @@ def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
                     y=short_number(100 * cell.whole.median),
                     low=short_number(100 * cell.whole.low),
                     high=short_number(100 * cell.whole.high),
-                    text=f"{text}\n{answers.learned} of {answers.seeds} seeds learned",
+                    text=f"{text}\n{learned_text(answers)} learned",
                 )
             )
     return points
 
 
 def _squares(panel: Panel, names: RowNames) -> list[Square]:
+    task = panel.comparison.header.corpus or panel.title
     squares = []
-    title = panel.comparison.header.corpus or panel.title
     for row in panel.comparison.rows:
         answers = row.exact
         if answers is None or not answers.cells:
             continue
-        cell = answers.cells[-1]
-        is_shown = cell is not None and answers.learned > 0
-        text = NOT_LEARNED
-        shade = None
-        if cell is not None and is_shown:
-            text = percent(cell.whole.median)
-            shade = short_number(cell.whole.median)
-        of: Meaning = "share" if is_shown else "nothing"
+        content = Content("nothing", NOT_LEARNED)
+        longest = answers.cells[-1]
+        if longest is not None and answers.learned > 0:
+            median = longest.whole.median
+            content = Content("share", percent(median), short_number(median))
         squares.append(
-            Square(panel="", row=names.name(row), column=title[:TASK_NAME], of=of, text=text, shade=shade)
+            Square(
+                panel="",
+                row=names.name(row),
+                column=task[:LONGEST_TASK_NAME],
+                of=content.of,
+                text=content.text,
+                shade=content.shade,
+            )
         )
     return squares

@@ -13,6 +13,7 @@ import altair as alt
 from posenc.core.errors import plural
 from posenc.report.chart import (
     FINE,
+    LABEL_EXTENT,
     Chart,
     Panel,
     RowChannels,
@@ -33,7 +34,6 @@ HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
 MOST_BANDS = 12  # lines with bands: those of more would hide each other
 MOST_TICKS = 8
-LABEL_EXTENT = 28  # at least so wide are the labels of y, so that the panels of a page stand in line
 DOMAIN_FACTOR = 1.2  # the width of the axis of changes over that of the changes
 
 
@@ -388,18 +388,5 @@ def _lines(x: alt.X, y: YAxis, channels: RowChannels) -> alt.Chart:
 
 
 def _markers(x: alt.X, y: YAxis, channels: RowChannels, area: float) -> alt.Chart:
-    markers = (
-        alt.Chart()
-        .transform_filter(alt.expr.isValid(alt.datum.y))
-        .mark_point(clip=True, filled=True)
-        .encode(
-            x=x,
-            y=y.channel("y"),
-            color=channels.color,
-            shape=channels.shape,
-            opacity=channels.opacity(1),
-            size=channels.area(area),
-            tooltip="text:N",
-        )
-    )
-    return channels.pointable(markers)
+    markers = alt.Chart().transform_filter(alt.expr.isValid(alt.datum.y)).mark_point(clip=True, filled=True)
+    return channels.pointable(channels.encode_markers(markers, x, y.channel("y"), area))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from posenc.report.tables import Table, table_of_rows
-from posenc.report.texts import length_text
+from posenc.report.texts import length_text, percent_interval
 from posenc.results.records import NEEDLE, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.proportions import wilson
@@ -32,8 +33,8 @@ class NeedleCell:
     @property
     def text(self) -> str:
         """Return the share and its 95% interval, `98 [91, 100]`."""
-        low, high = wilson(self.share, self.answers)
-        return f"{100 * self.share:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+        interval = wilson(self.share, self.answers)
+        return f"{100 * self.share:.0f} {percent_interval(interval)}"
 
 
 def needle_cells(run: Run) -> list[NeedleCell]:
@@ -60,12 +61,14 @@ def _cells_of(record: Record) -> Iterator[NeedleCell]:
 
 
 def needle_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return a table for each run, extension and number of keys: a row a depth, a column a window."""
+    """Return a table for each run, extension and number of keys, with a row a depth and a column a window."""
     tables = []
     for run in runs:
         cells = needle_cells(run)
-        for extend, keys in dict.fromkeys((cell.extend, cell.keys) for cell in cells):
-            chosen = [cell for cell in cells if (cell.extend, cell.keys) == (extend, keys)]
+        cells_of_table: dict[tuple[str | None, int], list[NeedleCell]] = defaultdict(list)
+        for cell in cells:
+            cells_of_table[cell.extend, cell.keys].append(cell)
+        for (extend, keys), chosen in cells_of_table.items():
             tables.append(_table(chosen, _title(run, extend, keys)))
     return tables
 
@@ -79,10 +82,10 @@ def _title(run: Run, extend: str | None, keys: int) -> str:
 def _table(cells: Sequence[NeedleCell], title: str) -> Table:
     windows = sorted({(cell.window, cell.multiple) for cell in cells})
     depths = sorted({cell.depth for cell in cells})
-    by_place = {(cell.depth, cell.window): cell.text for cell in cells}
-    rows = [
-        [f"{depth:g}", *(by_place.get((depth, window), "-") for window, _ in windows)] for depth in depths
-    ]
+    text_of = {(cell.depth, cell.window): cell.text for cell in cells}
+    rows = []
+    for depth in depths:
+        texts = [text_of.get((depth, window), "-") for window, _ in windows]
+        rows.append([f"{depth:g}", *texts])
     heads = ["depth", *(length_text(round(multiple, 4)) for _, multiple in windows)]
-    table = table_of_rows(heads, rows)
-    return Table(table.columns, title=title)
+    return table_of_rows(heads, rows, title)

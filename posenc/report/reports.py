@@ -44,6 +44,7 @@ from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColu
 from posenc.report.texts import (
     learning_text,
     length_text,
+    percent_interval,
     percent_text,
     row_label,
     share_with_interval,
@@ -113,22 +114,10 @@ def _is_one_measured_row(comparison: Comparison) -> bool:
 def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
     """Return the table of a paper: each number with its ±, and the facts as its caption."""
     header = comparison.header
-    notes = []
-    if is_exact(comparison):
-        notes += exact_notes(comparison)
-    elif not is_recall_only(comparison):
-        notes += [unit_note(comparison), recovered_note(comparison.rows, with_interval=True)]
-    if not is_exact(comparison):
-        notes += [
-            recall_note(comparison, with_interval=True),
-            *beyond_notes(comparison),
-            plus_minus_note(comparison),
-            paper_marks_note(comparison, _lengths_of_table(comparison, with_short_lengths)),
-        ]
     conditions = [str(value) for value in header.group.values()]
     label = "-".join(["posenc", header.protocol, header.metric, *conditions])
     return Report(
-        facts=[*facts_of(comparison), *_non_empty(notes)],
+        facts=[*facts_of(comparison), *_paper_notes(comparison, with_short_lengths)],
         answer="",
         tables=[rows_table(comparison, with_short_lengths, TableKind.PAPER)],
         notes=[],
@@ -136,17 +125,33 @@ def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     )
 
 
+def _paper_notes(comparison: Comparison, with_short_lengths: bool) -> list[str]:
+    """Return the notes that end the caption of a paper's table."""
+    if is_exact(comparison):
+        return exact_notes(comparison)
+    notes = []
+    if not is_recall_only(comparison):
+        notes += [unit_note(comparison), recovered_note(comparison.rows, with_interval=True)]
+    notes += [
+        recall_note(comparison, with_interval=True),
+        *beyond_notes(comparison),
+        plus_minus_note(comparison),
+        paper_marks_note(comparison, _lengths_of_table(comparison, with_short_lengths)),
+    ]
+    return _non_empty(notes)
+
+
 def full_report(comparison: Comparison) -> Report:
     """Return everything: each number with its interval, the recall, and the figures of each row."""
     tables = []
+    if is_exact(comparison):
+        tables.append(exact_table(comparison, full=True))
     lengths_table = _lengths_table(comparison)
     has_numbers = len(lengths_table.columns) > lengths_table.n_keys
     if has_numbers and comparison.header.protocol != RECALL:
         tables.append(lengths_table)
     if comparison.recall is not None:
         tables.append(recall_table(comparison))
-    if is_exact(comparison):
-        tables.insert(0, exact_table(comparison, full=True))
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
@@ -387,9 +392,10 @@ def _recall_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn
         is_last = index == len(heads) - 1
         # One screen has no room for the ranks of all windows: only those of the longest have marks.
         cells = tuple(_recall_cell(row, index, kind, has_ranks=is_last) for row in comparison.rows)
-        # What is found within T says little beside how many seeds found enough there.
-        stays_first = index == 0 and not has_several_recall_seeds(comparison)
-        always_stays = stays_first or is_last or kind is TableKind.FULL or is_recall_only(comparison)
+        # Beside the column of the seeds that found enough within T, what they find there says little.
+        says_little = index == 0 and has_several_recall_seeds(comparison)
+        is_needed = is_last or (index == 0 and not says_little)
+        always_stays = is_needed or kind is TableKind.FULL or is_recall_only(comparison)
         rank = None if always_stays else RECALL_RANK - index
         columns.append(TableColumn(head, cells, drop_rank=rank))
     return columns
@@ -404,13 +410,10 @@ def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColu
 
 
 def _learning_cell(row: Row, kind: TableKind) -> str:
-    if row.recall is None or row.recall.learning is None:
+    if row.learning is None:
         return "-"
-    text = learning_text(row.recall)
-    if kind is TableKind.FULL:
-        low, high = row.recall.learning.ci95
-        return f"{text} [{100 * low:.0f}, {100 * high:.0f}]"
-    return text
+    text = learning_text(row.learning)
+    return f"{text} {percent_interval(row.learning.ci95)}" if kind is TableKind.FULL else text
 
 
 def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> TableCell:
@@ -432,9 +435,8 @@ def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> T
 
 def _recall_text(cell: RecallCell, kind: TableKind) -> str:
     number = percent_text(cell).removesuffix("%")
-    low, high = cell.ci95
     if kind is TableKind.FULL:
-        return f"{number} [{100 * low:.0f}, {100 * high:.0f}]"
+        return f"{number} {percent_interval(cell.ci95)}"
     if kind is TableKind.PAPER:
         return share_with_interval(cell)
     return number

@@ -13,7 +13,6 @@ from posenc.report.columns import (
     horizon_text,
     rank_of_number,
     recovered_with_interval,
-    share_text,
 )
 from posenc.report.exact import exact_answer, is_exact
 from posenc.report.protocol_words import in_longer_windows, note_of, sample_noun
@@ -26,12 +25,14 @@ from posenc.report.texts import (
     names_text,
     percent_text,
     row_label,
+    share_text,
     span_text,
     token_noun,
     unit_text,
 )
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.dispersion import Reason, RowDispersion
 from posenc.results.identity import condition_text
 from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.numbers import printed_change
@@ -388,7 +389,7 @@ def _rows_of_rank(rows: Sequence[Row], index: int, word: str) -> list[Row]:
 def _verdict_answer(comparison: Comparison, last: int) -> str:
     """Return `At 8x alibi is unclear; the other 5 collapse.`
 
-    Rows with fewer than ENOUGH_SEEDS seeds are not counted beside rows that have as many.
+    If some rows have ENOUGH_SEEDS seeds, those with fewer are not counted.
     """
     multiple = comparison.columns[last].multiple
     if multiple <= 1:
@@ -433,12 +434,8 @@ def _rows_by_word(
 
 
 def has_several_recall_seeds(comparison: Comparison) -> bool:
-    """Return whether some row has several seeds with recall, of which some may have learned it."""
-    for row in comparison.rows:
-        learning = None if row.recall is None else row.recall.learning
-        if learning is not None and learning.seeds > 1:
-            return True
-    return False
+    """Tell whether a row has recall of several seeds, so that some of them may not have learned it."""
+    return any(row.learning is not None and row.learning.seeds > 1 for row in comparison.rows)
 
 
 def recall_answer(comparison: Comparison) -> str:
@@ -482,17 +479,16 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
 
 def _partial_learning(rows: Sequence[Row]) -> str:
     """Return `Learned to recall with some seeds only: cable (4 of 5).`; empty without such rows."""
-    partial = []
+    partial: list[Row] = []
+    names: list[str] = []
     for row in rows:
-        learning = None if row.recall is None else row.recall.learning
-        if learning is not None and 0 < learning.learned < learning.seeds:
+        if row.learning is not None and 0 < row.learning.learned < row.learning.seeds:
             partial.append(row)
+            names.append(f"{row_label(row)} ({learning_text(row.learning)})")
     if not partial:
         return ""
-    if len(partial) > MOST_NAMED:
-        return f"Learned to recall with some seeds only: {names_text(partial)}."
-    names = [f"{row_label(row)} ({learning_text(row.recall)})" for row in partial if row.recall is not None]
-    return f"Learned to recall with some seeds only: {', '.join(names)}."
+    subject = names_text(partial) if len(partial) > MOST_NAMED else ", ".join(names)
+    return f"Learned to recall with some seeds only: {subject}."
 
 
 def _recall_failures(rows: Sequence[Row]) -> str:
@@ -514,7 +510,7 @@ def recall_line(comparison: Comparison) -> str:
     if not recall.learned:
         return f"recall: did not learn, {within} (below {comparison.recall.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
-        within = f"{learning_text(recall)} seeds learned; these find {within}"
+        within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
     parts = [within]
     for multiple, cell in zip(comparison.recall.multiples, recall.beyond, strict=True):
         if cell is not None:
@@ -524,7 +520,7 @@ def recall_line(comparison: Comparison) -> str:
 
 # --- why a row fails
 
-REASON_WORDS = {
+REASON_WORDS: dict[Reason, str] = {
     "positions": "positions never seen",
     "spread": "attention spread",
     "sink": "sink broken",
@@ -532,11 +528,12 @@ REASON_WORDS = {
 
 
 def why_notes(comparison: Comparison) -> list[str]:
-    """Return why rows collapse: of the protocol's table, and of a single row, a sentence for each.
+    """Return why rows collapse.
 
-    A table of many rows of another protocol has one line, the rows of each reason.
+    The table of the protocol `dispersion` has a sentence for each row, and so has a single row. Other tables
+    have one line, with the rows of each reason.
     """
-    collapsed = [row for row in comparison.rows if row.dispersion is not None and _reasons(row) is not None]
+    collapsed = [row for row in comparison.rows if _reasons(row) is not None]
     if not collapsed:
         return []
     if comparison.header.protocol == DISPERSION or len(comparison.rows) == 1:
@@ -552,33 +549,39 @@ def why_notes(comparison: Comparison) -> list[str]:
     return [f"why they collapse (--protocol {DISPERSION}): {'; '.join(clauses)}"]
 
 
-def _reasons(row: Row) -> Sequence[str] | None:
+def _reasons(row: Row) -> Sequence[Reason] | None:
+    """Return why a row collapses; None if it does not, or if that was not measured."""
     return None if row.dispersion is None else row.dispersion.reasons
 
 
 def why_sentence(row: Row) -> str:
     """Return the reasons of a collapse that the numbers support, each with its numbers."""
-    dispersion = row.dispersion
-    assert dispersion is not None and dispersion.at_t is not None and dispersion.reasons is not None
+    assert row.dispersion is not None and row.dispersion.reasons is not None
+    start = f"why {row_label(row)} collapses at {length_text(row.dispersion.longest.multiple)}"
+    if not row.dispersion.reasons:
+        return f"{start}: none of these: {', '.join(REASON_WORDS.values())}"
+    clauses = []
+    for reason in row.dispersion.reasons:
+        clauses.append(f"{REASON_WORDS[reason]} ({_evidence(row.dispersion, reason)})")
+    return f"{start}: {'; '.join(clauses)}"
+
+
+def _evidence(dispersion: RowDispersion, reason: Reason) -> str:
+    """Return the numbers that support a reason."""
     at_t = dispersion.at_t
     longest = dispersion.longest
+    assert at_t is not None  # else there are no reasons
     length = length_text(longest.multiple)
-    start = f"why {row_label(row)} collapses at {length}"
-    if not dispersion.reasons:
-        return f"{start}: none of these: {', '.join(REASON_WORDS.values())}"
-    numbers = {}
-    if dispersion.far_share is not None:
-        share = f"{100 * dispersion.far_share:.0f}%"
-        numbers["positions"] = f"T tokens alone, placed that far, lose {share} as much"
-    keys = [f"{math.exp(cell.mean_entropy):.3g}" for cell in (at_t, longest)]
-    numbers["spread"] = f"like {keys[0]} equal keys at T and {keys[1]} at {length}"
-    if dispersion.variance_ratio is not None:
-        numbers["spread"] += f", outputs vary {dispersion.variance_ratio:.2g} times as much"
-    layer = max(range(len(at_t.first)), key=lambda index: at_t.first[index])
+    if reason == "positions":
+        assert dispersion.far_share is not None
+        return f"T tokens alone, placed that far, lose {100 * dispersion.far_share:.0f}% as much"
+    if reason == "spread":
+        near_keys, far_keys = (f"{math.exp(cell.mean_entropy):.3g}" for cell in (at_t, longest))
+        keys = f"like {near_keys} equal keys at T and {far_keys} at {length}"
+        return f"{keys}, outputs vary {dispersion.variance_ratio:.2g} times as much"
+    layer = at_t.sink_layer
     weights = f"{share_text(at_t.first[layer])} at T and {share_text(longest.first[layer])} at {length}"
-    numbers["sink"] = f"layer {layer + 1} puts {weights} on the first token"
-    clauses = [f"{REASON_WORDS[reason]} ({numbers[reason]})" for reason in dispersion.reasons]
-    return f"{start}: {'; '.join(clauses)}"
+    return f"layer {layer + 1} puts {weights} on the first token"
 
 
 # --- the notes
@@ -656,8 +659,8 @@ def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
     meaning = f"of what far text gives a model trained at {' or '.join(lengths)} (0% is cropping)"
     note = f"recovered: {meaning}"
     if len(rows) == 1:
-        share_text = recovered[0].note or recovered_with_interval(recovered[0])
-        note = f"recovered: {share_text} {meaning}"
+        share = recovered[0].note or recovered_with_interval(recovered[0])
+        note = f"recovered: {share} {meaning}"
     return f"{note}, ± half its 95% CI" if with_interval else note
 
 

@@ -8,8 +8,9 @@ from rich.cells import cell_len
 
 from posenc.core.errors import visible
 from posenc.results.comparison import Header, Row
-from posenc.results.recall import RecallCell, RowRecall
+from posenc.results.recall import Learning, RecallCell
 from posenc.results.runs import encoding_name
+from posenc.results.statistics.intervals import Interval
 
 LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
@@ -72,6 +73,20 @@ def percent_text(cell: RecallCell | None) -> str:
     return "" if cell is None else f"{100 * cell.accuracy:.0f}%"
 
 
+def percent_interval(interval: Interval) -> str:
+    """Return an interval of shares in per cent: `[91, 100]`."""
+    low, high = interval
+    return f"[{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def share_text(share: float) -> str:
+    """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
+    percent = 100 * share
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
+
+
 def share_with_interval(cell: RecallCell) -> str:
     """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
     low, high = (round(100 * end) for end in cell.ci95)
@@ -81,10 +96,9 @@ def share_with_interval(cell: RecallCell) -> str:
     return f"{percent}±{round((high - low) / 2)}"
 
 
-def learning_text(recall: RowRecall) -> str:
-    """Return how many seeds learned to recall, `4 of 5`; empty where that was not measured."""
-    learning = recall.learning
-    return "" if learning is None else f"{learning.learned} of {learning.seeds}"
+def learning_text(learning: Learning) -> str:
+    """Return how many seeds learned to recall, `4 of 5`."""
+    return f"{learning.learned} of {learning.seeds}"
 
 
 def names_text(rows: Iterable[Row], many: str = "rows") -> str:

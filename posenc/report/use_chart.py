@@ -10,6 +10,7 @@ import altair as alt
 
 from posenc.report.chart import (
     FINE,
+    LABEL_EXTENT,
     Chart,
     Panel,
     RowChannels,
@@ -37,7 +38,6 @@ from posenc.results.records import RECALL
 HEIGHT = 230  # points, of a panel in a file
 MARKER_AREA = 80  # on the page
 TICKS = (0, 25, 50, 75, 100)  # per cent
-LABEL_EXTENT = 28  # points, as of the other charts of a page
 DOMAIN_FACTOR = 1.3  # the width of the axis of changes over that of the changes
 HALO = 2.0  # points of background around a name
 RULE = "Top left: far text is used and does no harm; bottom left: it is not used; bottom right: it harms."
@@ -204,20 +204,9 @@ def _intervals_of_change(axes: Axes, channels: RowChannels) -> alt.Chart:
 
 
 def _markers(axes: Axes, channels: RowChannels, area: float) -> alt.Chart:
-    markers = (
-        alt.Chart()
-        .mark_point(filled=True)
-        .encode(
-            x=axes.x("x"),
-            y=axes.y("y"),
-            color=channels.color,
-            shape=channels.shape,
-            opacity=channels.opacity(1),
-            size=channels.area(area),
-            tooltip="text:N",
-        )
-    )
-    return channels.pointable(channels.choosable(markers))
+    markers = alt.Chart().mark_point(filled=True)
+    encoded = channels.encode_markers(markers, axes.x("x"), axes.y("y"), area)
+    return channels.pointable(channels.choosable(encoded))
 
 
 # --- names beside the points, for a file, which has no tooltip

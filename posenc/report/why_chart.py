@@ -8,17 +8,24 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
+from posenc.report.chart import (
+    LABEL_EXTENT,
+    Chart,
+    Panel,
+    RowChannels,
+    RowNames,
+    short_number,
+    source_sentence,
+)
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
 from posenc.results.dispersion import DispersionCell, RowDispersion, variance_ratio
 
 HEIGHT = 110  # points, of a panel in a file
-LABEL_EXTENT = 28
 CAPTION = (
-    "Attention of the fixed targets' queries, mean over layers, heads and seeds. Variance: of its outputs "
-    "over the queries. Far positions: the last T tokens alone, the older half of them placed as far away as "
-    "the window reaches, so that no key is added."
+    "Attention of the fixed targets' queries, mean over layers, heads and seeds. Variance: of the outputs "
+    "of attention over the queries. Far positions: the last T tokens alone, the older half of them placed "
+    "as far away as the window reaches, so that no key is added."
 )
 
 
@@ -33,7 +40,12 @@ class WhyPoint:
     text: str  # shown while the point is pointed at
 
 
-Value = Callable[[RowDispersion, DispersionCell], float | None]
+@dataclass(frozen=True)
+class Quantity:
+    """What a panel shows of each window of a row."""
+
+    title: str
+    value: Callable[[RowDispersion, DispersionCell], float | None]
 
 
 def _variance(row: RowDispersion, cell: DispersionCell) -> float | None:
@@ -41,19 +53,16 @@ def _variance(row: RowDispersion, cell: DispersionCell) -> float | None:
 
 
 def _far_change(row: RowDispersion, cell: DispersionCell) -> float | None:
-    if row.at_t is None:
-        return None
-    if cell.multiple == 1:
-        return 0.0
-    return None if cell.far_nats is None else cell.far_nats - row.at_t.nats
+    """Return the change by far positions alone, so that its line begins with 0 at T."""
+    return 0.0 if cell.multiple == 1 else row.far_change(cell)
 
 
-QUANTITIES: dict[str, Value] = {
-    "entropy (nats)": lambda row, cell: cell.mean_entropy,
-    "weight on the first token": lambda row, cell: cell.mean_first,
-    "output variance / that at T": _variance,
-    "far positions alone: change (nats)": _far_change,
-}
+QUANTITIES = (
+    Quantity("entropy (nats)", lambda row, cell: cell.mean_entropy),
+    Quantity("weight on the first token", lambda row, cell: cell.mean_first),
+    Quantity("output variance / that at T", _variance),
+    Quantity("far positions alone: change (nats)", _far_change),
+)
 
 
 def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
@@ -96,17 +105,18 @@ def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
 def _points(panel: Panel, names: RowNames, is_named: bool) -> list[WhyPoint]:
     """Return the points of a comparison; `is_named` puts its title before the name of each quantity."""
     points = []
-    for quantity, value_of in QUANTITIES.items():
-        title = f"{panel.title}: {quantity}" if is_named else quantity
+    for quantity in QUANTITIES:
+        title = f"{panel.title}: {quantity.title}" if is_named else quantity.title
         for row in panel.comparison.rows:
             if row.dispersion is None:
                 continue
             name = names.name(row)
             for cell in row.dispersion.cells:
-                value = value_of(row.dispersion, cell)
+                value = quantity.value(row.dispersion, cell)
                 if value is None or not math.isfinite(value):
                     continue
-                text = f"{name}\n{length_text(cell.multiple)} = {cell.window} tokens\n{quantity}: {value:.3g}"
+                window = f"{length_text(cell.multiple)} = {cell.window} tokens"
+                text = f"{name}\n{window}\n{quantity.title}: {value:.3g}"
                 points.append(WhyPoint(title, name, short_number(cell.multiple), short_number(value), text))
     return points
 
@@ -120,17 +130,5 @@ def _lines(x: alt.X, y: alt.Y, channels: RowChannels) -> alt.Chart:
 
 
 def _markers(x: alt.X, y: alt.Y, channels: RowChannels, area: float) -> alt.Chart:
-    markers = (
-        alt.Chart()
-        .mark_point(clip=True, filled=True)
-        .encode(
-            x=x,
-            y=y,
-            color=channels.color,
-            shape=channels.shape,
-            opacity=channels.opacity(1),
-            size=channels.area(area),
-            tooltip="text:N",
-        )
-    )
-    return channels.pointable(markers)
+    markers = alt.Chart().mark_point(clip=True, filled=True)
+    return channels.pointable(channels.encode_markers(markers, x, y, area))

@@ -24,7 +24,7 @@ from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
 from posenc.results.numbers import printed_change
 from posenc.results.plain import NOT_IN_JSON
-from posenc.results.recall import RowRecall
+from posenc.results.recall import Learning, RowRecall
 from posenc.results.records import REFERENCE_PROTOCOL, Metric, Record
 from posenc.results.statistics.documents import difference_if_any
 from posenc.results.statistics.intervals import Estimate
@@ -58,6 +58,11 @@ class Row:
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
     # the user's own name for it, in text and pictures
     name: str | None = field(default=None, metadata=NOT_IN_JSON)
+
+    @property
+    def learning(self) -> Learning | None:
+        """Return how many seeds learned to recall; None where that was not measured."""
+        return None if self.recall is None else self.recall.learning
 
     @property
     def full_label(self) -> str:
