@@ -524,8 +524,8 @@ ROW_COLUMNS = (
         explain=(
             (
                 "recovered",
-                "the share of the far text's worth that the row, trained at T, gains at 8T: 0% cropping, "
-                "100% as much as by training long; blank: worth nothing (95% CI)",
+                "the share of the far text's worth that the row, trained at T, gains at 8T: 0% is cropping, "
+                "100% as much as training long gains; blank: far text is worth nothing (95% CI)",
             ),
         ),
     ),
@@ -541,13 +541,13 @@ ROW_COLUMNS = (
             (
                 "recall@T",
                 "share of the planted values found in windows of T by the seeds that learned, mean over "
-                "the distances within T; @8x: at the farthest distance in windows of 8T. Its 95% CI is "
-                "over these seeds, of one seed over windows (Wilson's). Each seed draws its windows",
+                "the distances within T; @8x: at the farthest distance in windows of 8T. Each seed draws its "
+                "windows. The 95% CI is over these seeds; with one seed over its windows (Wilson's)",
             ),
             (
                 "did not learn",
-                "to recall: no seed did, so in brackets the mean of all, and not ranked: far text may "
-                "be unused whatever the loss says",
+                "to recall: no seed did. The number in brackets is the mean of all seeds and has no rank: "
+                "far text may be unused whatever the loss says",
             ),
             (
                 "recall horizon",
@@ -567,8 +567,8 @@ ROW_COLUMNS = (
             ),
             (
                 "@8x",
-                "of a task: answers that are wholly right in windows of 8T, of the seeds that learned: the "
-                "median with the range, from five seeds on with the quartiles",
+                "of a task: the share of answers that are wholly right in windows of 8T. It is the median of "
+                "the seeds that learned, with their range; from five seeds on with the quartiles",
             ),
         ),
     ),
@@ -580,8 +580,8 @@ ROW_COLUMNS = (
         explain=(
             (
                 "entropy",
-                "of attention at T and in the longest window, nats, mean of the layers: exp of it is to how "
-                "many equal keys attention spreads (protocol dispersion)",
+                "of attention at T and in the longest window, in nats, mean of the layers. An entropy of log "
+                "n is that of n keys with equal weights (protocol dispersion)",
             ),
         ),
         protocol=DISPERSION,

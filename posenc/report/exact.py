@@ -75,10 +75,10 @@ def exact_notes(comparison: Comparison) -> list[str]:
     if any(row.seeds > 1 for row in rows):
         number += ": median [range]"
     if any(cell.whole.quartiles for row in rows for cell in row.cells if cell is not None):
-        number += "; with five seeds [quartiles]"
+        number += "; from five seeds on [quartiles]"
     notes.append(number)
     if any(not row.learned for row in rows):
-        notes.append("(in brackets: no seed learned, so of all seeds)")
+        notes.append("(in brackets): no seed learned, so the number is of all seeds")
     return notes
 
 

@@ -200,9 +200,12 @@ def _titles(comparisons: Sequence[Comparison]) -> list[str]:
         headings.append(visible(heading_of(header.protocol)) + stride)
     titles = []
     for comparison, heading, facts in zip(comparisons, headings, distinct_facts(comparisons), strict=True):
-        is_alone = headings.count(heading) == 1
-        conditions = [fact for fact in facts if fact != visible(protocol_fact(comparison.header))]
-        titles.append(heading if is_alone else ", ".join([heading, *conditions]))
+        if headings.count(heading) == 1:
+            titles.append(heading)
+            continue
+        protocol = visible(protocol_fact(comparison.header))  # the heading says it in words
+        conditions = [fact for fact in facts if fact != protocol]
+        titles.append(", ".join([heading, *conditions]))
     return titles
 
 
@@ -210,6 +213,7 @@ def _section(comparison: Comparison, title: str, names: RowNames) -> Section:
     short = short_report(comparison)
     full = full_report(comparison)
     numbers = {row_label(row): names.number(names.name(row)) for row in comparison.rows}
+    # A page cannot follow these: they name options of the command line.
     hints_at_commands = (more_note(comparison), also_measured_note(comparison.header))
     return Section(
         title=title,

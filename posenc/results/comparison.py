@@ -297,7 +297,7 @@ def _recall(draft: Draft, level: float) -> tuple[RecallColumns | None, list[RowR
 
 
 def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
-    """Return the answers of each row to the instances of a task."""
+    """Return the columns of a table of tasks, and the answers of each row."""
     if draft.protocol != EXACT:
         return None, [None] * len(draft.groups)
     multiples = [column.multiple for column in draft.columns]
@@ -305,13 +305,14 @@ def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
 
 
 def _dispersions(draft: Draft, cells: Sequence[Sequence[Cell]]) -> list[RowDispersion | None]:
-    """Return what attention does in each row, which says why the headline's losses rise."""
+    """Return what attention does in each row, with the reasons of the rows that collapse."""
     if draft.protocol not in (HEADLINE, DISPERSION):
         return [None] * len(draft.groups)
     rows = []
     for members, cells_of_row in zip(_members_beside(draft, DISPERSION), cells, strict=True):
-        collapsed = bool(cells_of_row) and short_verdict(cells_of_row[-1].verdict or "") == COLLAPSED_WORD
-        rows.append(dispersion_of_row(members, collapsed))
+        verdict = cells_of_row[-1].verdict if cells_of_row else None  # at the longest length
+        has_collapsed = short_verdict(verdict or "") == COLLAPSED_WORD
+        rows.append(dispersion_of_row(members, has_collapsed))
     return rows
 
 
