@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from posenc.api.runs import Runs
-from posenc.api.text import continuation, token_nats
+from posenc.api.text import continuation, logits_behind, token_nats
 from posenc.core.errors import UserError, visible
 from posenc.data.tokenizers import Tokenizer
 from posenc.model.decoder import Decoder
@@ -92,16 +93,14 @@ class LoadedRun:
 
         It sees the last `context` tokens; None: the whole text. Temperature 0 takes the likeliest tokens.
         """
-        ids = continuation(
-            self.model,
-            self._encode("prompt", prompt),
-            self.tokenizer.vocab_size,
-            context=context,
-            tokens=tokens,
-            temperature=temperature,
-            seed=seed,
-        )
-        return self.tokenizer.decode(ids)
+        vocab_size = self.tokenizer.vocab_size
+
+        def logits_of(text: Sequence[int]) -> Tensor:
+            return logits_behind(self.model, text, vocab_size, context)
+
+        ids = self._encode("prompt", prompt)
+        written = continuation(logits_of, ids, tokens=tokens, temperature=temperature, seed=seed)
+        return self.tokenizer.decode(written)
 
     def _encode(self, argument: str, text: str) -> list[int]:
         """Return the token ids of a text. Raises UserError, which names the argument, for anything else."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from posenc.model.decoder import Decoder
 from posenc.settings.numbers import check_between, check_whole
 
 BATCH_TOKENS = 8192  # tokens of one forward pass
+
+LogitsOfText = Callable[[Sequence[int]], Tensor]  # a text -> the logits of the token behind it, (V,)
 
 
 def window_of(model: Decoder, context: int | None, length: int) -> int:
@@ -66,19 +68,19 @@ def _losses(model: Decoder, windows: Tensor, n_targets: int) -> Tensor:
 
 
 @torch.no_grad()
-def continuation(
-    model: Decoder,
-    ids: Sequence[int],
-    vocab_size: int,
-    *,
-    context: int | None = None,
-    tokens: int = 200,
-    temperature: float = 0.8,
-    seed: int = 0,
-) -> list[int]:
-    """Return the tokens drawn after `ids`, each from at most `context` tokens before it (None: all).
+def logits_behind(model: Decoder, ids: Sequence[int], vocab_size: int, context: int | None) -> Tensor:
+    """Return the logits of the token behind a text from at most `context` tokens: (vocab_size,)."""
+    window = window_of(model.eval(), context, len(ids))
+    inputs = torch.tensor([ids[-window:]], device=model.embedding.weight.device)  # (1, W)
+    return model(inputs, n_targets=1)[0, 0, :vocab_size]
 
-    The same seed draws with the same random numbers, whatever the context; temperature 0 takes the likeliest.
+
+def continuation(
+    logits_of: LogitsOfText, ids: Sequence[int], *, tokens: int, temperature: float, seed: int
+) -> list[int]:
+    """Return the tokens drawn after `ids`. `logits_of` is called with the whole text before each of them.
+
+    The same seed draws with the same random numbers, whatever the logits; temperature 0 takes the likeliest.
     """
     if not ids:
         raise UserError("prompt", None, "is empty")
@@ -87,11 +89,9 @@ def continuation(
     generator = generator_for(check_whole("seed", seed, least=0), "sample")
     text = list(ids)
     for _ in range(tokens):
-        window = window_of(model.eval(), context, len(text))
-        inputs = torch.tensor([text[-window:]], device=model.embedding.weight.device)  # (1, W)
-        logits = model(inputs, n_targets=1)[0, 0, :vocab_size].float().cpu()  # (V,)
+        logits = logits_of(text).float().cpu()  # (V,)
         if not logits.isfinite().all():
-            raise UserError("context", window, "its logits are not finite there")
+            raise UserError("context", len(text), "its logits are not finite there")
         if temperature == 0:
             text.append(int(logits.argmax()))
         else:

@@ -68,7 +68,8 @@ SampleSettings = Annotated[
     Texts,
     argument(
         "KEY=VALUE...",
-        "run=DIR; prompt=TEXT (default: a test document), tokens=N (default: 4T), temperature=0.8, seed=0",
+        "run=DIR, or subject=hf with its settings and extend=NAME; prompt=TEXT (default: a test document), "
+        "tokens=N (default: 4T; 64 of subject=hf), temperature=0.8, seed=0",
         complete_override,
     ),
 ]

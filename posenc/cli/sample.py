@@ -10,40 +10,77 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc.api.loaded_run import LoadedRun, load
+from posenc.api.loaded_subject import LoadedSubject
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import group_of, key_of, parse
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
 from posenc.report.terminal import write
 
 WIDTH = 80  # columns
 GAP = " | "
-KEYS = ("run", "prompt", "tokens", "temperature", "seed", "plugins")
+KEYS_OF_WRITING = ("prompt", "tokens", "temperature", "seed")
+KEYS_OF_RUN = ("run", *KEYS_OF_WRITING, "plugins")
+GROUPS_OF_SUBJECT = ("subject", "extend", "context_length", "data", "device")  # those of `posenc eval`
 TEXT_KEYS = ("run", "prompt")
 LONGEST_PROMPT = 8  # multiples of T, for a prompt taken from a test document
+PROMPT_TOKENS = 256  # of such a prompt for a model of transformers, whose T is thousands
+TOKENS_OF_SUBJECT = 64  # that it writes
 PROMPT_LINES = 3  # lines that are shown of the prompt's end
+
+Writer = LoadedRun | LoadedSubject
 
 
 def run_sample(arguments: Sequence[str]) -> None:
     """Print both continuations of KEY=VALUE arguments. Raises UserError; RunError for damaged weights."""
-    settings = read_settings(arguments)
+    if any(group_of(key_of(argument)) == "subject" for argument in arguments):
+        lines = _sample_of_subject(arguments)
+    else:
+        lines = _sample_of_run(arguments)
+    write("\n".join([*lines, ""]), sys.stdout)
+
+
+def _sample_of_run(arguments: Sequence[str]) -> list[str]:
+    settings = read_settings(arguments, KEYS_OF_RUN)
     if "run" not in settings:
-        raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
+        hint = "run=DIR, or a run's name; posenc runs lists them; or subject=hf"
+        raise UserError("run", None, "is needed", hint=hint)
     run = load(settings.pop("run"), plugins=settings.pop("plugins", ()))
     prompt = settings.pop("prompt", None) or prompt_of(run)
     settings.setdefault("tokens", 4 * run.train_length)
     cropped = run.generate(prompt, run.train_length, **settings)
     whole_text = run.generate(prompt, None, **settings)
-    write("\n".join([*page_lines(run, prompt, cropped, whole_text), ""]), sys.stdout)
+    cropped_tokens = min(run.train_length, _count_tokens(run, prompt))
+    return page_lines(run, prompt, cropped_tokens, cropped, whole_text)
 
 
-def read_settings(arguments: Sequence[str]) -> dict[str, Any]:
+def _sample_of_subject(arguments: Sequence[str]) -> list[str]:
+    """Return the lines of a model of transformers: two columns where the text is longer than T."""
+    overrides = [argument for argument in arguments if group_of(key_of(argument)) in GROUPS_OF_SUBJECT]
+    others = [argument for argument in arguments if argument not in overrides]
+    settings = read_settings(others, KEYS_OF_WRITING)
+    (composed,) = compose_jobs("eval", parse(overrides, "eval")).jobs
+    subject = LoadedSubject(composed.eval_settings)
+    prompt = settings.pop("prompt", None) or subject.test_text(PROMPT_TOKENS)
+    settings.setdefault("tokens", TOKENS_OF_SUBJECT)
+    length = subject.train_length
+    whole_text = subject.generate(prompt, None, **settings)
+    remaining = length - settings["tokens"]  # of the prompt in T tokens
+    if _count_tokens(subject, prompt) <= remaining:
+        return [*_prompt_lines(subject, prompt), "", *_wrapped(whole_text, WIDTH)]
+    cropped = subject.generate(prompt, length, **settings)
+    return page_lines(subject, prompt, max(1, remaining), cropped, whole_text)
+
+
+def read_settings(arguments: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
     """Return the values by their keys. Raises UserError."""
     settings: dict[str, Any] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if not equals and key not in KEYS:
+        if not equals and key not in keys:
             raise UserError(argument, None, "is no KEY=VALUE", hint=f"did you mean: run={argument}")
-        if key not in KEYS:
-            raise UserError("KEY", key, "there is no such setting", allowed=KEYS)
+        if key not in keys:
+            raise UserError("KEY", key, "there is no such setting", allowed=keys)
         if not value:
             raise UserError(key, None, "is empty" if equals else "has no value", hint=f"{key}=...")
         settings[key] = value if key in TEXT_KEYS else _parse(key, value)
@@ -75,24 +112,33 @@ def prompt_of(run: LoadedRun) -> str:
     return run.tokenizer.decode(int(token) for token in tokens)
 
 
-def page_lines(run: LoadedRun, prompt: str, cropped: str, whole_text: str) -> list[str]:
-    """Return the end of the prompt, and below it the two continuations side by side."""
-    length = run.train_length
-    tokens = len(run.tokenizer.encode(prompt))
-    title = f"{visible(run.name)}, given the end of a text of {tokens} tokens:"
-    prompt_end = _wrapped(prompt, WIDTH - 2)[-PROMPT_LINES:]
+def page_lines(model: Writer, prompt: str, cropped_tokens: int, cropped: str, whole_text: str) -> list[str]:
+    """Return the end of the prompt, and below it the two continuations side by side.
+
+    `cropped` is what follows the last `cropped_tokens` of the prompt.
+    """
     column = (WIDTH - len(GAP)) // 2
-    left = [f"the last {min(length, tokens)} tokens (T = {length})", "-" * column]
-    right = [f"all {tokens} tokens, and what follows", "-" * column]
-    left += _wrapped(cropped, column)
-    right += _wrapped(whole_text, column)
+    left_head = f"the last {cropped_tokens} tokens (T = {model.train_length})"
+    left = [left_head, "-" * column, *_wrapped(cropped, column)]
+    right_head = f"all {_count_tokens(model, prompt)} tokens, and what follows"
+    right = [right_head, "-" * column, *_wrapped(whole_text, column)]
     pairs = itertools.zip_longest(left, right, fillvalue="")
     return [
-        *textwrap.wrap(title, WIDTH),
-        *(f"  {line}" for line in prompt_end),
+        *_prompt_lines(model, prompt),
         "",
         *(f"{left_line:<{column}}{GAP}{right_line}".rstrip() for left_line, right_line in pairs),
     ]
+
+
+def _count_tokens(model: Writer, text: str) -> int:
+    return len(model.tokenizer.encode(text))
+
+
+def _prompt_lines(model: Writer, prompt: str) -> list[str]:
+    """Return the title and the end of the prompt."""
+    title = f"{visible(model.name)}, given the end of a text of {_count_tokens(model, prompt)} tokens:"
+    prompt_end = _wrapped(prompt, WIDTH - 2)[-PROMPT_LINES:]
+    return [*textwrap.wrap(title, WIDTH), *(f"  {line}" for line in prompt_end)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

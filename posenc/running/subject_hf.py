@@ -71,15 +71,34 @@ class HfSubject:
     runs_dir: str
 
 
-def plan_hf(settings: EvalCommandSettings) -> Job:
-    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError."""
+@dataclass(frozen=True)
+class WeightOptions:
+    """Say how weights are loaded."""
+
+    dtype: str  # fp32, bf16 or fp16
+    device_map: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfModel:
+    """Hold a model of transformers before its weights are read, and how it is measured."""
+
+    subject: HfSubject
+    checkpoint: Checkpoint
+    train_length: int
+    weights: WeightOptions
+    evaluation: Evaluation  # as far as it does not depend on the text
+    bos: int | None
+    model: UnloadedModel
+    tokenizer: TokenizerSettings
+
+
+def read_model(settings: EvalCommandSettings) -> HfModel:
+    """Read the configuration and the tokenizer of `subject=hf`. Raises UserError."""
     assert settings.subject is not None
-    if settings.run is not None:
-        raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
-    if settings.tracking.name != NONE:
-        raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
-    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
-    subject = HfSubject(**parameters)
+    subject = HfSubject(
+        **check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
+    )
     checkpoint = read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     is_auto = settings.context_length in (None, "auto")
     length = trained_length(checkpoint.config) if is_auto else settings.context_length
@@ -87,37 +106,52 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
     weights = _weights(subject, checkpoint)
     evaluation = _evaluation(settings, length, checkpoint, weights)
     bos = bos_of(subject, checkpoint.tokenizer)
-    model = _unloaded_model(checkpoint, length, bos, evaluation, weights)
-    tokenizer = _tokenizer(subject, checkpoint.tokenizer)
-    text, texts, evaluation = _fitted_to_text(settings, evaluation, length, tokenizer)
-    stored_subject = {**parameters, "bos": bos, "architecture": checkpoint.text_config.model_type}
+    return HfModel(
+        subject=subject,
+        checkpoint=checkpoint,
+        train_length=length,
+        weights=weights,
+        evaluation=evaluation,
+        bos=bos,
+        model=_unloaded_model(checkpoint, length, bos, evaluation, weights),
+        tokenizer=_tokenizer(subject, checkpoint.tokenizer),
+    )
+
+
+def plan_hf(settings: EvalCommandSettings) -> Job:
+    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError."""
+    if settings.run is not None:
+        raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
+    if settings.tracking.name != NONE:
+        raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
+    hf = read_model(settings)
+    text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
+    dtype = hf.weights.dtype
     # records in float32 keep the names that they had before there was a choice
-    dtype_in_digest = "" if weights.dtype == "fp32" else f" dtype={weights.dtype}"
+    dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
     job = plan_given_model(
         GivenModel(
-            model=model,
-            name=check_name("subject.path", safe_name(Path(subject.path).name)),
+            model=hf.model,
+            name=check_name("subject.path", safe_name(Path(hf.subject.path).name)),
             data=text.data,
-            tokenizer=tokenizer,
+            tokenizer=hf.tokenizer,
             evaluation=evaluation,
             device=resolve_device(settings.device),
-            runs_dir=subject.runs_dir,
+            runs_dir=hf.subject.runs_dir,
             experiment_name="subjects",
-            digest=f"{identity_of(checkpoint)} bos={bos}{dtype_in_digest}",
-            precision=weights.dtype,
-            subject=Choice.model_validate({"name": "hf", **stored_subject}),
+            digest=f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}",
+            precision=dtype,
+            subject=_stored_subject(hf),
             text=text,
         )
     )
     return _fitted_to_time(job, settings, texts)
 
 
-@dataclass(frozen=True)
-class WeightOptions:
-    """Say how weights are loaded."""
-
-    dtype: str  # fp32, bf16 or fp16
-    device_map: str | None
+def _stored_subject(hf: HfModel) -> Choice:
+    """Return the subject as config.yaml keeps it: with the token and the architecture that were found."""
+    found_there = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
+    return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **found_there})
 
 
 def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
@@ -193,7 +227,7 @@ def _fitted_to_text(
         at_train_length = evaluation.settings.with_changes(lengths=[length])
         least = resolve_evaluation(at_train_length, length, settings.extend)
     # what it was trained on is not known: perhaps on the part of this text that a training takes
-    text = text_to_measure(settings.data or _default_data(), tokenizer, least, keeps_split=True)
+    text = text_to_measure(settings.data or default_data(), tokenizer, least, keeps_split=True)
     texts = LongTexts.of(text.facts, tokenizer, evaluation.split)
     texts.check(least.lengths.longest, text.facts, tokenizer)
     if not has_open_lengths:
@@ -224,7 +258,7 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 
 
-def _default_data() -> DataSettings:
+def default_data() -> DataSettings:
     """Return the corpus that `posenc train` takes without being told."""
     name = default_choices("train")["data"]
     return DataSettings.model_validate(own_yaml(conf_dir() / "data" / f"{name}.yaml"))

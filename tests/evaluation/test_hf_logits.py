@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 
+from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import callables
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.training.device import LiveTensors
@@ -38,6 +39,29 @@ def test_losses_by_blocks_are_those_of_all_logits(name, monkeypatch):
     scored = subject.losses(tokens, targets, with_best=True)
     torch.testing.assert_close(scored.nats, expected, atol=1e-6, rtol=0)
     assert torch.equal(scored.is_best, logits.argmax(-1) == targets)
+
+
+@pytest.mark.parametrize("name", [*sorted(hf_models.CONFIGS)])
+def test_the_next_token_is_as_likely_with_kept_keys_as_after_a_whole_pass(name):
+    subject = model_of(name)
+    tokens, _ = windows(250, T)
+    step = subject.next_logits(tokens[:, :20])
+    for column in range(20, T):
+        step = subject.next_logits(tokens[:, column : column + 1], step.past)
+        whole = subject(tokens[:, : column + 1], 1)[:, -1]
+        torch.testing.assert_close(step.logits, whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{"name": "pi"}, {"name": "window", "window": 8}], ids=str)
+def test_an_extension_acts_on_the_next_token(settings):
+    subject = model_of("llama")
+    extension = build_extension(settings, subject)
+    encoding = extension.effective_encoding(2 * T)
+    tokens, _ = windows(250, 2 * T)
+    step = subject.next_logits(tokens[:, :-1], None, encoding)
+    step = subject.next_logits(tokens[:, -1:], step.past, encoding)
+    torch.testing.assert_close(step.logits, subject(tokens, 1, encoding)[:, -1], atol=1e-6, rtol=0)
+    assert (step.logits - subject(tokens, 1)[:, -1]).abs().max() > 1e-4
 
 
 def test_a_factor_and_a_cap_of_the_logits_are_the_models_own():

@@ -17,6 +17,7 @@ from fake_runs import edit_json, only_run, read_json
 from in_process import called_in
 
 import posenc as px
+from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
@@ -430,6 +431,52 @@ def test_facts_that_are_found_have_a_table_by_depth_and_window(posenc, working_f
     assert result.code == 0, result.err
     assert "% of facts found, by depth in the text and window" in result.out
     assert re.search(r"^ *0\.25 .*\[0, 56\]", result.out, re.M)
+
+
+def sample(posenc, checkpoint, *arguments):
+    """Return what `posenc sample` prints of a checkpoint."""
+    return posenc("sample", "subject=hf", f"subject.path={checkpoint}", *arguments)
+
+
+def test_at_temperature_zero_a_text_goes_on_as_transformers_writes_it(working_folder, checkpoints):
+    path = checkpoints("llama")
+    (composed,) = compose_jobs("eval", parse(["subject=hf", f"subject.path={path}"])).jobs
+    subject = LoadedSubject(composed.eval_settings)
+    written = subject.generate("the tale", tokens=12, temperature=0)
+    ids = torch.tensor([subject.tokenizer.encode("the tale")])
+    text = load(path).generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    assert written == subject.tokenizer.decode(text[0, ids.shape[1] :].tolist())
+
+
+def test_beyond_t_a_sample_stands_beside_that_of_the_last_t_tokens(posenc, working_folder, checkpoints):
+    prompt = "the tale of the sea and of the stone that it took"
+    plain = sample(posenc, checkpoints("llama"), f"prompt={prompt}", "tokens=16", "temperature=0").out
+    extended = sample(
+        posenc, checkpoints("llama"), f"prompt={prompt}", "tokens=16", "temperature=0", "extend=pi"
+    ).out
+    assert "the last 16 tokens (T = 32)" in plain
+    assert extended.startswith("llama +pi, given the end of a text of 49 tokens")
+    assert plain.splitlines()[-1] != extended.splitlines()[-1]
+
+
+def test_without_a_prompt_a_sample_goes_on_with_a_test_document(posenc, working_folder, checkpoints, corpus):
+    result = sample(posenc, checkpoints("llama"), "data=files", f"data.paths={corpus}", "tokens=4")
+    assert "given the end of a text of 256 tokens" in result.out
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("extend=rerope", "before their rotation"),
+        ("extend=pi,yarn", "several values"),
+        ("extend.tune=true", "chooses by losses"),
+        ("eval.lengths=[1x]", "there is no such setting"),
+    ],
+)
+def test_a_sample_refuses_what_it_cannot_do(posenc, working_folder, checkpoints, argument, message):
+    result = sample(posenc, checkpoints("llama"), argument, "prompt=the")
+    assert result.code == 2
+    assert message in result.err
 
 
 def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(working_folder, arguments, capsys):

@@ -52,6 +52,14 @@ def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
     return TargetLosses(nats, is_best=torch.cat(best, dim=1) if best else None)
 
 
+@dataclass(frozen=True)
+class NextLogits:
+    """Hold the logits of the token behind a text, and what the model keeps of the text to go on."""
+
+    logits: Tensor  # (B, V)
+    past: Any  # the text itself, or keys and values
+
+
 class CallableModel(nn.Module):
     """Measure `function(tokens (B, W) int64)`, which returns logits (B, W, V) or an object that has `logits`.
 
@@ -116,6 +124,15 @@ class CallableModel(nn.Module):
             for columns in blocks_of_targets(targets, logits.shape[-1])
         ]
         return joined(losses)
+
+    @torch.no_grad()
+    def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
+        """Return the logits behind a text (B, n). `past` is of the call before, and `tokens` follow it.
+
+        Raises what `forward` raises.
+        """
+        text = tokens if past is None else torch.cat((past, tokens), dim=1)
+        return NextLogits(self(text, 1, encoding)[:, -1], past=text)
 
     def checked(self, logits: object, text_shape: tuple[int, ...]) -> Tensor:
         """Return the logits (B, S, V) of a text of shape (B, S). Raises UserError for any other shape."""

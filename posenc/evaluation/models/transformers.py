@@ -25,6 +25,7 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
 from posenc.evaluation.models.callables import (
     CallableModel,
+    NextLogits,
     OnLayer,
     TargetLosses,
     blocks_of_targets,
@@ -180,6 +181,24 @@ class TransformersModel(CallableModel):
                 logits = self.checked(logits_of(hidden[:, columns]), tuple(targets_of_block.shape))
                 parts.append(losses_of_logits(logits, targets_of_block, with_best=with_best))
         return joined(parts)
+
+    @torch.no_grad()
+    def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
+        """Return the logits behind a text (B, n); `past` is as in CallableModel.
+
+        Keys and values of earlier tokens are kept where that is exact: where the model rotates them, and no
+        extension acts on scores.
+        """
+        acting = self.effective_encoding if encoding is None else encoding
+        takes_past = "past_key_values" in inspect.signature(type(self.model).forward).parameters
+        if not self.rotates or not takes_past or attention_parts(leaves(acting)):
+            return super().next_logits(tokens, past, encoding)
+        inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
+        options = {"logits_to_keep": 1} if self.can_limit_logits else {}
+        with self._acting(encoding):
+            output = self.model(inputs, past_key_values=past, use_cache=True, **options)
+        logits = self.checked(output.logits[:, -1:], (len(tokens), 1))
+        return NextLogits(logits[:, -1], past=output.past_key_values)
 
     @contextmanager
     def _logits_function(self, output: Any) -> Iterator[Callable[[Tensor], Tensor]]:

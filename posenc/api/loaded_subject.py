@@ -1,0 +1,86 @@
+"""Load a causal language model of transformers, to continue texts with it, with an extension or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.api.text import continuation
+from posenc.core.errors import UserError
+from posenc.data import build_tokenizer, inspect
+from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.models.transformers import TransformersModel
+from posenc.running.subject_hf import default_data, read_model
+from posenc.settings.numbers import check_whole
+from posenc.settings.tree import NONE, EvalCommandSettings
+from posenc.training.device import resolve_device
+
+SPLIT = "test"
+BYTES_A_TOKEN = 16  # more than the tokens of a text have on average
+
+
+class LoadedSubject:
+    """Hold a model of transformers and its tokenizer. Its weights are read when it first continues a text."""
+
+    def __init__(self, settings: EvalCommandSettings) -> None:
+        """Check the model and the extension. Raises UserError."""
+        if settings.extend.tune:
+            raise UserError("extend.tune", True, "chooses by losses, which a sample has not", allowed="false")
+        self._hf = read_model(settings)
+        self._data = settings.data or default_data()
+        self._device = resolve_device(settings.device)
+        self.train_length = self._hf.train_length
+        self.tokenizer: Tokenizer = build_tokenizer(self._hf.tokenizer, None)
+        name = Path(self._hf.subject.path).name
+        extension = self._hf.evaluation.extend["name"]
+        self.name = name if extension == NONE else f"{name} +{extension}"
+
+    @cached_property
+    def model(self) -> TransformersModel:
+        """Return the model with its weights, in evaluation mode."""
+        return self._hf.model.loaded().to(self._device).eval()
+
+    def generate(
+        self,
+        prompt: str,
+        context: int | None = None,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        seed: int = 0,
+    ) -> str:
+        """Return the text that the model writes after the prompt. Temperature 0 takes the likeliest tokens.
+
+        The prompt loses its beginning where it and the new tokens are more than `context`; None: nothing is
+        lost. The extension is that of windows as long as the whole text.
+        """
+        tokens = check_whole("tokens", tokens, least=1)
+        ids = self.tokenizer.encode(prompt)
+        if context is not None:
+            ids = ids[-max(1, context - tokens) :]
+        extension = build_extension(self._hf.evaluation.extend, self.model, tune=False)
+        encoding = None if extension is None else extension.effective_encoding(len(ids) + tokens)
+        past: Any = None
+
+        def logits_of(text: Sequence[int]) -> Tensor:
+            nonlocal past
+            new_tokens = list(text) if past is None else [text[-1]]
+            step = self.model.next_logits(torch.tensor([new_tokens], device=self._device), past, encoding)
+            past = step.past
+            return step.logits[0, : self.tokenizer.vocab_size]
+
+        written = continuation(logits_of, ids, tokens=tokens, temperature=temperature, seed=seed)
+        return self.tokenizer.decode(written)
+
+    def test_text(self, tokens: int) -> str:
+        """Return the beginning of the longest test document, so many tokens of it. Raises UserError."""
+        facts = inspect(self._data, self._hf.tokenizer, splits=(SPLIT,), needed_tokens=1, context_length=None)
+        texts = [document.text for document in facts.read() if document.split == SPLIT]
+        beginning = max(texts, key=len)[: BYTES_A_TOKEN * tokens].decode(errors="ignore")
+        return self.tokenizer.decode(self.tokenizer.encode(beginning)[:tokens])
