@@ -27,7 +27,15 @@ from posenc.results.identity import (
     telling_sizes,
     tuned_rate,
 )
-from posenc.results.measurements import Member, Pool, left_out_of, members_of, pool_of, rest_of
+from posenc.results.measurements import (
+    Member,
+    Pool,
+    count_records,
+    left_out_of,
+    members_of,
+    pool_of,
+    rest_of,
+)
 from posenc.results.runs import Run
 
 CODE = "code"  # the key in a row's settings that tells runs of other code apart
@@ -50,11 +58,12 @@ def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
     """Return all runs as one ranking, although they may differ in what they were trained and measured on."""
     members: list[Member] = []
     pool = pool_of(runs, protocol)
-    while pool:
-        chosen = members_of(pool)
+    rest = pool
+    while rest:
+        chosen = members_of(rest)
         members += chosen
-        pool = rest_of(pool, chosen)
-    (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], protocol)
+        rest = rest_of(rest, chosen)
+    (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], pool, protocol)
     return ranking
 
 
@@ -77,10 +86,11 @@ def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
     """Return the rankings of the runs with numbers."""
     rounds: list[list[list[Member]]] = []
     pool = pool_of(runs, protocol)
-    while pool:
-        alike = _alike(pool)
+    rest = pool
+    while rest:
+        alike = _alike(rest)
         rounds.append(alike)
-        pool = rest_of(pool, [member for members in alike for member in members])
+        rest = rest_of(rest, [member for members in alike for member in members])
     representatives: list[Member] = []
     for alike in rounds:
         representatives += [_representative(members) for members in alike]
@@ -95,7 +105,7 @@ def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
         ]
         rankings += sorted(of_round, key=_most_runs_first)
         start = stop
-    return _with_left_out(rankings, protocol)
+    return _with_left_out(rankings, pool, protocol)
 
 
 def _alike(pool: Pool) -> list[list[Member]]:
@@ -141,13 +151,19 @@ def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
     return values
 
 
-def _with_left_out(rankings: Sequence[Ranking], protocol: str) -> list[Ranking]:
-    """Return the rankings with how many records no ranking shows; a run's are counted in its first one."""
+def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> list[Ranking]:
+    """Return the rankings with how many records of the pool's runs no ranking shows.
+
+    A run's are counted in its first ranking.
+    """
     by_run: dict[Path, list[Member]] = defaultdict(list)
     for ranking in rankings:
         for member in ranking.members:
             by_run[member.run.path].append(member)
-    left_out = {path: left_out_of(members[0].run, protocol, members) for path, members in by_run.items()}
+    left_out = {}
+    for path, members in by_run.items():
+        earlier = count_records(members[0].run, protocol) - len(pool[path])
+        left_out[path] = left_out_of(pool[path], members, earlier)
     with_left_out = []
     for ranking in rankings:
         of_runs = {run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out}

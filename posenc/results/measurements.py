@@ -158,6 +158,11 @@ def measurements_of(run: Run, protocol: str) -> list[Measurement]:
     return [measurement_of(run, record) for record in run.records if record["protocol"] == protocol]
 
 
+def count_records(run: Run, protocol: str) -> int:
+    """Return how many records of one protocol a run has."""
+    return sum(record["protocol"] == protocol for record in run.records)
+
+
 def extension_key(extend: Extend | None) -> str | None:
     """Return the extension with its parameters as one comparable text, the same at every window.
 
@@ -215,19 +220,21 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
     for run in runs:
         if run.facts is None or run.state == "diverged":
             continue
-        measured = measurements_of(run, protocol)
-        newest: dict[tuple[str, str], int] = defaultdict(int)
-        for measurement in measured:
-            text = measurement.circumstances.text
-            newest[text] = max(newest[text], measurement.step)
-        chosen = [
-            measurement
-            for measurement in measured
-            if measurement.step == newest[measurement.circumstances.text]
-        ]
-        if chosen:
-            pool[run.path] = chosen
+        measured = _of_newest_checkpoint(measurements_of(run, protocol))
+        if measured:
+            pool[run.path] = measured
     return pool
+
+
+def _of_newest_checkpoint(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Return a run's measurements on each text that are of the newest checkpoint measured on it."""
+    newest: dict[tuple[str, str], int] = defaultdict(int)
+    for measurement in measured:
+        text = measurement.circumstances.text
+        newest[text] = max(newest[text], measurement.step)
+    return [
+        measurement for measurement in measured if measurement.step == newest[measurement.circumstances.text]
+    ]
 
 
 def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
@@ -323,14 +330,15 @@ def _repeats(first: Circumstances, second: Circumstances) -> bool:
     return same_text and same_stride and first.precision == second.precision
 
 
-def left_out_of(run: Run, protocol: str, members: Sequence[Member]) -> Counter[str]:
-    """Count the records of a run that none of its members shows, by reason."""
-    measured = pool_of([run], protocol).get(run.path, [])
+def left_out_of(measured: Sequence[Measurement], members: Sequence[Member], earlier: int) -> Counter[str]:
+    """Count the records of a run that none of its members shows, by reason.
+
+    `measured` is what the pool has of the run, and `earlier` counts its records of earlier checkpoints.
+    """
     shown: Counter[Circumstances] = Counter()
     for member in members:
         shown[member.circumstances] += member.n_records
-    left_out: Counter[str] = Counter()
-    left_out[EARLIER] = len(measurements_of(run, protocol)) - len(measured)
+    left_out = Counter({EARLIER: earlier})
     for circumstances, group in _by_circumstances(measured).items():
         if circumstances in shown:
             left_out[OTHER_KNOBS] += len(group) - shown[circumstances]
