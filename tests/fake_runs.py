@@ -145,6 +145,19 @@ def dispersion_record(window, loss, *, entropy=2.0, first=0.3, variance=1.0, far
     return record(window, loss, protocol="dispersion", targets_hash="d" * 16, dispersion=dispersion)
 
 
+def memory_record(window, loss, *, variation=0.1, gained=0.02, lost=0.01):
+    """Make a record of the protocol `memory`, whose numbers are the same for every shorter window."""
+    shorter = [length for length in (T // 4, T // 2, T) if length < window]
+    memory = {
+        "window": shorter,
+        "variation": [variation] * len(shorter),
+        "variation_ci95": [[variation - 0.01, variation + 0.01]] * len(shorter),
+        "gained": [gained] * len(shorter),
+        "lost": [lost] * len(shorter),
+    }
+    return record(window, loss, protocol="memory", targets_hash="e" * 16, memory=memory)
+
+
 # A complete config.yaml but for its encoding, seed and experiment.
 SETTINGS = {
     "schema_version": 2,

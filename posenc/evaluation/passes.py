@@ -8,7 +8,7 @@ window.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
 from posenc.evaluation.models import Subject
-from posenc.evaluation.models.callables import CallableModel, OnLayer
+from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
 from posenc.model.loss import token_losses
 from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
@@ -227,6 +227,19 @@ def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnL
     return on_layer
 
 
+def end_of_batch(context: EvalContext, batch: WindowBatch, window: int, n_targets: int) -> WindowBatch:
+    """Return the last tokens of a batch's windows as windows of `window` tokens.
+
+    They have the positions and the encoding of that length, so their first token has the first position.
+    """
+    encoding = context.effective_encoding(window)
+    inputs = inputs_given(encoding, window, n_targets)
+    draws = positions_of_windows(context, encoding, window, inputs)
+    draw = batch.windows[0] % len(draws)  # that of all windows of the batch
+    tokens = batch.tokens[:, -inputs - 1 :]  # (B, inputs + 1)
+    return replace(batch, tokens=tokens, pos=draws[draw], encoding=encoding)
+
+
 def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
     """Return how many tokens of a window the model is given: fewer than all if the encoding truncates.
 
@@ -299,6 +312,29 @@ def forward(
         return losses, None
     best = F.linear(hidden, weight).argmax(-1)  # (B, targets)
     return losses, best == targets
+
+
+def target_logits(context: EvalContext, batch: WindowBatch, n_targets: int) -> LogitsOf:
+    """Make a pass, and return the function from columns of the last targets to their logits.
+
+    These are (B, columns, V) float32, and are made when they are asked for.
+    """
+    model = context.model
+    inputs = batch.tokens[:, :-1].to(context.device)
+    if isinstance(model, CallableModel):
+        precision = _precision_of(context, model)
+        with autocast(precision, context.device):
+            logits_of_model = model.target_logits(inputs, n_targets, batch.encoding, batch.on_layer)
+
+        def logits_in_precision(columns: slice) -> Tensor:
+            with autocast(precision, context.device):
+                return logits_of_model(columns).float()
+
+        return logits_in_precision
+    with autocast(context.precision, context.device):
+        hidden = model.hidden(inputs, batch.pos, n_targets, batch.encoding)  # (B, targets, d_model)
+    weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    return lambda columns: F.linear(hidden[:, columns], weight).float()
 
 
 def _precision_of(context: EvalContext, model: CallableModel) -> str:

@@ -69,6 +69,10 @@ class Plan(ABC):
     def tokens(self, window: int) -> int:
         """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
 
+    def tokens_beside(self, window: int) -> int:
+        """Count those of `tokens` that are of other passes than that over the windows themselves."""
+        return 0
+
     @abstractmethod
     def targets_in(self, window: int) -> int:
         """Return how many tokens of one window are scored."""

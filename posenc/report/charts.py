@@ -23,6 +23,7 @@ from posenc.report.figure import (
 from posenc.report.grid_charts import change_grid, recall_grid
 from posenc.report.line_charts import change_chart, loss_chart
 from posenc.report.looks import PAPER, Look, configured, specification
+from posenc.report.memory_chart import memory_chart
 from posenc.report.use_chart import use_chart
 from posenc.report.vega import draw_svg, image_bytes
 from posenc.report.why_chart import why_chart
@@ -49,6 +50,7 @@ class Kind:
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
 NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
 NO_DISPERSION = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,dispersion]'"
+NO_MEMORY = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,memory]'"
 KINDS_OF_CHARTS = {
     "context": Kind(loss_chart),
     "change": Kind(change_chart),
@@ -57,6 +59,7 @@ KINDS_OF_CHARTS = {
     "use": Kind(use_chart, NO_RECALL),
     "exact": Kind(exact_chart, NO_TASK),
     "tasks": Kind(tasks_grid, NO_TASK, needs_full_width=True),
+    "memory": Kind(memory_chart, NO_MEMORY),
     "why": Kind(why_chart, NO_DISPERSION),
 }
 assert KINDS_OF_CHARTS.keys() == PLOTS.keys()

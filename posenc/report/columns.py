@@ -18,9 +18,10 @@ from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Comparison, Row
 from posenc.results.dispersion import DispersionCell
 from posenc.results.headroom import Recovered
+from posenc.results.memory import ShorterWindow
 from posenc.results.numbers import printed, printed_change
 from posenc.results.recall import RowRecall
-from posenc.results.records import DISPERSION
+from posenc.results.records import DISPERSION, MEMORY
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
@@ -272,6 +273,36 @@ def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     return {}
 
 
+def _farther_back(row: Row, cell: Cell) -> ShorterWindow | None:
+    """Return the comparison that the memory of a cell is; None where it was not measured."""
+    memory = None if row.memory is None else row.memory.cell_at(cell.multiple)
+    return None if memory is None else memory.farther_back
+
+
+def _memory_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    memory = _farther_back(row, cell)
+    return "" if memory is None else f"{memory.variation:.3f}"
+
+
+def _right_token_text(row: Row, cell: Cell) -> str:
+    """Return what the right token gains and loses, `+0.012 -0.104`."""
+    memory = _farther_back(row, cell)
+    return "" if memory is None else f"+{memory.gained:.3f} -{memory.lost:.3f}"
+
+
+def _memory_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    memory = _farther_back(row, cell)
+    if memory is None:
+        return {}
+    return {
+        **with_interval("memory", memory.variation, memory.ci95),
+        "memory_sd": memory.spread,
+        "memory_farther_than": memory.window,
+        "right_token_gains": memory.gained,
+        "right_token_loses": memory.lost,
+    }
+
+
 CELL_COLUMNS = (
     CellColumn(csv=_window_csv),
     CellColumn(
@@ -357,6 +388,31 @@ CELL_COLUMNS = (
     ),
     CellColumn(csv=_counts_csv),
     CellColumn(csv=_whole_csv),
+    CellColumn(
+        head=lambda comparison: MEMORY,
+        text=_memory_text,
+        csv=_memory_csv,
+        explain=(
+            (
+                "memory",
+                "how far the next-token distribution moves when text farther back comes in: the total "
+                "variation, mean over targets; 0: not at all, 1: wholly. Past T that is all text before the "
+                "last T tokens, up to T the older half of the window (protocol memory). It is not use: a "
+                "model that breaks in long windows moves far as well, and its loss rises",
+            ),
+        ),
+    ),
+    CellColumn(
+        head=lambda comparison: "right token",
+        text=lambda comparison, row, cell: _right_token_text(row, cell),
+        explain=(
+            (
+                "right token",
+                "of the memory: the probability that the right token gains where it gains, and loses where "
+                "it loses, each a mean over all targets. The rest moves between wrong tokens",
+            ),
+        ),
+    ),
 )
 
 
@@ -477,6 +533,32 @@ def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
         "far_positions_nats": dispersion.longest.far_nats,
         "why": _why_text(row),
     }
+
+
+def _memory_at_t_text(row: Row) -> str:
+    """Return the memory in windows of T with half its interval, `0.214±0.003`; empty without one."""
+    at_t = [cell for cell in row.cells if cell.multiple == 1]
+    return _memory_with_interval(row, at_t[0]) if at_t else ""
+
+
+def _longest_memory_head(comparison: Comparison) -> str:
+    """Return `memory@8x`, of the longest window."""
+    return f"memory@{length_text(comparison.columns[-1].multiple)}"
+
+
+def _longest_memory_text(row: Row) -> str:
+    return _memory_with_interval(row, row.cells[-1])
+
+
+def _memory_with_interval(row: Row, cell: Cell) -> str:
+    memory = _farther_back(row, cell)
+    if memory is None:
+        return ""
+    return f"{memory.variation:.3f}{half_width('nats', memory.spread, memory.ci95)}"
+
+
+def _longest_right_token_text(row: Row) -> str:
+    return _right_token_text(row, row.cells[-1])
 
 
 ROW_COLUMNS = (
@@ -633,5 +715,23 @@ ROW_COLUMNS = (
             ),
         ),
         protocol=DISPERSION,
+    ),
+    RowColumn(
+        head=lambda comparison: "memory@T",
+        text=_memory_at_t_text,
+        short=_memory_at_t_text,
+        protocol=MEMORY,
+    ),
+    RowColumn(
+        head=_longest_memory_head,
+        text=_longest_memory_text,
+        short=_longest_memory_text,
+        protocol=MEMORY,
+    ),
+    RowColumn(
+        head=lambda comparison: "right token",
+        text=_longest_right_token_text,
+        short=_longest_right_token_text,
+        protocol=MEMORY,
     ),
 )

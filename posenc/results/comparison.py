@@ -41,9 +41,10 @@ from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
 from posenc.results.headroom import LongTrained, long_trained, recovered_of
 from posenc.results.measurements import Member, members_of, pool_beside, pool_of
+from posenc.results.memory import RowMemory, memory_of_row
 from posenc.results.plain import plain
 from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
-from posenc.results.records import DISPERSION, EXACT, HEADLINE, RECALL, SCHEMA_VERSION, Metric
+from posenc.results.records import DISPERSION, EXACT, HEADLINE, MEMORY, RECALL, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
@@ -188,6 +189,7 @@ def _comparison(
     recall_columns, recalls = _recall(draft, level)
     exact_columns, answers = _answers(draft)
     dispersions = _dispersions(draft, cells)
+    memories = _memories(draft)
     only_row = len(draft.groups) == 1
     rows = []
     for index, group in enumerate(draft.groups):
@@ -196,6 +198,7 @@ def _comparison(
             recall=recalls[index],
             exact=answers[index],
             dispersion=dispersions[index],
+            memory=memories[index],
             breaks=_breaks(draft, group) if only_row else None,
             undertrained=undertrained[index],
         )
@@ -314,6 +317,13 @@ def _dispersions(draft: Draft, cells: Sequence[Sequence[Cell]]) -> list[RowDispe
         has_collapsed = short_verdict(verdict or "") == COLLAPSED_WORD
         rows.append(dispersion_of_row(members, has_collapsed))
     return rows
+
+
+def _memories(draft: Draft) -> list[RowMemory | None]:
+    """Return the memory of each row, which stands beside the headline's losses."""
+    if draft.protocol not in (HEADLINE, MEMORY):
+        return [None] * len(draft.groups)
+    return [memory_of_row(members) for members in _members_beside(draft, MEMORY)]
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:

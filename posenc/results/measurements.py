@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import Curve, Dispersion, Exact, Extend, Metric, Recall, Record
+from posenc.results.records import Curve, Dispersion, Exact, Extend, Memory, Metric, Recall, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
@@ -88,6 +88,7 @@ class Measurement:
     recall: Recall | None = None
     exact: Exact | None = None
     dispersion: Dispersion | None = None
+    memory: Memory | None = None
 
     @property
     def circumstances(self) -> Circumstances:
@@ -150,6 +151,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         recall=record.get("recall"),
         exact=record.get("exact"),
         dispersion=record.get("dispersion"),
+        memory=record.get("memory"),
     )
 
 

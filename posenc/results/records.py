@@ -36,6 +36,7 @@ RECALL = "recall"  # the protocol that stands beside it
 EXACT = "exact"  # the protocol of tasks
 NEEDLE = "needle"  # the protocol whose facts have a table of their own
 DISPERSION = "dispersion"  # the protocol that says why a row fails
+MEMORY = "memory"  # the protocol that says how far back predictions hang on the text
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -170,6 +171,30 @@ def _check_dispersion(dispersion: Dispersion) -> Dispersion:
     return dispersion
 
 
+class Memory(TypedDict):
+    """How next-token distributions in a window differ from those in shorter ones: aligned lists, means."""
+
+    window: Annotated[list[Positive], MinLen(1)]  # tokens of the shorter windows, ascending
+    variation: list[Number]  # total variation of the two distributions, from 0 to 1
+    variation_ci95: list[JsonInterval | None]  # over documents
+    gained: list[Number]  # rise of the right token's probability, 0 where it falls
+    lost: list[Number]  # fall of the right token's probability, 0 where it rises
+
+
+def _check_memory(memory: Memory) -> Memory:
+    """Return memory whose lists are aligned."""
+    columns: list[Sequence[object]] = [
+        memory["window"],
+        memory["variation"],
+        memory["variation_ci95"],
+        memory["gained"],
+        memory["lost"],
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    return memory
+
+
 class Extend(TypedDict):
     """A test-time extension: its name, and each resolved parameter beside it."""
 
@@ -207,6 +232,7 @@ class Record(TypedDict):
     exact: NotRequired[Exact]  # of the protocol `exact`
     needle: NotRequired[Annotated[Needle, AfterValidator(_check_needle)]]  # of the protocol `needle`
     dispersion: NotRequired[Annotated[Dispersion, AfterValidator(_check_dispersion)]]  # of `dispersion`
+    memory: NotRequired[Annotated[Memory, AfterValidator(_check_memory)]]  # of the protocol `memory`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 

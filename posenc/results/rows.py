@@ -22,6 +22,7 @@ from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
+from posenc.results.memory import RowMemory
 from posenc.results.numbers import printed_change
 from posenc.results.plain import NOT_IN_JSON
 from posenc.results.recall import Learning, RowRecall
@@ -51,6 +52,7 @@ class Row:
     recall: RowRecall | None  # of the protocol `recall`
     exact: RowExact | None  # of the protocol `exact`
     dispersion: RowDispersion | None  # of the protocol `dispersion`
+    memory: RowMemory | None  # of the protocol `memory`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
     tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
@@ -83,6 +85,7 @@ class RowExtras:
     recall: RowRecall | None
     exact: RowExact | None
     dispersion: RowDispersion | None
+    memory: RowMemory | None
     breaks: CurveSummary | None
     undertrained: str | None
 
@@ -107,6 +110,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         recall=extras.recall,
         exact=extras.exact,
         dispersion=extras.dispersion,
+        memory=extras.memory,
         members=group.members,
         settings=group.settings,
         tuned=group.tuned,

@@ -39,6 +39,7 @@ RESULTS = [
     "records.Exact",
     "records.Needle",
     "records.Dispersion",
+    "records.Memory",
 ]
 COMPARISON = [
     "comparison.Comparison",
@@ -62,6 +63,9 @@ COMPARISON = [
     "exact.Spread",
     "dispersion.RowDispersion",
     "dispersion.DispersionCell",
+    "memory.RowMemory",
+    "memory.MemoryCell",
+    "memory.ShorterWindow",
 ]
 HEADER = """# The JSON that posenc writes
 Every run has two files for programs, `results.json` and `metrics.jsonl`. `posenc compare` writes the
@@ -120,6 +124,8 @@ name ends with it.
 | `..._low`, `..._high` | the ends of a 95% interval |
 | `versus_best`, `change_versus_best`, `versus_baseline` | the word of Versus |
 | `..._nats`, `..._p`, `..._method`, `..._needs` of these | the difference, and the other fields of Versus |
+| `memory` | how far distributions move when the text farther back than `memory_farther_than` tokens comes in |
+| `right_token_gains`, `right_token_loses` | the probability that the right token gains and loses by that |
 
 - An average by `row` is one over seeds alone.
 - The interval of `change_bpb` per cell is over seeds and documents. The interval of a change in another

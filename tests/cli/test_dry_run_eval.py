@@ -67,6 +67,16 @@ def test_targets_and_passes_are_those_of_the_evaluation(measure, run_copy, monke
     assert int(n_passes) == counted.count(48)
 
 
+@pytest.mark.parametrize("protocol", ["memory", "dispersion"])
+def test_passes_beside_the_windows_add_no_targets(measure, protocol):
+    protocols = f"eval.protocols=[fixed-target,{protocol}]"
+    cells = cells_of(measure("eval.lengths=[1x,3x]", protocols, "eval.batch_tokens=256", "--dry-run"))
+    of_protocol = cells[protocol, 48]
+    of_fixed_target = cells["fixed-target", 48]
+    assert of_protocol[0] == of_fixed_target[0]
+    assert int(of_protocol[1]) > int(of_fixed_target[1])
+
+
 def test_passes_that_two_protocols_need_are_counted_once(measure):
     cells = cells_of(
         measure("eval.max_targets=300", "eval.protocols=[nonoverlapping,positions]", "--dry-run")

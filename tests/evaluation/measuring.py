@@ -9,12 +9,14 @@ from posenc.settings.tree import EvalSettings
 TEXT_PROTOCOLS = tuple(name for name in protocol_names() if not find_protocol(name).of_tasks)
 RECALL = {"distances": [4], "pairs": [1], "windows": 4}
 NEEDLE = {"depths": [0.5], "keys": [1], "values": 1, "queries": 1, "windows": 4}
+MEMORY = {"shorter": [4, 8, 16]}
 SETTINGS = {
     "target_fraction": 0.25,
     "stride": None,
     "key_tokens": None,
     "recall": RECALL,
     "needle": NEEDLE,
+    "memory": MEMORY,
 }
 
 

@@ -95,6 +95,7 @@ WAYS = {
     "sliding": in_spans(slid),
     "nonoverlapping": in_spans(cut),
     "dispersion": in_blocks,
+    "memory": in_blocks,
     "positions": in_spans(lambda plan, window, start, target: (start, window)),
     "induction": copied,
     "recall": recalled,

@@ -21,6 +21,7 @@ CASES = [
     *(("sliding", {"max_targets": 48, "stride": n}) for n in (1, T // 4, 7)),  # 7 leaves a rest of 6
     ("positions", {"max_targets": 96}),
     ("dispersion", {"max_targets": 24}),
+    ("memory", {"max_targets": 24}),
     ("induction", {}),
     ("far-copy", {"max_targets": 80 * 12}),
     ("key-tokens", {"max_targets": 48}),

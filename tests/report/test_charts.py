@@ -9,6 +9,7 @@ from fake_runs import (
     T,
     dispersion_record,
     exact_records,
+    memory_record,
     positions,
     recall_records,
     record,
@@ -99,6 +100,7 @@ def swept(tmp_path_factory):
             records += recall_records(FOUND | special)
             records += exact_records({1: 95 + seed, 2: 80, 8: 10 * seed})
             records += [dispersion_record(int(m * T), loss, far_nats=loss) for m, loss in losses.items()]
+            records += [memory_record(int(m * T), loss) for m, loss in losses.items()]
             write_run(root, name, seed=seed, records=records)
     return root
 

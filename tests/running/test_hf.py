@@ -553,6 +553,19 @@ def test_a_run_is_the_same_in_transformers(exported, settings_of_run):
     assert loss_by_window == pytest.approx(losses(run.records), abs=1e-5)
 
 
+def test_the_memory_of_a_run_is_the_same_in_transformers(exported, settings_of_run):
+    settings_of_run["eval"] |= {"protocols": ["memory"]}
+    run = px.evaluate(only_run(exported / "runs"), eval=settings_of_run["eval"])
+    in_transformers = evaluate(exported / "out", settings_of_run)
+    variations = []
+    for measured_run in (run, in_transformers):
+        memories = [record["memory"] for record in measured_run.records if record["protocol"] == "memory"]
+        variations.append([memory["variation"] for memory in memories])
+    assert len(variations[0]) == 3
+    for of_run, of_transformers in zip(*variations, strict=True):
+        assert of_transformers == pytest.approx(of_run, abs=1e-5)
+
+
 @pytest.mark.parametrize("name", list(extensions()))
 def test_an_extended_run_is_the_same_in_transformers(name, exported, settings_of_run):
     knobs = {"extend.factors": EIGHT_DIVISORS} if name == "longrope" else {}

@@ -20,6 +20,7 @@ ASSUMED_HEADS = 32
 LOGITS_AT_ONCE = 1 << 24
 
 OnLayer = Callable[[float], None]  # called with the share of a pass that is done
+LogitsOf = Callable[[slice], Tensor]  # from columns of the targets of a pass to their logits (B, columns, V)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class CallableModel(nn.Module):
         logits = getattr(output, "logits", output)
         return self.checked(logits, tuple(tokens.shape))[:, -n_targets:]
 
+    @torch.no_grad()
     def losses(
         self,
         tokens: Tensor,
@@ -114,16 +116,31 @@ class CallableModel(nn.Module):
         with_best: bool = False,
         on_layer: OnLayer | None = None,
     ) -> TargetLosses:
-        """Return the losses of the last targets (B, n) of tokens (B, W). Raises what `forward` raises.
+        """Return the losses of the last targets (B, n) of tokens (B, W), a block of logits at a time.
 
-        `on_layer` is not called: a function has no layers that are known.
+        Raises what `target_logits` raises.
         """
-        logits = self(tokens, targets.shape[1], encoding)  # (B, n, V)
+        logits_of = self.target_logits(tokens, targets.shape[1], encoding, on_layer)
         losses = [
-            losses_of_logits(logits[:, columns], targets[:, columns], with_best=with_best)
-            for columns in blocks_of_targets(targets, logits.shape[-1])
+            losses_of_logits(logits_of(columns), targets[:, columns], with_best=with_best)
+            for columns in blocks_of_targets(targets, self.vocab_size)
         ]
         return joined(losses)
+
+    def target_logits(
+        self,
+        tokens: Tensor,
+        n_targets: int,
+        encoding: Encoding | None = None,
+        on_layer: OnLayer | None = None,
+    ) -> LogitsOf:
+        """Make a pass over tokens (B, W), and return the function from columns of the last targets to logits.
+
+        A function has made all logits by then. `on_layer` is not called: a function has no layers that are
+        known. Raises what `forward` raises.
+        """
+        logits = self(tokens, n_targets, encoding)  # (B, n, V)
+        return lambda columns: logits[:, columns]
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,12 +25,9 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
 from posenc.evaluation.models.callables import (
     CallableModel,
+    LogitsOf,
     NextLogits,
     OnLayer,
-    TargetLosses,
-    blocks_of_targets,
-    joined,
-    losses_of_logits,
 )
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
@@ -155,32 +152,30 @@ class TransformersModel(CallableModel):
         return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
 
     @torch.no_grad()
-    def losses(
+    def target_logits(
         self,
         tokens: Tensor,
-        targets: Tensor,
+        n_targets: int,
         encoding: Encoding | None = None,
-        *,
-        with_best: bool = False,
         on_layer: OnLayer | None = None,
-    ) -> TargetLosses:
-        """Return the losses of the last targets (B, n) of tokens (B, W), a block of logits at a time.
+    ) -> LogitsOf:
+        """Make a pass over tokens (B, W), and return the function from columns of the last targets to logits.
 
-        At 16,384 targets and a vocabulary of 49,152 all logits would take 3.2 GB, and their softmax again.
+        At 16,384 targets and a vocabulary of 49,152 all logits would take 3.2 GB, so only hidden states are
+        kept.
         """
         decoder = self.model.base_model
         if decoder is self.model:  # it has no module that returns hidden states
-            return super().losses(tokens, targets, encoding, with_best=with_best)
+            return super().target_logits(tokens, n_targets, encoding)
         with self._acting(encoding), self._reporting_layers(on_layer):
             output = decoder(self._inputs(tokens), use_cache=False)
-        hidden = output.last_hidden_state[:, -targets.shape[1] :]  # (B, n, d)
-        parts = []
-        with self._logits_function(output) as logits_of:
-            for columns in blocks_of_targets(targets, self.vocab_size):
-                targets_of_block = targets[:, columns]
-                logits = self.checked(logits_of(hidden[:, columns]), tuple(targets_of_block.shape))
-                parts.append(losses_of_logits(logits, targets_of_block, with_best=with_best))
-        return joined(parts)
+        hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
+
+        def logits_of(columns: slice) -> Tensor:
+            hidden_block = hidden[:, columns]
+            return self.checked(self._logits_of_hidden(output, hidden_block), tuple(hidden_block.shape[:2]))
+
+        return logits_of
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
@@ -200,31 +195,27 @@ class TransformersModel(CallableModel):
         logits = self.checked(output.logits[:, -1:], (len(tokens), 1))
         return NextLogits(logits[:, -1], past=output.past_key_values)
 
-    @contextmanager
-    def _logits_function(self, output: Any) -> Iterator[Callable[[Tensor], Tensor]]:
-        """Yield a function from hidden states (B, n, d) to logits (B, n, V). `output` is the decoder's.
+    @torch.no_grad()
+    def _logits_of_hidden(self, output: Any, hidden: Tensor) -> Tensor:
+        """Return the logits (B, n, V) of hidden states (B, n, d). `output` is the decoder's.
 
         It calls the model with its decoder replaced by one that returns these states. So what an architecture
         does to its logits (a cap in Gemma 2, a factor in Granite and Cohere) is done by its own code.
         """
         decoder = self.model.base_model
-
-        def logits_of(hidden: Tensor) -> Tensor:
-            output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
-            decoder.forward = lambda *_, **__: output_of_block
-            tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-            logits: Tensor = self.model(tokens, use_cache=False).logits
-            return logits
-
+        output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
+        tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         # accelerate sets a `forward` of the object itself, beside that of its class, for several devices
         forward_of_object = vars(decoder).get("forward")
+        decoder.forward = lambda *_, **__: output_of_block
         try:
-            yield logits_of
+            logits: Tensor = self.model(tokens, use_cache=False).logits
         finally:
             if forward_of_object is None:
-                vars(decoder).pop("forward", None)
+                del decoder.forward
             else:
                 decoder.forward = forward_of_object
+        return logits
 
     @contextmanager
     def _reporting_layers(self, on_layer: OnLayer | None) -> Iterator[None]:

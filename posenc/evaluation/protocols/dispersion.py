@@ -39,11 +39,11 @@ class WatchedBlocks(Blocks):
     context_length: int  # T of the model
 
     def tokens(self, window: int) -> int:
-        """Count the windows, and past T a window of T tokens at far positions for each."""
-        tokens = super().tokens(window)
-        if self.has_far_pass(window):
-            tokens += len(self.documents) * self.context_length
-        return tokens
+        return super().tokens(window) + self.tokens_beside(window)
+
+    def tokens_beside(self, window: int) -> int:
+        """Count a window of T tokens at far positions for each block, which there is past T."""
+        return len(self.documents) * self.context_length if self.has_far_pass(window) else 0
 
     def has_far_pass(self, window: int) -> bool:
         """Tell whether the targets, which must fit into half of T, are scored at far positions, too."""

@@ -1,0 +1,69 @@
+"""Compare a model's next-token distributions in windows with those in the last tokens of these windows alone.
+
+With the probabilities p in a window and q in a shorter one, of a target x:
+  variation   1/2 sum over the vocabulary of |p - q|, the total variation: 0 where both are the same, 1 where
+              they share no token
+  gain        p(x) - q(x), what the right token gets of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from posenc.evaluation import passes
+from posenc.evaluation.models.callables import blocks_of_targets, losses_of_logits
+
+
+@dataclass(frozen=True)
+class ComparedWindows:
+    """The losses of targets in windows, and how their distributions differ from those in L shorter ones."""
+
+    nats: np.ndarray  # (windows, targets) float64
+    variation: np.ndarray  # (L, windows, targets) float64
+    gain: np.ndarray  # (L, windows, targets) float64, above 0 if the right token is likelier in the window
+
+
+def compare_windows(
+    context: passes.EvalContext, stops: np.ndarray, window: int, shorter: Sequence[int], n_targets: int
+) -> ComparedWindows:
+    """Compare windows of `window` tokens with those of the `shorter` lengths that end at the same place.
+
+    The last target of window i is the token before stops[i] (count,) of the store. Logits are made for a few
+    targets at once. Raises NotApplicableError, OutOfMemoryError.
+    """
+    count = len(stops)
+    nats = np.empty((count, n_targets))
+    variation = np.empty((len(shorter), count, n_targets))
+    gain = np.empty((len(shorter), count, n_targets))
+
+    def compare(batch: passes.WindowBatch) -> None:
+        targets = batch.tokens[:, -n_targets:].to(context.device)
+        logits_of = passes.target_logits(context, batch, n_targets)
+        logits_of_shorter = []
+        for length in shorter:
+            end = passes.end_of_batch(context, batch, length, n_targets)
+            logits_of_shorter.append(passes.target_logits(context, end, n_targets))
+        for columns in blocks_of_targets(targets, context.model.vocab_size):
+            targets_of_block = targets[:, columns]
+            logits = logits_of(columns)  # (B, columns, V)
+            losses = losses_of_logits(logits, targets_of_block, with_best=False)
+            nats[batch.windows, columns] = as_array(losses.nats)
+            p = logits.softmax(-1)
+            for index, logits_of_end in enumerate(logits_of_shorter):
+                change = p - logits_of_end(columns).softmax(-1)
+                variation[index, batch.windows, columns] = as_array(change.abs().sum(-1) / 2)
+                of_target = change.gather(-1, targets_of_block[..., None])[..., 0]
+                gain[index, batch.windows, columns] = as_array(of_target)
+
+    passes.run_windows(context, context.text_reader(stops, window), count, window, n_targets, compare)
+    return ComparedWindows(nats, variation, gain)
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """Return a tensor as float64 on the CPU."""
+    array: np.ndarray = values.cpu().double().numpy()
+    return array

@@ -1,0 +1,145 @@
+"""memory: how far do next-token distributions move when text farther back comes in? For any model and text.
+
+Of the fixed targets: a model's distribution in a window of W tokens is compared with that in the last w of
+these tokens alone. `variation` is the total variation of the two, mean over targets: the probability that
+goes to other tokens. It is 0 for a model that does not look farther back than w, and at most 1.
+
+Memory is not use. A model that breaks in long windows changes its distributions, too. So a record also has
+the probability that the right token gains (mean of its rises) and loses (mean of its falls), and the loss in
+windows of W, whose change against T is harm:
+  variation large, loss lower    the far text changed the prediction for the better
+  variation large, loss higher   it changed the prediction for the worse: it was not used, but it was seen
+  variation small                the far text is hardly seen, whatever the loss says
+
+As in fixed-target, a target has up to b - 1 tokens less before it than its window, where b is the size of a
+block. Every window begins with the first position, so an encoding of absolute positions gives the same tokens
+other ones, and a part of its variation is due to that alone.
+
+Source: the effective remembrance (EffRem) of Buitrago Ruiz and Gu 2025, arXiv 2507.02782, without gains and
+losses of the right token; there the longer window is the whole text so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import MinLen
+
+from posenc.evaluation.blocks import Blocks
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.lengths import EvalLengths, nearest_length
+from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
+from posenc.evaluation.protocols.fixed_target import FixedTarget
+from posenc.evaluation.request import EvalRequest
+from posenc.evaluation.sums import LossSums
+from posenc.results.records import MEMORY, JsonInterval
+from posenc.results.records import Memory as MemoryByWindow
+from posenc.results.statistics.documents import ratio_interval
+from posenc.settings.base import Settings as SettingsGroup
+from posenc.settings.numbers import Share, check_whole
+from posenc.settings.tree import LONGEST_CONTEXT, TokensOrMultiple
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+SHORTER = "eval.memory.shorter"
+
+
+class MemorySettings(SettingsGroup):
+    """The group `eval.memory`."""
+
+    shorter: Annotated[list[TokensOrMultiple], MinLen(1)]  # the windows w that each window is compared with
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedBlocks(Blocks):
+    """The blocks of fixed-target, and the windows that longer ones are compared with."""
+
+    shorter: tuple[int, ...]  # tokens, ascending
+
+    def shorter_than(self, window: int) -> list[int]:
+        """Return the windows that a window is compared with."""
+        return [length for length in self.shorter if length < window]
+
+    def tokens(self, window: int) -> int:
+        return super().tokens(window) + self.tokens_beside(window)
+
+    def tokens_beside(self, window: int) -> int:
+        """Count the shorter windows of every block."""
+        return len(self.documents) * sum(self.shorter_than(window))
+
+
+class Memory(Protocol[ComparedBlocks]):
+    name = MEMORY
+    title = "text farther back"
+    explain = "how far the next-token distribution moves when text farther back comes in, for any model"
+    note = "memory is not use: it also rises where a model breaks, so read it beside the change of the loss"
+
+    class Settings(ProtocolSettings):
+        memory: MemorySettings
+        target_fraction: Share
+
+    settings: Settings
+
+    def check(self, lengths: EvalLengths) -> None:
+        """Raise UserError if a window does not hold the targets."""
+        self._fixed_target().check(lengths)
+        self.shorter_windows(lengths)
+
+    def shorter_windows(self, lengths: EvalLengths) -> tuple[int, ...]:
+        """Return the windows that longer ones are compared with, in tokens, ascending; T is always one."""
+        block = self._fixed_target().block(lengths)
+        too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
+        windows = {lengths.context_length}
+        for length in self.settings.memory.shorter:
+            tokens = nearest_length(SHORTER, length, lengths.base_length)
+            check_whole(SHORTER, tokens, least=block, most=LONGEST_CONTEXT, too_small=too_small)
+            windows.add(tokens)
+        return tuple(sorted(windows))
+
+    def plan(self, request: EvalRequest) -> ComparedBlocks:
+        """Choose the blocks of fixed-target."""
+        blocks = self._fixed_target().plan(request)
+        shorter = self.shorter_windows(request.lengths)
+        return ComparedBlocks(
+            hash=request.digest(self.name, blocks.hash, shorter),
+            documents=blocks.documents,
+            ends=blocks.ends,
+            block=blocks.block,
+            shorter=shorter,
+        )
+
+    def measure(self, context: EvalContext, plan: ComparedBlocks, window: int) -> LossSums:
+        """Sum the loss of every target, and compare its distribution with those in shorter windows.
+
+        Raises NotApplicableError if no window is shorter; OutOfMemoryError.
+        """
+        from posenc.evaluation.distributions import compare_windows  # here, since it imports torch
+
+        shorter = plan.shorter_than(window)
+        if not shorter:
+            raise NotApplicableError(f"n/a: no window of {SHORTER} is below {window}")
+        compared = compare_windows(context, plan.stops(context), window, shorter, plan.block)
+        sums = plan.sums(context, compared.nats.sum(axis=1))
+        # A record holds finite numbers only. Without these it says `diverged`.
+        if not np.isfinite(compared.variation).all():
+            return sums
+        by_window = MemoryByWindow(
+            window=shorter,
+            variation=compared.variation.mean(axis=(1, 2)).tolist(),
+            variation_ci95=[interval_of(context, plan, variation) for variation in compared.variation],
+            gained=np.maximum(compared.gain, 0).mean(axis=(1, 2)).tolist(),
+            lost=np.maximum(-compared.gain, 0).mean(axis=(1, 2)).tolist(),
+        )
+        return replace(sums, extra={MEMORY: by_window})
+
+    def _fixed_target(self) -> FixedTarget:
+        return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
+
+
+def interval_of(context: EvalContext, plan: Blocks, values: np.ndarray) -> JsonInterval | None:
+    """Return the 95% interval over documents of the mean of values (N, block) of targets."""
+    sums = plan.sums(context, values.sum(axis=1)).for_record(context.store.splits[context.split])
+    return ratio_interval(sums.nats, sums.targets, sums.groups)

@@ -1,0 +1,96 @@
+"""Memory of a row: how far its next-token distributions move when text farther back comes in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from posenc.results.measurements import Measurement, Member
+from posenc.results.records import Memory
+from posenc.results.statistics.intervals import Interval, mean_and_spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShorterWindow:
+    """How distributions in a window differ from those in a shorter one, mean over targets and seeds."""
+
+    multiple: float  # of T: the shorter window
+    window: int  # tokens
+    variation: float  # total variation of the two distributions, from 0 to 1
+    spread: float | None  # standard deviation over seeds; null for one seed
+    ci95: Interval | None  # over documents; null for several seeds
+    gained: float  # rise of the right token's probability, 0 where it falls
+    lost: float  # fall of the right token's probability, 0 where it rises
+
+
+@dataclass(frozen=True)
+class MemoryCell:
+    """The distributions in windows of one length against those in all shorter windows."""
+
+    multiple: float  # of T
+    window: int  # tokens
+    seeds: int
+    shorter: tuple[ShorterWindow, ...]  # ascending
+
+    @property
+    def farther_back(self) -> ShorterWindow:
+        """Return what tables show: past T the comparison with T, else that with the next shorter window."""
+        return next((shorter for shorter in self.shorter if shorter.multiple == 1), self.shorter[-1])
+
+
+@dataclass(frozen=True)
+class RowMemory:
+    """The memory of a row by window."""
+
+    cells: tuple[MemoryCell, ...]  # by ascending window
+
+    @property
+    def longest(self) -> MemoryCell:
+        """Return the cell of the longest window."""
+        return self.cells[-1]
+
+    def cell_at(self, multiple: float) -> MemoryCell | None:
+        """Return the cell of a window, given as a multiple of T."""
+        return next((cell for cell in self.cells if cell.multiple == multiple), None)
+
+
+def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
+    """Return the memory of a row, given as its members of the protocol; None without a number."""
+    by_window: dict[int, list[Measurement]] = defaultdict(list)
+    for member in members:
+        for measurement in member.measurements:
+            if measurement.memory is not None and measurement.nats is not None:
+                by_window[measurement.window].append(measurement)
+    if not by_window:
+        return None
+    return RowMemory(tuple(_cell_of(measured) for _, measured in sorted(by_window.items())))
+
+
+def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:
+    """Return the mean over seeds; `measured` are the seeds' measurements of one window."""
+    first = measured[0]
+    memories = [measurement.memory for measurement in measured if measurement.memory is not None]
+    # Seeds of a row have the same windows: others make another hash of the targets.
+    windows = memories[0]["window"]
+    shorter = [_shorter_window(memories, index, first.train_length) for index in range(len(windows))]
+    return MemoryCell(
+        multiple=first.multiple, window=first.window, seeds=len(memories), shorter=tuple(shorter)
+    )
+
+
+def _shorter_window(memories: Sequence[Memory], index: int, train_length: int) -> ShorterWindow:
+    """Return the shorter window at an index of every seed's lists."""
+    window = memories[0]["window"][index]
+    variation, spread = mean_and_spread([memory["variation"][index] for memory in memories])
+    interval = memories[0]["variation_ci95"][index] if len(memories) == 1 else None
+    return ShorterWindow(
+        multiple=window / train_length,
+        window=window,
+        variation=variation,
+        spread=spread,
+        ci95=None if interval is None else (interval[0], interval[1]),
+        gained=fmean(memory["gained"][index] for memory in memories),
+        lost=fmean(memory["lost"][index] for memory in memories),
+    )
