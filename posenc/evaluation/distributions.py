@@ -42,11 +42,14 @@ def compare_windows(
 
     def compare(batch: passes.WindowBatch) -> None:
         targets = batch.tokens[:, -n_targets:].to(context.device)
-        logits_of = passes.target_logits(context, batch, n_targets)
+        logits_of = passes.target_logits(
+            context, batch.tokens, batch.pos, batch.encoding, n_targets, batch.on_layer
+        )
         logits_of_shorter = []
         for length in shorter:
             end = passes.end_of_batch(context, batch, length, n_targets)
-            logits_of_shorter.append(passes.target_logits(context, end, n_targets))
+            logits_of_end = passes.target_logits(context, end.tokens, end.pos, end.encoding, n_targets)
+            logits_of_shorter.append(logits_of_end)
         for columns in blocks_of_targets(targets, context.model.vocab_size):
             targets_of_block = targets[:, columns]
             logits = logits_of(columns)  # (B, columns, V)

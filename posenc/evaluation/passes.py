@@ -228,9 +228,9 @@ def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnL
 
 
 def end_of_batch(context: EvalContext, batch: WindowBatch, window: int, n_targets: int) -> WindowBatch:
-    """Return the last tokens of a batch's windows as windows of `window` tokens.
+    """Return the last tokens of a batch's windows as a batch of windows of `window` tokens.
 
-    They have the positions and the encoding of that length, so their first token has the first position.
+    They have the encoding and the positions of that length, so their first token has the first position.
     """
     encoding = context.effective_encoding(window)
     inputs = inputs_given(encoding, window, n_targets)
@@ -314,17 +314,24 @@ def forward(
     return losses, best == targets
 
 
-def target_logits(context: EvalContext, batch: WindowBatch, n_targets: int) -> LogitsOf:
-    """Make a pass, and return the function from columns of the last targets to their logits.
+def target_logits(
+    context: EvalContext,
+    tokens: Tensor,
+    pos: Tensor,
+    encoding: Encoding,
+    n_targets: int,
+    on_layer: OnLayer | None = None,
+) -> LogitsOf:
+    """Make a pass as `forward` does; return the function from columns of the last targets to their logits.
 
     These are (B, columns, V) float32, and are made when they are asked for.
     """
     model = context.model
-    inputs = batch.tokens[:, :-1].to(context.device)
+    inputs = tokens[:, :-1].to(context.device)
     if isinstance(model, CallableModel):
         precision = _precision_of(context, model)
         with autocast(precision, context.device):
-            logits_of_model = model.target_logits(inputs, n_targets, batch.encoding, batch.on_layer)
+            logits_of_model = model.target_logits(inputs, n_targets, encoding, on_layer)
 
         def logits_in_precision(columns: slice) -> Tensor:
             with autocast(precision, context.device):
@@ -332,7 +339,7 @@ def target_logits(context: EvalContext, batch: WindowBatch, n_targets: int) -> L
 
         return logits_in_precision
     with autocast(context.precision, context.device):
-        hidden = model.hidden(inputs, batch.pos, n_targets, batch.encoding)  # (B, targets, d_model)
+        hidden = model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
     weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
     return lambda columns: F.linear(hidden[:, columns], weight).float()
 

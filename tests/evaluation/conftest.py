@@ -35,13 +35,16 @@ def every_third_is_key(monkeypatch):
 def windows_passed(monkeypatch):
     """Tokens of every window that went through the model, a number for each."""
     passed = []
-    forward = passes.forward
 
-    def counted(context, tokens, *others):
-        passed.extend([tokens.shape[1] - 1] * len(tokens))
-        return forward(context, tokens, *others)
+    def counted(make_pass):
+        def make_counted_pass(context, tokens, *others):
+            passed.extend([tokens.shape[1] - 1] * len(tokens))
+            return make_pass(context, tokens, *others)
 
-    monkeypatch.setattr(passes, "forward", counted)
+        return make_counted_pass
+
+    monkeypatch.setattr(passes, "forward", counted(passes.forward))
+    monkeypatch.setattr(passes, "target_logits", counted(passes.target_logits))
     return passed
 
 

@@ -36,7 +36,7 @@ def test_one_more_length_is_measured_alone(subject_of, measured, tmp_path, windo
     measured(subject, [T, 4 * T], folder=folder)
     windows_passed.clear()
     measured(subject, [T, 2 * T, 4 * T], folder=folder)  # the longest is unchanged, so targets are too
-    assert set(windows_passed) == {T, 2 * T}  # those of T tokens have far positions (dispersion)
+    assert max(windows_passed) == 2 * T  # shorter ones are passed beside them (dispersion, memory)
 
 
 def test_a_damaged_cell_is_measured_alone(subject_of, measured, tmp_path, windows_passed):
@@ -74,15 +74,18 @@ GPU_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 
 @pytest.fixture(params=[CPU_ERROR, GPU_ERROR], ids=["cpu", "gpu"])
 def records_of_little_memory(request, subject_of, measured, monkeypatch):
     """Records of a machine with room for three windows of 2T at once, and the error of one of 8T."""
-    forward = passes.forward
 
-    def limited(context, tokens, *others):
-        if tokens.numel() > 3 * (2 * T + 1):
-            raise request.param
-        return forward(context, tokens, *others)
+    def limited(make_pass):
+        def make_small_pass(context, tokens, *others):
+            if tokens.numel() > 3 * (2 * T + 1):
+                raise request.param
+            return make_pass(context, tokens, *others)
+
+        return make_small_pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(passes, "forward", limited)
+        patch.setattr(passes, "forward", limited(passes.forward))
+        patch.setattr(passes, "target_logits", limited(passes.target_logits))
         return measured(subject_of("rope"), [T, 2 * T, 8 * T]), request.param
 
 
