@@ -124,7 +124,7 @@ name ends with it.
 | `..._low`, `..._high` | the ends of a 95% interval |
 | `versus_best`, `change_versus_best`, `versus_baseline` | the word of Versus |
 | `..._nats`, `..._p`, `..._method`, `..._needs` of these | the difference, and the other fields of Versus |
-| `memory` | how far distributions move when the text farther back than `memory_farther_than` tokens comes in |
+| `memory` | how far distributions move when text farther back than `memory_farther_than` tokens comes in |
 | `right_token_gains`, `right_token_loses` | the probability that the right token gains and loses by that |
 
 - An average by `row` is one over seeds alone.
