@@ -70,7 +70,7 @@ class Plan(ABC):
         """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
 
     def tokens_beside(self, window: int) -> int:
-        """Count those of `tokens` that are of other passes than that over the windows themselves."""
+        """Count the tokens of passes beside that over the windows, which `tokens` includes."""
         return 0
 
     @abstractmethod

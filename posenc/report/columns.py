@@ -536,9 +536,8 @@ def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 
 def _memory_at_t_text(row: Row) -> str:
-    """Return the memory in windows of T with half its interval, `0.214±0.003`; empty without one."""
-    at_t = [cell for cell in row.cells if cell.multiple == 1]
-    return _memory_with_interval(row, at_t[0]) if at_t else ""
+    at_t = None if row.memory is None else row.memory.cell_at(1)
+    return "" if at_t is None else _memory_with_interval(at_t.farther_back)
 
 
 def _longest_memory_head(comparison: Comparison) -> str:
@@ -547,18 +546,17 @@ def _longest_memory_head(comparison: Comparison) -> str:
 
 
 def _longest_memory_text(row: Row) -> str:
-    return _memory_with_interval(row, row.cells[-1])
+    memory = _farther_back(row, row.cells[-1]) if row.cells else None
+    return "" if memory is None else _memory_with_interval(memory)
 
 
-def _memory_with_interval(row: Row, cell: Cell) -> str:
-    memory = _farther_back(row, cell)
-    if memory is None:
-        return ""
+def _memory_with_interval(memory: ShorterWindow) -> str:
+    """Return `0.214±0.003`: with the standard deviation over seeds, or half the interval of one seed."""
     return f"{memory.variation:.3f}{half_width('nats', memory.spread, memory.ci95)}"
 
 
 def _longest_right_token_text(row: Row) -> str:
-    return _right_token_text(row, row.cells[-1])
+    return _right_token_text(row, row.cells[-1]) if row.cells else ""
 
 
 ROW_COLUMNS = (

@@ -69,15 +69,16 @@ def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
 
 
 def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:
-    """Return the mean over seeds; `measured` are the seeds' measurements of one window."""
+    """Return the mean over seeds; `measured` are the seeds' measurements of one window.
+
+    Seeds that were compared with other windows than the first are left out.
+    """
     first = measured[0]
     memories = [measurement.memory for measurement in measured if measurement.memory is not None]
-    # Seeds of a row have the same windows: others make another hash of the targets.
     windows = memories[0]["window"]
-    shorter = [_shorter_window(memories, index, first.train_length) for index in range(len(windows))]
-    return MemoryCell(
-        multiple=first.multiple, window=first.window, seeds=len(memories), shorter=tuple(shorter)
-    )
+    alike = [memory for memory in memories if memory["window"] == windows]
+    shorter = [_shorter_window(alike, index, first.train_length) for index in range(len(windows))]
+    return MemoryCell(multiple=first.multiple, window=first.window, seeds=len(alike), shorter=tuple(shorter))
 
 
 def _shorter_window(memories: Sequence[Memory], index: int, train_length: int) -> ShorterWindow:

@@ -9,7 +9,7 @@ from posenc.report.chart import RowNames
 from posenc.report.charts import make_chart
 from posenc.report.lines import cells_table
 from posenc.report.looks import PAPER, specification
-from posenc.report.reports import rows_table, short_report
+from posenc.report.reports import full_report, rows_table, short_report
 from posenc.results.records import check_record
 
 
@@ -61,6 +61,25 @@ def test_several_seeds_have_their_mean_and_spread_and_one_seed_its_interval(two_
     assert of_two_seeds.spread == pytest.approx(0.0707, abs=1e-4)
     assert of_two_seeds.ci95 is None
     assert rows["alibi"].memory.longest.farther_back.ci95 == pytest.approx((0.01, 0.03))
+
+
+def test_seeds_that_were_compared_with_other_windows_are_left_out(tmp_path):
+    write_run(tmp_path, "rope", seed=0, records=records(0.30))
+    other = records(0.90)
+    for key in ("window", "variation", "variation_ci95", "gained", "lost"):
+        other[-1]["memory"][key] = other[-1]["memory"][key][1:]
+    write_run(tmp_path, "rope", seed=1, records=other)
+    longest = rows_of(compared(tmp_path))["rope"].memory.longest
+    assert longest.seeds == 1
+    assert longest.farther_back.variation == pytest.approx(0.30)
+
+
+def test_in_a_table_without_a_length_a_row_has_memory_at_t_alone(tmp_path):
+    write_run(tmp_path, "alibi", records=records()[2:])
+    write_run(tmp_path, "rope", records=records()[:2], status="diverged")
+    figures = full_report(compared(tmp_path)).tables[-1]
+    assert "memory@T" in figures.heads
+    assert "right token" not in figures.heads
 
 
 def test_its_table_has_memory_at_t_and_in_the_longest_window_and_the_right_token(two_rows):

@@ -20,6 +20,7 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
 from posenc.settings.numbers import Share, check_whole
+from posenc.settings.tree import LONGEST_CONTEXT
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -41,9 +42,13 @@ class FixedTarget(Protocol[Blocks]):
 
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if the shortest window does not hold a block."""
+        self.check_window("eval.lengths", lengths.shortest, lengths)
+
+    def check_window(self, key: str, window: int, lengths: EvalLengths) -> None:
+        """Raise UserError that names `key` if a window does not hold a block."""
         block = self.block(lengths)
         too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
-        check_whole("eval.lengths", lengths.shortest, least=block, too_small=too_small)
+        check_whole(key, window, least=block, most=LONGEST_CONTEXT, too_small=too_small)
 
     def plan(self, request: EvalRequest) -> Blocks:
         """Choose blocks by the documents' lengths alone, `max_targets` targets in all."""

@@ -1,22 +1,22 @@
 """memory: how far do next-token distributions move when text farther back comes in? For any model and text.
 
-Of the fixed targets: a model's distribution in a window of W tokens is compared with that in the last w of
-these tokens alone. `variation` is the total variation of the two, mean over targets: the probability that
+The targets are those of fixed-target. A model predicts each of them twice: from a window of W tokens, and
+from the last w of these tokens alone. The total variation of the two distributions is the probability that
 goes to other tokens. It is 0 for a model that does not look farther back than w, and at most 1.
 
-Memory is not use. A model that breaks in long windows changes its distributions, too. So a record also has
-the probability that the right token gains (mean of its rises) and loses (mean of its falls), and the loss in
-windows of W, whose change against T is harm:
-  variation large, loss lower    the far text changed the prediction for the better
-  variation large, loss higher   it changed the prediction for the worse: it was not used, but it was seen
-  variation small                the far text is hardly seen, whatever the loss says
+Memory is not use. A model that breaks in long windows changes its predictions, too. So a record also has what
+the right token gains (the mean of its rises) and loses (the mean of its falls), and the loss in windows of W,
+whose change against T is harm:
+  memory large, loss lower    the model changed its mind and got better: it uses the far text
+  memory large, loss higher   the model changed its mind and got worse: it sees the far text, which harms
+  memory small                the model hardly sees the far text, whatever the loss says
 
-As in fixed-target, a target has up to b - 1 tokens less before it than its window, where b is the size of a
-block. Every window begins with the first position, so an encoding of absolute positions gives the same tokens
-other ones, and a part of its variation is due to that alone.
+A target that is not the last of its block has fewer tokens before it than the window, as in fixed-target.
+Every window begins with the first position. So an encoding of absolute positions meets the same tokens at
+other positions, and a part of its memory comes from that.
 
-Source: the effective remembrance (EffRem) of Buitrago Ruiz and Gu 2025, arXiv 2507.02782, without gains and
-losses of the right token; there the longer window is the whole text so far.
+Source: the effective remembrance (EffRem) of Buitrago Ruiz and Gu 2025, arXiv 2507.02782, where the longer
+window is the whole text. Gains and losses of the right token are not in it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from posenc.results.records import MEMORY, JsonInterval
 from posenc.results.records import Memory as MemoryByWindow
 from posenc.results.statistics.documents import ratio_interval
 from posenc.settings.base import Settings as SettingsGroup
-from posenc.settings.numbers import Share, check_whole
-from posenc.settings.tree import LONGEST_CONTEXT, TokensOrMultiple
+from posenc.settings.numbers import Share
+from posenc.settings.tree import TokensOrMultiple
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -85,18 +85,15 @@ class Memory(Protocol[ComparedBlocks]):
 
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if a window does not hold the targets."""
-        self._fixed_target().check(lengths)
-        self.shorter_windows(lengths)
+        fixed_target = self._fixed_target()
+        fixed_target.check(lengths)
+        fixed_target.check_window(SHORTER, min(self.shorter_windows(lengths)), lengths)
 
     def shorter_windows(self, lengths: EvalLengths) -> tuple[int, ...]:
         """Return the windows that longer ones are compared with, in tokens, ascending; T is always one."""
-        block = self._fixed_target().block(lengths)
-        too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
         windows = {lengths.context_length}
         for length in self.settings.memory.shorter:
-            tokens = nearest_length(SHORTER, length, lengths.base_length)
-            check_whole(SHORTER, tokens, least=block, most=LONGEST_CONTEXT, too_small=too_small)
-            windows.add(tokens)
+            windows.add(nearest_length(SHORTER, length, lengths.base_length))
         return tuple(sorted(windows))
 
     def plan(self, request: EvalRequest) -> ComparedBlocks:
