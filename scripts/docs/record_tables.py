@@ -301,22 +301,20 @@ def _recovered_share(recovered: Json) -> str:
 def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     """Return what far text does to each encoding at the longest window, and how much of it is found there."""
     rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
-    heads = ["encoding", "loss at T", "harm: change at 8T", "verdict"]
-    heads += ["use: seeds that learned", "found at 8T", "seeds"]
-    table = MarkdownTable(heads, left=[0, 3])
+    heads = ["encoding", "loss at T", "harm: change at 8T", "use: seeds that learned", "found at 8T"]
+    table = MarkdownTable(heads, left=[0])
     for name in encodings:
         row = rows_by_name[name]
         at_train_length = cell_at(row, 1)
         longest = last_cell(row)
         assert at_train_length is not None
+        change = f"{longest['change']:+.3f}{_plus_minus(longest['change_spread'])}"
         table.add(
             f"`{name}`",
             f"{at_train_length['mean']:.3f}",
-            f"{longest['change']:+.3f}{_plus_minus(longest['change_spread'])}",
-            verdict_word(longest),
+            f"{change} {verdict_word(longest)}",
             f"{row['recall']['learning']['learned']} of {row['recall']['learning']['seeds']}",
             f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}%",
-            str(longest["seeds"]),
         )
     table.sentence = "Loss in nats/byte; ± is the standard deviation over seeds."
     return table.text()
