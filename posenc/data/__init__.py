@@ -9,9 +9,9 @@ from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
 from posenc.data.corpus import training_texts as training_texts
 from posenc.data.planted import PlantedSampler as PlantedSampler
-from posenc.data.planted import check_plant as check_plant
-from posenc.data.planted import plant_of as plant_of
-from posenc.data.planted import vocabulary as vocabulary
+from posenc.data.plants import check_plant as check_plant
+from posenc.data.plants import plant_of as plant_of
+from posenc.data.plants import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
 from posenc.data.sources import is_measured_whole as is_measured_whole
 from posenc.data.sources import is_task as is_task

@@ -61,6 +61,7 @@ class TokenStore:
     tokenizer: dict[str, Any]
     splits: Mapping[str, Split]
     task: TaskInstances | None = None  # instead of text: then there are no tokens and no documents
+    is_outline: bool = False  # whether every token is 0: a plan without a text
 
     @property
     def sizes(self) -> dict[str, list[int]]:

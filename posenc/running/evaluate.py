@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
-from posenc.data import TokenStore, build_tokenizer, check_lengths, prepare, vocabulary
+from posenc.data import TokenStore, build_tokenizer, check_lengths, plant_of, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import Subject
@@ -136,6 +136,8 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
+    if job.data.plant is not None:
+        plant_of(job.data.plant, store)  # raises UserError for a text without enough words, now and not later
     if not evaluation.measures_headline or not job.is_own_text:
         return Corpus(store, None)
     if store.tokenizer["name"] == "bytes":

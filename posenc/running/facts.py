@@ -20,6 +20,7 @@ from posenc.running.job import Job
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions
 from posenc.running.utilization import Utilization
+from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, SubjectSettings
 
 PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; other types count as fp32
@@ -124,7 +125,7 @@ def _corpus(settings: RunSettings, fingerprint: str) -> dict[str, Any]:
     """Return name and fingerprint of the corpus, and the settings of planted pairs."""
     corpus: dict[str, Any] = {"name": settings.data.name, "fingerprint": fingerprint}
     if settings.data.plant is not None:
-        corpus["plant"] = settings.data.plant.plain()
+        corpus["plant"] = settings.data.plant.marked(Mark.SIZE)
     return corpus
 
 

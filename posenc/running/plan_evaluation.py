@@ -41,7 +41,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     as_asked = filled_in(settings.eval, trained.eval)
     evaluation = resolve_evaluation(as_asked, trained.context_length, settings.extend)
     if trained.data.plant is not None:
-        check_plant(trained.data.plant, trained.context_length)
+        check_plant(trained.data.plant, trained.context_length, trained.tokenizer.name)
     check_tokenizer(trained.tokenizer)
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)

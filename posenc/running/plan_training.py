@@ -108,7 +108,8 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     check_tokenizer(settings.tokenizer)
     check_positions_reach(step.outline, evaluation.lengths.longest)
     if settings.data.plant is not None:
-        check_plant(settings.data.plant, stages[0].length)  # pairs must fit the shortest windows
+        # pairs must fit the shortest windows
+        check_plant(settings.data.plant, stages[0].length, settings.tokenizer.name)
     facts = _read_facts(settings, evaluation)
     resolved = _resolved(step.settings, evaluation)
     return CheckedTraining(

@@ -31,9 +31,12 @@ def defines_run(earlier: Any = ...) -> Any:
     return Field(earlier, json_schema_extra={"mark": Mark.DEFINES.name})
 
 
-def defines_size() -> Any:
-    """Mark a field that defines the run and its size: runs of different sizes are not ranked together."""
-    return Field(json_schema_extra={"mark": Mark.SIZE.name})
+def defines_size(earlier: Any = ...) -> Any:
+    """Mark a field that defines the run and its size: runs of different sizes are not ranked together.
+
+    `earlier` is as in `defines_run`.
+    """
+    return Field(earlier, json_schema_extra={"mark": Mark.SIZE.name})
 
 
 def differs_by_seed() -> Any:

@@ -84,7 +84,7 @@ class ExtendSettings(Choice):
     name: str = defines_run()
 
 
-# A word that the options of the attention check, since they alone know which there are.
+# A word that the options of the attention, or the kinds of plants, check: they alone know which there are.
 OptionName = Any
 
 
@@ -111,10 +111,13 @@ class ModelSettings(Settings):
 class PlantSettings(Settings):
     """Describe the key-value pairs that are planted in training windows."""
 
+    # runs that were stored before there was a choice do not name it
+    kind: OptionName = defines_size("tokens")
     share: Share = defines_size()  # of the windows of a batch that have pairs
     pairs: CountingNumber = defines_size()  # pairs in such a window
-    cue: Literal[1, 2] = defines_size()  # tokens before a value
-    # tokens that serve as cues; as many others serve as values
+    # tokens by which a pair is told from others; a kind may have further tokens around them
+    cue: Annotated[Whole, Ge(1), Le(8)] = defines_size()
+    # different keys; as many others are values
     alphabet: Annotated[Whole, Ge(2), Le(LARGEST_ALPHABET)] = defines_size()
     # weight in the loss of a value that the model can know
     weight: Positive = defines_size()

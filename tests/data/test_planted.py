@@ -48,9 +48,9 @@ def occurrences(window, plant):
     """Walk through a window: the places of the values of each cue."""
     places = {}
     values = set(plant.values.tolist())
-    for place in range(plant.cue, len(window)):
+    for place in range(plant.cue_length, len(window)):
         if window[place] in values:
-            cue = tuple(window[place - plant.cue : place])
+            cue = tuple(window[place - plant.cue_length : place])
             places.setdefault(cue, []).append(place)
     return places
 
@@ -60,7 +60,7 @@ def test_every_pair_occurs_twice_with_the_same_value(drawn):
     keys = set(plant.keys.tolist())
     for window, _ in planted_windows(steps):
         places = occurrences(window, plant)
-        assert len(places) == plant.pairs
+        assert len(places) == plant.settings.pairs
         for cue, (first, second) in places.items():
             assert set(cue) <= keys
             assert window[first] == window[second]
@@ -115,8 +115,8 @@ def test_distances_reach_from_side_by_side_to_almost_the_window(drawn):
         for window, _ in planted_windows(steps)
         for first, second in occurrences(window, plant).values()
     ]
-    assert min(distances) == plant.cue + 1
-    assert max(distances) >= T - 2 * (plant.cue + 1)
+    assert min(distances) == plant.cue_length + 1
+    assert max(distances) >= T - 2 * (plant.cue_length + 1)
 
 
 def test_neither_token_of_a_cue_of_two_tells_the_pair():
@@ -164,11 +164,11 @@ def test_without_pairs_the_vocabulary_is_the_tokenizers(other_tokenizer):
 
 @pytest.mark.parametrize(("cue", "most"), [(1, 8), (2, 5)])
 def test_a_window_has_room_for_so_many_pairs(cue, most):
-    check_plant(SETTINGS.with_changes(cue=cue, pairs=most), T)
+    check_plant(SETTINGS.with_changes(cue=cue, pairs=most), T, "bytes")
     with pytest.raises(UserError, match=f"from 1 to {most}"):
-        check_plant(SETTINGS.with_changes(cue=cue, pairs=most + 1), T)
+        check_plant(SETTINGS.with_changes(cue=cue, pairs=most + 1), T, "bytes")
 
 
 def test_there_are_as_many_cues_as_the_alphabet_has_tokens():
     with pytest.raises(UserError, match=r"data\.plant\.pairs"):
-        check_plant(SETTINGS.with_changes(pairs=3, alphabet=2), T)
+        check_plant(SETTINGS.with_changes(pairs=3, alphabet=2), T, "bytes")

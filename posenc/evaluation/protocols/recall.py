@@ -23,7 +23,9 @@ from annotated_types import Ge, Le, MinLen
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import permutations, raw_draws, seed_for
-from posenc.data.planted import Plant, draw_cues, draw_values, plant_of
+from posenc.data.planted import write_pairs
+from posenc.data.plants import find_plant, plant_of
+from posenc.data.plants.base import Plant
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
@@ -32,8 +34,8 @@ from posenc.evaluation.sums import LossSums, sums_by_document
 from posenc.results.records import RECALL
 from posenc.results.records import Recall as RecallCounts
 from posenc.settings.base import Settings as SettingsGroup
-from posenc.settings.numbers import Whole, check_whole
-from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, TokensOrMultiple
+from posenc.settings.numbers import Text, Whole, check_whole
+from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, PlantSettings, TokensOrMultiple
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -42,7 +44,7 @@ REVISION = 2  # of the targets
 # Tables show what is found within T and at the farthest distance. The rest of the grid is asked for in one of
 # so many windows: with all of them a measurement takes four times as long.
 GRID_SHARE = 4
-IN_TEXT = np.uint64(1 << 63)  # set in the draw of a key that occurs in the text, so that it is sorted last
+IN_TEXT = np.uint64(1 << 63)  # set in the draw of what occurs in the text, so that it is sorted last
 
 
 class RecallSettings(SettingsGroup):
@@ -51,8 +53,9 @@ class RecallSettings(SettingsGroup):
     distances: Annotated[list[TokensOrMultiple], MinLen(1)]
     pairs: Annotated[list[Annotated[Whole, Ge(1), Le(LARGEST_ALPHABET)]], MinLen(1)]
     windows: Annotated[Whole, Ge(1), Le(10**6)]  # up to T and at the farthest distance; elsewhere a quarter
-    # Which draw of the seed. The default serves stored runs whose settings do not have this key.
-    draw: Annotated[Whole, Ge(0), Le(10**6)] = 0
+    # The defaults serve stored runs whose settings do not have these keys.
+    draw: Annotated[Whole, Ge(0), Le(10**6)] = 0  # which draw of the seed
+    kind: Text | None = None  # of the plant
 
 
 class RecallQuestion(NamedTuple):
@@ -70,6 +73,7 @@ class PlantedTexts(Plan):
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     cues: np.ndarray  # (N, most pairs, cue) int64
     values: np.ndarray  # (N, most pairs) int64
+    end: np.ndarray  # (e,) int64, tokens behind every value but the asked one
     questions: tuple[RecallQuestion, ...]  # those with as many pairs as in training come first
     seed: int  # of the places of pairs in the windows
     train_length: int  # T, tokens
@@ -78,6 +82,11 @@ class PlantedTexts(Plan):
     def cue(self) -> int:
         """Return the number of tokens before a value."""
         return self.cues.shape[2]
+
+    @property
+    def pair_length(self) -> int:
+        """Return the tokens of a whole pair."""
+        return self.cue + 1 + len(self.end)
 
     def fitting(self, window: int) -> list[RecallQuestion]:
         """Return the questions that fit into a window.
@@ -90,16 +99,18 @@ class PlantedTexts(Plan):
         fitting = []
         for question in self.questions:
             most_pairs = 1 + len(self.free_places(window, question.distance))  # the asked one and the others
-            is_inside = self.cue < question.distance <= window - self.cue
+            is_inside = self.pair_length <= question.distance <= window - self.cue
             if is_inside and most_pairs >= max(question.pairs, trained_pairs):
                 fitting.append(question)
         return fitting
 
     def free_places(self, window: int, distance: int) -> np.ndarray:
         """Return where the other pairs can stand: at multiples of a pair's length from the asked pair."""
-        size = self.cue + 1  # tokens of a pair
-        asked_place = window - self.cue - distance
-        places = np.arange(asked_place % size, window - 2 * self.cue, size)
+        last_place = window - self.cue  # of the asked cue alone
+        asked_place = last_place - distance
+        places = np.arange(
+            asked_place % self.pair_length, last_place - self.pair_length + 1, self.pair_length
+        )
         return places[places != asked_place]
 
     def windows_asked(self, window: int, question: RecallQuestion) -> int:
@@ -146,13 +157,23 @@ class Recall(Protocol[PlantedTexts]):
 
     def check(self, lengths: EvalLengths) -> None:
         self.distances(lengths)
+        if self.settings.recall.kind is not None:
+            find_plant(self.settings.recall.kind, key="eval.recall.kind")
 
     def check_text(self, text: TextFacts) -> None:
-        """Raise UserError if there are fewer cues than pairs."""
+        """Raise UserError if there are fewer cues than pairs, or the tokenizer does not have the tokens."""
+        if text.plant is not None:
+            plant = self.asked_plant(text.plant)
+            find_plant(plant.kind).check(plant, text.tokenizer)
         most = max(self.settings.recall.pairs)
         if text.plant is not None and most > text.plant.alphabet:
             problem = f"more than there are cues: data.plant.alphabet={text.plant.alphabet}"
             raise UserError("eval.recall.pairs", most, problem, allowed=f"1 to {text.plant.alphabet}")
+
+    def asked_plant(self, trained: PlantSettings) -> PlantSettings:
+        """Return what is planted in the windows that ask: as in training, or of another kind."""
+        kind = self.settings.recall.kind
+        return trained if kind is None else trained.with_changes(kind=kind)
 
     def plan(self, request: EvalRequest) -> PlantedTexts:
         """Choose texts and draw key-value pairs whose keys do not occur in them.
@@ -161,10 +182,10 @@ class Recall(Protocol[PlantedTexts]):
         """
         if request.plant is None:
             return no_texts(request)
-        plant = plant_of(request.plant, request.store)
+        plant = plant_of(self.asked_plant(request.plant), request.store)
         seed = seed_for(request.seed, self.name, self.settings.recall.draw)
         documents, ends = draw_texts(request, self.settings.recall.windows, seed)
-        questions = self.questions(request.lengths, plant.pairs)
+        questions = self.questions(request.lengths, plant.settings.pairs)
         most_pairs = max(question.pairs for question in questions)
         cues, values = draw_pairs(request, plant, documents, ends, most_pairs, seed)
         return PlantedTexts(
@@ -173,6 +194,7 @@ class Recall(Protocol[PlantedTexts]):
             ends=ends,
             cues=cues,
             values=values,
+            end=plant.end,
             questions=questions,
             seed=seed,
             train_length=request.lengths.context_length,
@@ -181,8 +203,9 @@ class Recall(Protocol[PlantedTexts]):
     def digest(self, request: EvalRequest, plant: Plant, questions: Sequence[RecallQuestion]) -> str:
         """Hash from what and how the windows are drawn, not what a seed drew: seeds of a row share it."""
         settings = self.settings.recall
-        numbers = [request.lengths.longest, settings.windows, settings.draw, plant.cue, plant.pairs]
-        arrays = [plant.keys, plant.values, np.array(questions, dtype=np.int64)]
+        pairs = plant.settings.pairs
+        numbers = [request.lengths.longest, settings.windows, settings.draw, plant.settings.cue, pairs]
+        arrays = [*plant.tokens(), np.array(questions, dtype=np.int64)]
         return request.digest(self.name, REVISION, *numbers, *arrays)
 
     def questions(self, lengths: EvalLengths, trained_pairs: int) -> tuple[RecallQuestion, ...]:
@@ -233,6 +256,7 @@ def no_texts(request: EvalRequest) -> PlantedTexts:
         ends=nothing,
         cues=np.zeros((0, 0, 1), dtype=np.int64),
         values=np.zeros((0, 0), dtype=np.int64),
+        end=nothing,
         questions=(),
         seed=0,
         train_length=request.lengths.context_length,
@@ -259,16 +283,14 @@ def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray,
 def draw_pairs(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw cues (N, pairs, cue) and values (N, pairs). Keys that occur in the text are taken last."""
-    n_key_draws = plant.cue * plant.alphabet
-    raw = raw_draws(len(ends) * (n_key_draws + pairs), seed_for(seed, "pairs"), 0)
+    """Draw cues (N, pairs, cue) and values (N, pairs). What occurs in the text is taken last."""
+    raw = raw_draws(len(ends) * (plant.cue_draws + pairs), seed_for(seed, "pairs"), 0)
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws), all below IN_TEXT
-    key_draws, value_draws = np.split(raw, [n_key_draws], axis=1)
+    cue_draws, value_draws = np.split(raw, [plant.cue_draws], axis=1)
     for row, (document, end) in enumerate(zip(documents, ends, strict=True)):
         text = request.store.document(request.split, document)[end - request.lengths.longest - 1 : end]
-        is_in_text = np.tile(np.isin(plant.keys, text), plant.cue)
-        key_draws[row, is_in_text] |= IN_TEXT
-    return draw_cues(key_draws, plant, pairs), draw_values(value_draws, plant)
+        cue_draws[row, plant.draws_of_used(text)] |= IN_TEXT
+    return plant.draw_cues(cue_draws, pairs), plant.draw_values(value_draws)
 
 
 def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: RecallQuestion) -> np.ndarray:
@@ -283,10 +305,10 @@ def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: 
     order = permutations(raw_draws(count * len(free), seed, 0).reshape(count, -1))
     other_places = free[order[:, : pairs - 1]]  # (N, pairs - 1)
     last_place = np.full((count, 1), window - plan.cue)
-    places = np.concatenate((last_place - distance, other_places, last_place), axis=1)  # (N, pairs + 1)
-    pair_at = np.append(np.arange(pairs), 0)  # (pairs + 1,) the asked pair 0 comes first and last
-    row = np.arange(count)[:, None]
-    for i in range(plan.cue):
-        tokens[row, places + i] = plan.cues[row, pair_at, i]
-    tokens[row, places + plan.cue] = plan.values[row, pair_at]
+    places = np.concatenate((last_place - distance, other_places), axis=1)  # (N, pairs)
+    cues = plan.cues[:, :pairs]
+    values = plan.values[:, :pairs]
+    write_pairs(tokens, places, cues, values, plan.end)
+    # the asked pair, which is the first one, comes again without its end: the window ends with its value
+    write_pairs(tokens, last_place, cues[:, :1], values[:, :1], plan.end[:0])
     return tokens

@@ -1,0 +1,48 @@
+"""Kinds of plants: one file each, with an entry in PLANTS. docs/architecture.md says where to add what.
+
+A plant is what is written into training windows so that it can be seen whether far text is used.
+"""
+
+from __future__ import annotations
+
+from posenc.core.errors import UserError
+from posenc.data.plants.assignments import Assignments
+from posenc.data.plants.base import Plant, slot_count
+from posenc.data.plants.tokens import TokenPairs
+from posenc.data.token_cache import TokenStore
+from posenc.settings.numbers import check_whole
+from posenc.settings.tree import PlantSettings
+
+# value of `data.plant.kind` -> class
+PLANTS: dict[str, type[Plant]] = {plant.name: plant for plant in (TokenPairs, Assignments)}
+
+
+def find_plant(kind: str, key: str = "data.plant.kind") -> type[Plant]:
+    """Return the class of a kind; `key` is the setting that names it. Raises UserError."""
+    if kind not in PLANTS:
+        raise UserError(key, kind, "there is no such plant", allowed=list(PLANTS))
+    return PLANTS[kind]
+
+
+def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) -> None:
+    """Check that a tokenizer has the tokens of a plant, and a window room for its pairs. Raises UserError.
+
+    No text is read: `tokenizer` is a name.
+    """
+    plant = find_plant(settings.kind)
+    plant.check(settings, tokenizer)
+    slots = slot_count(context_length + 1, plant.length_of_pair(settings))
+    room = slots // 2  # each pair comes twice
+    check_whole("data.plant.pairs", settings.pairs, least=1, most=min(settings.alphabet, room))
+
+
+def vocabulary(settings: PlantSettings | None, store: TokenStore) -> int:
+    """Return the size of the model's vocabulary: the tokenizer's, and new tokens of pairs."""
+    if settings is None:
+        return store.vocab_size
+    return store.vocab_size + find_plant(settings.kind).new_tokens(settings, store)
+
+
+def plant_of(settings: PlantSettings, store: TokenStore) -> Plant:
+    """Return the plant of the settings, with its tokens. Raises UserError if the text does not have them."""
+    return find_plant(settings.kind).build(settings, store)

@@ -1,0 +1,124 @@
+"""assignments: lines `NAME = VALUE`, of words that the text itself uses. Tokens are bytes.
+
+    \\nx = q\\n    the cue is "\\nx = ", the value is "q", the end is "\\n"
+
+A name has `data.plant.cue` letters, a value has one, so its only token tells it from all others. Both are
+the words of their length that the training split has most often. No word is a name and a value, and every
+value is drawn as often, so a guess finds one in `data.plant.alphabet`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import string
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from posenc.core.errors import UserError, plural
+from posenc.core.seeds import permutations
+from posenc.data.plants.base import Plant
+from posenc.data.token_cache import Ints, TokenStore
+from posenc.settings.tree import LARGEST_ALPHABET, PlantSettings
+
+LINE_END = b"\n"
+SIGN = b" = "
+# An ASCII word that begins with a letter. Bytes from 0x80 on belong to letters of other scripts.
+WORD = re.compile(rb"(?<![\w\x80-\xff])[A-Za-z]\w*(?![\w\x80-\xff])")
+LETTERS = string.ascii_letters.encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignments(Plant):
+    """Lines that give a name a value."""
+
+    name: ClassVar[str] = "assignments"
+
+    names: Ints  # (alphabet, letters) bytes
+
+    @classmethod
+    def check(cls, settings: PlantSettings, tokenizer: str) -> None:
+        if tokenizer != "bytes":
+            problem = f"plants of the kind {cls.name} write words as bytes"
+            raise UserError("tokenizer", tokenizer, problem, allowed="bytes")
+        most = len(LETTERS) if settings.cue > 1 else len(LETTERS) // 2
+        if settings.alphabet > most:
+            problem = f"more than there are words of one letter, for plants of the kind {cls.name}"
+            raise UserError("data.plant.alphabet", settings.alphabet, problem, allowed=f"2 to {most}")
+
+    @classmethod
+    def length_of_pair(cls, settings: PlantSettings) -> int:
+        return len(LINE_END) + settings.cue + len(SIGN) + 1 + len(LINE_END)
+
+    @classmethod
+    def new_tokens(cls, settings: PlantSettings, store: TokenStore) -> int:
+        return 0
+
+    @classmethod
+    def build(cls, settings: PlantSettings, store: TokenStore) -> Self:
+        words = _any_words(settings.cue) if store.is_outline else _common_words(store)
+        names = [word for word in words if len(word) == settings.cue][: settings.alphabet]
+        values = [word for word in words if len(word) == 1 and word not in names][: settings.alphabet]
+        if min(len(names), len(values)) < settings.alphabet:
+            raise _too_few_words(settings, len(names), len(values))
+        return cls(
+            settings=settings,
+            cue_length=len(LINE_END) + settings.cue + len(SIGN),
+            names=np.stack([_tokens_of(name) for name in names]),
+            values=_tokens_of(b"".join(values)),
+            end=_tokens_of(LINE_END),
+        )
+
+    @property
+    def cue_draws(self) -> int:
+        return len(self.names)
+
+    def draw_cues(self, raw: np.ndarray, pairs: int) -> Ints:
+        names = self.names[permutations(raw)[:, :pairs]]  # (N, pairs, letters)
+        shape = names.shape[:2]
+        line_start = np.broadcast_to(_tokens_of(LINE_END), (*shape, len(LINE_END)))
+        sign = np.broadcast_to(_tokens_of(SIGN), (*shape, len(SIGN)))
+        return np.concatenate((line_start, names, sign), axis=-1)
+
+    def draws_of_used(self, text: Ints) -> np.ndarray:
+        # without the line's start: a plant cuts the text, and what is behind the cut begins a line
+        sign = np.broadcast_to(_tokens_of(SIGN), (len(self.names), len(SIGN)))
+        assigned = np.concatenate((self.names, sign), axis=1)  # (alphabet, k): `NAME = `
+        pieces = sliding_window_view(text, assigned.shape[1])  # (n - k + 1, k)
+        is_here = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
+        used: np.ndarray = is_here.any(-1)
+        return used
+
+    def tokens(self) -> list[Ints]:
+        return [_tokens_of(LINE_END), self.names, _tokens_of(SIGN), self.values, self.end]
+
+
+def _tokens_of(text: bytes) -> Ints:
+    return np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+
+
+def _common_words(store: TokenStore) -> list[bytes]:
+    """Return the words of the training split, the most frequent first."""
+    counts: Counter[bytes] = Counter()
+    for i in range(len(store.splits["train"].ids)):
+        counts.update(WORD.findall(store.document("train", i).tobytes()))
+    # words that are as frequent are sorted, or the order of the documents would decide
+    return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def _any_words(length: int) -> list[bytes]:
+    """Return words of `length` letters and of one, for plans that are made without a text."""
+    spellings = itertools.product(LETTERS, repeat=length)
+    words = [bytes(letters) for letters in itertools.islice(spellings, LARGEST_ALPHABET)]
+    return words + [bytes([letter]) for letter in LETTERS]
+
+
+def _too_few_words(settings: PlantSettings, names: int, values: int) -> UserError:
+    """Return the error for a text with too few words of the lengths that names and values have."""
+    counts = f"{plural(names, 'word')} of {plural(settings.cue, 'letter')} and {values} others of one"
+    problem = f"the training text has only {counts}"
+    return UserError("data.plant.alphabet", settings.alphabet, problem, hint="a smaller one, or another text")
