@@ -1,10 +1,12 @@
 """The words of each protocol in tables and in --explain, from its file in evaluation/protocols.
 
-A stored record may name a protocol that this posenc does not have. Then there are no words.
+A stored record may name a protocol, or a kind of plant, that this posenc does not have. Then there are no
+words of its own.
 """
 
 from __future__ import annotations
 
+from posenc.data.plants import PLANTS
 from posenc.evaluation.protocols import find_protocol, protocol_names
 
 DOCUMENT = "document"
@@ -33,6 +35,11 @@ def in_longer_windows(protocol: str) -> str:
 def sample_noun(protocol: str) -> str:
     """Return the noun of the text that targets are in: `document`, or `sequence` for random text."""
     return find_protocol(protocol).sample_noun if protocol in protocol_names() else DOCUMENT
+
+
+def planted_noun(kind: str | None) -> str:
+    """Return what recall finds, by the kind of plant: `planted values`. Old records do not say the kind."""
+    return PLANTS[kind].noun if kind in PLANTS else "planted values"
 
 
 def explanations() -> list[tuple[str, str]]:

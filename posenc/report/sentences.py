@@ -15,7 +15,7 @@ from posenc.report.columns import (
     recovered_with_interval,
 )
 from posenc.report.exact import exact_answer, is_exact
-from posenc.report.protocol_words import in_longer_windows, note_of, sample_noun
+from posenc.report.protocol_words import in_longer_windows, note_of, planted_noun, sample_noun
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
     MOST_NAMED,
@@ -626,10 +626,13 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
     """Return the note on the columns of recall; empty without them."""
     if comparison.recall is None:
         return ""
-    note = "recall@: % of planted values found within T, then the farthest"
+    noun = planted_noun(comparison.recall.kind)
+    note = f"recall@: % of {noun} found within T, then the farthest"
     if has_several_recall_seeds(comparison):
-        seeds = f"learned: seeds that find {comparison.recall.level:g}% of the planted values within T"
+        seeds = f"learned: seeds that find {comparison.recall.level:g}% of the {noun} within T"
         note = f"{seeds}; recall@: % that these find within T, then the farthest"
+    if comparison.recall.guess is not None:
+        note += f" (a guess: {comparison.recall.guess:.0f}%)"
     if any(row.recall and row.recall.learned is False for row in comparison.rows):
         note += "; (did not learn)"
     if with_interval:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from posenc.results.cells import single
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread
 from posenc.results.statistics.proportions import (
@@ -124,6 +125,8 @@ class RecallColumns:
     level: float  # per cent within T that a seed needs
     multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance
     has_fixed_draw: bool  # whether some record is of windows that all seeds share
+    kind: str | None  # of the plant; null if the records do not say it, or differ in it
+    guess: float | None  # per cent that a guess among all values finds; null if it is not the same for all
 
 
 def recall_of_rows(
@@ -144,7 +147,20 @@ def recall_of_rows(
     hashes = {measurement.target_set.targets_hash for measurement in measured}
     if len(hashes) == 1:  # all rows were asked the same questions
         recalls = _ranked(recalls, [_seeds_that_count(members) for members in rows])
-    return RecallColumns(level, multiples, any(map(_has_fixed_draw, measured))), recalls
+    return _columns(measured, level, multiples), recalls
+
+
+def _columns(measured: Sequence[Measurement], level: float, multiples: tuple[float, ...]) -> RecallColumns:
+    """Return the columns of recall for all measurements of a table."""
+    records = [measurement.recall for measurement in measured if measurement.recall is not None]
+    choices = single(record.get("choices") for record in records)
+    return RecallColumns(
+        level=level,
+        multiples=multiples,
+        has_fixed_draw=any(map(_has_fixed_draw, measured)),
+        kind=single(record.get("kind") for record in records),
+        guess=None if choices is None else 100 / choices,
+    )
 
 
 def _with_recall(members: Sequence[Member]) -> list[Measurement]:

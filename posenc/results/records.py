@@ -102,6 +102,8 @@ class Recall(TypedDict):
     correct: list[Count]  # targets that no other token beats
     nats: list[Number]  # mean
     draw: NotRequired[Count]  # of the run's seed; without it all runs were asked in the same 128 windows
+    kind: NotRequired[str]  # of the plant, see data.plant.kind; older records do not have it
+    choices: NotRequired[Positive]  # values that a pair may have: a guess finds one in so many
 
 
 def _check_recall(recall: Recall) -> Recall:

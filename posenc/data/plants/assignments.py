@@ -37,6 +37,7 @@ class Assignments(Plant):
     """Lines that give a name a value."""
 
     name: ClassVar[str] = "assignments"
+    noun: ClassVar[str] = "values of planted names"
 
     names: Ints  # (alphabet, letters) bytes
 
@@ -105,7 +106,7 @@ def _common_words(store: TokenStore) -> list[bytes]:
     """Return the words of the training split, the most frequent first."""
     counts: Counter[bytes] = Counter()
     for i in range(len(store.splits["train"].ids)):
-        counts.update(WORD.findall(store.document("train", i).tobytes()))
+        counts.update(WORD.findall(store.document("train", i).astype(np.uint8).tobytes()))
     # words that are as frequent are sorted, or the order of the documents would decide
     return sorted(counts, key=lambda word: (-counts[word], word))
 

@@ -20,6 +20,7 @@ class Plant(ABC):
     """A kind of plant, with the tokens of one text and its tokenizer."""
 
     name: ClassVar[str]  # as in `data.plant.kind`
+    noun: ClassVar[str]  # what recall finds of it, for tables: `planted values`
 
     settings: PlantSettings
     cue_length: int  # tokens of a cue

@@ -27,6 +27,7 @@ class TokenPairs(Plant):
     """Pairs of keys and a value that the text hardly has."""
 
     name: ClassVar[str] = "tokens"
+    noun: ClassVar[str] = "planted values"
 
     keys: Ints  # (alphabet,) tokens of cues
 

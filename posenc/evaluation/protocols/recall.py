@@ -75,6 +75,8 @@ class PlantedTexts(Plan):
     values: np.ndarray  # (N, most pairs) int64
     end: np.ndarray  # (e,) int64, tokens behind every value but the asked one
     questions: tuple[RecallQuestion, ...]  # those with as many pairs as in training come first
+    kind: str  # of the plant
+    choices: int  # values that a pair may have
     seed: int  # of the places of pairs in the windows
     train_length: int  # T, tokens
 
@@ -196,6 +198,8 @@ class Recall(Protocol[PlantedTexts]):
             values=values,
             end=plant.end,
             questions=questions,
+            kind=plant.name,
+            choices=len(plant.values),
             seed=seed,
             train_length=request.lengths.context_length,
         )
@@ -228,8 +232,16 @@ class Recall(Protocol[PlantedTexts]):
             raise NotApplicableError(f"n/a: no pair of eval.recall fits into {window}")
         nats = np.zeros(count)
         targets = np.zeros(count, dtype=np.int64)
-        draw = self.settings.recall.draw
-        counts = RecallCounts(distance=[], pairs=[], windows=[], correct=[], nats=[], draw=draw)
+        counts = RecallCounts(
+            distance=[],
+            pairs=[],
+            windows=[],
+            correct=[],
+            nats=[],
+            draw=self.settings.recall.draw,
+            kind=plan.kind,
+            choices=plan.choices,
+        )
         for question in questions:
             n_asked = plan.windows_asked(window, question)
             windows = windows_of(context, plan, window, question)
@@ -258,6 +270,8 @@ def no_texts(request: EvalRequest) -> PlantedTexts:
         values=np.zeros((0, 0), dtype=np.int64),
         end=nothing,
         questions=(),
+        kind="",
+        choices=0,
         seed=0,
         train_length=request.lengths.context_length,
     )
