@@ -621,8 +621,9 @@ ROW_COLUMNS = (
             (
                 "recall@T",
                 "share of the planted values found in windows of T by the seeds that learned, mean over "
-                "the distances within T; @8x: at the farthest distance in windows of 8T. A guess finds one in "
-                "data.plant.alphabet. Each seed draws its windows. The 95% CI is over these seeds; with one seed over its windows (Wilson's)",
+                "the distances within T; @8x: at the farthest distance in windows of 8T. A guess finds one "
+                "in data.plant.alphabet. Each seed draws its windows. The 95% CI is over these seeds; with "
+                "one seed over its windows (Wilson's)",
             ),
             (
                 "did not learn",

@@ -255,13 +255,21 @@ def _conditions(member: Member, model: str, target_set: str) -> Conditions:
         tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
         context_length=facts.get("context_length", UNKNOWN),
         tokens_trained=tokens_trained(member),
-        evaluated_on=f"{first.corpus} {targets.fingerprint[:12]}",
+        evaluated_on=_evaluated_text(first),
         split=targets.split,
         stride=targets.stride,
         evaluated_in=first.precision or "its training's",
         model=model,
         target_set=target_set,
     )
+
+
+def _evaluated_text(measurement: Measurement) -> str:
+    """Return the text that was scored, and what recall planted there if that is not what the training did."""
+    text = f"{measurement.corpus} {measurement.target_set.fingerprint[:12]}"
+    if measurement.other_plant is None:
+        return text
+    return f"{text} with planted {measurement.other_plant}"
 
 
 def _tokenizer_text(tokenizer: object) -> str:

@@ -19,6 +19,8 @@ from posenc.results.records import Curve, Dispersion, Exact, Extend, Memory, Met
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
+from posenc.settings.base import earlier_values
+from posenc.settings.tree import PlantSettings
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Circumstances:
 
     target_set: TargetSet
     precision: str | None  # None if it is that of the training
+    other_plant: str | None = (
+        None  # the kind of plant that recall asked for; None if it is that of the training
+    )
 
     @property
     def text(self) -> tuple[str, str]:
@@ -49,9 +54,9 @@ class Circumstances:
         return self.target_set.fingerprint, self.target_set.split
 
     @property
-    def sort_key(self) -> tuple[str, tuple[str, str, int, str]]:
+    def sort_key(self) -> tuple[str, str, tuple[str, str, int, str]]:
         """Return a key that sorts circumstances, always in the same order."""
-        return self.precision or "", self.target_set.sort_key
+        return self.precision or "", self.other_plant or "", self.target_set.sort_key
 
 
 def target_set_of(record: Record) -> TargetSet:
@@ -92,8 +97,16 @@ class Measurement:
 
     @property
     def circumstances(self) -> Circumstances:
-        """Return its targets and its precision."""
-        return Circumstances(self.target_set, self.precision)
+        """Return its targets, its precision and its plant."""
+        return Circumstances(self.target_set, self.precision, self.other_plant)
+
+    @property
+    def other_plant(self) -> str | None:
+        """Return the kind of plant that recall asked for; None if it is that of the training."""
+        if self.recall is None or "kind" not in self.recall:
+            return None
+        kind = self.recall["kind"]
+        return None if kind == trained_plant(self.run) else kind
 
     def value(self, metric: Metric) -> float | None:
         """Return the number; None with a note, or without bytes for bpb. An overflowing ppl is infinite."""
@@ -153,6 +166,15 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         dispersion=record.get("dispersion"),
         memory=record.get("memory"),
     )
+
+
+def trained_plant(run: Run) -> str | None:
+    """Return the kind of plant that a run was trained with; None without one."""
+    plant = None if run.facts is None else run.facts["corpus"].get("plant")
+    if plant is None:
+        return None
+    kind: str = plant.get("kind", earlier_values(PlantSettings)["kind"])
+    return kind
 
 
 def measurements_of(run: Run, protocol: str) -> list[Measurement]:
@@ -240,7 +262,10 @@ def _of_newest_checkpoint(measured: Sequence[Measurement]) -> list[Measurement]:
 
 
 def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
-    """Return the measurements of the members' runs by another protocol: same text, precision, checkpoint."""
+    """Return the measurements of the members' runs by another protocol.
+
+    Text, precision, checkpoint and plant are the same.
+    """
     pool: Pool = {}
     for member in members:
         first = member.measurements[0]
@@ -249,6 +274,7 @@ def pool_beside(members: Sequence[Member], protocol: str) -> Pool:
             for measurement in measurements_of(member.run, protocol)
             if measurement.step == first.step
             and measurement.precision == first.precision
+            and measurement.other_plant == first.other_plant
             and measurement.circumstances.text == first.circumstances.text
         ]
         if measured:
@@ -329,7 +355,8 @@ def _repeats(first: Circumstances, second: Circumstances) -> bool:
     """Return whether only the targets differ."""
     same_text = first.text == second.text
     same_stride = first.target_set.stride == second.target_set.stride
-    return same_text and same_stride and first.precision == second.precision
+    same_plant = first.other_plant == second.other_plant
+    return same_text and same_stride and same_plant and first.precision == second.precision
 
 
 def left_out_of(measured: Sequence[Measurement], members: Sequence[Member], earlier: int) -> Counter[str]:
@@ -397,6 +424,7 @@ def _preference(circumstances: Circumstances, measured: Sequence[Measurement]) -
         -len(runs),  # what most runs share
         target_set.fingerprint not in fingerprints_of_trainings,  # the corpus of a training first
         circumstances.precision is not None,  # the precision of the training first
+        circumstances.other_plant is not None,  # the plant of the training first
         -len(windows),
         -max(windows),
         -most_targets,
