@@ -177,6 +177,10 @@ WRONG = [
     ("train data.plant={share:0.5,pairs:2,{plant}:1}", "data.plant.alphabet=1", "2 to 64"),
     ("train data.plant={share:0.5,pair:2,{plant}:9}", "data.plant.pair"),
     ("train data.plant={share:0.5,pairs:2,{plant}:9} eval.protocols=[recall]", "pairs=16", "alphabet=9"),
+    ("train data.plant={kind:names,share:0.5,pairs:1,{plant}:9}", "data.plant.kind=names", "assignments"),
+    ("train data.plant={kind:assignments,share:0.5,pairs:1,{plant}:9}", "context_length=16", "works is 19"),
+    ("train {assigned}:9} context_length=32 tokenizer=bpe", "tokenizer=bpe", "allowed: bytes"),
+    ("train {assigned}:26} context_length=32", "data.plant.alphabet=26", "words of 1 letter"),
     ("train model.short_conv=0", "model.short_conv=0", "1 to 64"),
     ("data info device=cuda", "device", "no effect on the corpus"),
     ("runs --sort los", "did you mean: loss"),
@@ -213,6 +217,7 @@ def test_wrong_input(posenc, working_folder, corpus, trained_once, case):
         "{runs}": str(trained_once),
         "{run}": str(only_run(trained_once)),
         "{plant}": "cue:1,weight:1.0,alphabet",
+        "{assigned}": "data.plant={kind:assignments,share:0.5,pairs:1,cue:1,weight:1.0,alphabet",
     }
     for mark, text in texts_by_mark.items():
         arguments = [argument.replace(mark, text) for argument in arguments]

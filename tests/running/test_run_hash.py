@@ -61,6 +61,8 @@ DEFINING = [
     "tokenizer=bpe tokenizer.vocab_size=300",
     PLANT.format(8),
     PLANT.format(9),
+    PLANT.format(8) + " context_length=40",
+    PLANT.format(8).replace("{", "{kind:assignments,") + " context_length=40",
     "train.length_schedule=[[0.4,8],[0.6,16]]",
     "train.length_schedule=[[0.5,8],[0.5,16]]",
     "model.short_conv=4",
@@ -104,6 +106,12 @@ def test_a_stored_run_without_the_options_has_them_off(plan):
     stored = RunSettings.model_validate(settings)
     assert stored.attention.plain() == plan().run_settings.attention.plain()
     assert stored.row() == plan().run_settings.row()
+
+
+def test_the_kind_of_plant_that_was_first_is_no_part_of_what_is_hashed(plan):
+    """So that runs keep their names that were stored before there were several."""
+    plant = PLANT.format(8)
+    assert plan(plant.replace("{", "{kind:tokens,")).hash == plan(plant).hash
 
 
 def test_another_revision_of_the_encoding_is_another_run(plan, monkeypatch):

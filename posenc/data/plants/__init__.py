@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from posenc.core.errors import UserError
 from posenc.data.plants.assignments import Assignments
-from posenc.data.plants.base import Plant, slot_count
+from posenc.data.plants.base import Plant, slot_count, smallest_window
 from posenc.data.plants.tokens import TokenPairs
 from posenc.data.token_cache import TokenStore
 from posenc.settings.numbers import check_whole
@@ -31,8 +31,12 @@ def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) ->
     """
     plant = find_plant(settings.kind)
     plant.check(settings, tokenizer)
-    slots = slot_count(context_length + 1, plant.length_of_pair(settings))
-    room = slots // 2  # each pair comes twice
+    pair_length = plant.length_of_pair(settings)
+    room = slot_count(context_length + 1, pair_length) // 2  # each pair comes twice
+    if room == 0:
+        problem = f"too short for a pair of {pair_length} tokens, twice (data.plant)"
+        hint = f"the smallest that works is {smallest_window(2, pair_length) - 1}"
+        raise UserError("context_length", context_length, problem, hint=hint)
     check_whole("data.plant.pairs", settings.pairs, least=1, most=min(settings.alphabet, room))
 
 

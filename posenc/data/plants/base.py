@@ -85,3 +85,8 @@ def slot_count(length: int, pair_length: int) -> int:
     """Return how many pairs, side by side, fit into `length` tokens from any of `pair_length` offsets."""
     # the largest offset is lost in front: (length - (pair_length - 1)) // pair_length
     return (length + 1) // pair_length - 1
+
+
+def smallest_window(slots: int, pair_length: int) -> int:
+    """Return the fewest tokens that so many pairs fit into from any offset."""
+    return (slots + 1) * pair_length - 1
