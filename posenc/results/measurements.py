@@ -44,9 +44,7 @@ class Circumstances:
 
     target_set: TargetSet
     precision: str | None  # None if it is that of the training
-    other_plant: str | None = (
-        None  # the kind of plant that recall asked for; None if it is that of the training
-    )
+    other_plant: str | None  # the kind that recall asked for; None if it is that of the training
 
     @property
     def text(self) -> tuple[str, str]:
@@ -170,7 +168,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
 
 def trained_plant(run: Run) -> str | None:
     """Return the kind of plant that a run was trained with; None without one."""
-    plant = None if run.facts is None else run.facts["corpus"].get("plant")
+    plant = None if run.facts is None else run.facts.get("corpus", {}).get("plant")
     if plant is None:
         return None
     kind: str = plant.get("kind", earlier_values(PlantSettings)["kind"])

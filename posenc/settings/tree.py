@@ -84,7 +84,7 @@ class ExtendSettings(Choice):
     name: str = defines_run()
 
 
-# A word that the options of the attention, or the kinds of plants, check: they alone know which there are.
+# A word that the options of the attention check, since they alone know which there are.
 OptionName = Any
 
 
@@ -111,8 +111,8 @@ class ModelSettings(Settings):
 class PlantSettings(Settings):
     """Describe the key-value pairs that are planted in training windows."""
 
-    # runs that were stored before there was a choice do not name it
-    kind: OptionName = defines_size("tokens")
+    # posenc.data.plants knows which there are; runs that were stored before there was a choice do not name it
+    kind: Text = defines_size("tokens")
     share: Share = defines_size()  # of the windows of a batch that have pairs
     pairs: CountingNumber = defines_size()  # pairs in such a window
     # tokens by which a pair is told from others; a kind may have further tokens around them

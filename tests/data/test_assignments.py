@@ -144,7 +144,8 @@ def test_another_seed_or_step_plants_other_lines(plant, seed, step):
 
 def words_of(plant):
     """Return the names and the values of a plant as text."""
-    names = [bytes(name.tolist()).decode() for name in plant.names]
+    lines = [bytes(cue.tolist()).decode() for cue in plant.cues]
+    names = [re.fullmatch(r"\n(\w+) = ", line).group(1) for line in lines]
     return names, list(bytes(plant.values.tolist()).decode())
 
 

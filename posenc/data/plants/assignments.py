@@ -39,7 +39,7 @@ class Assignments(Plant):
     name: ClassVar[str] = "assignments"
     noun: ClassVar[str] = "values of planted names"
 
-    names: Ints  # (alphabet, letters) bytes
+    cues: Ints  # (alphabet, cue_length) bytes: `NAME = ` behind a line end
 
     @classmethod
     def check(cls, settings: PlantSettings, tokenizer: str) -> None:
@@ -66,36 +66,33 @@ class Assignments(Plant):
         values = [word for word in words if len(word) == 1 and word not in names][: settings.alphabet]
         if min(len(names), len(values)) < settings.alphabet:
             raise _too_few_words(settings, len(names), len(values))
+        cues = np.stack([_tokens_of(LINE_END + name + SIGN) for name in names])
         return cls(
             settings=settings,
-            cue_length=len(LINE_END) + settings.cue + len(SIGN),
-            names=np.stack([_tokens_of(name) for name in names]),
+            cue_length=cues.shape[1],
+            cues=cues,
             values=_tokens_of(b"".join(values)),
             end=_tokens_of(LINE_END),
         )
 
     @property
     def cue_draws(self) -> int:
-        return len(self.names)
+        return len(self.cues)
 
     def draw_cues(self, raw: np.ndarray, pairs: int) -> Ints:
-        names = self.names[permutations(raw)[:, :pairs]]  # (N, pairs, letters)
-        shape = names.shape[:2]
-        line_start = np.broadcast_to(_tokens_of(LINE_END), (*shape, len(LINE_END)))
-        sign = np.broadcast_to(_tokens_of(SIGN), (*shape, len(SIGN)))
-        return np.concatenate((line_start, names, sign), axis=-1)
+        cues: Ints = self.cues[permutations(raw)[:, :pairs]]
+        return cues
 
     def draws_of_used(self, text: Ints) -> np.ndarray:
         # without the line's start: a plant cuts the text, and what is behind the cut begins a line
-        sign = np.broadcast_to(_tokens_of(SIGN), (len(self.names), len(SIGN)))
-        assigned = np.concatenate((self.names, sign), axis=1)  # (alphabet, k): `NAME = `
+        assigned = self.cues[:, len(LINE_END) :]  # (alphabet, k): `NAME = `
         pieces = sliding_window_view(text, assigned.shape[1])  # (n - k + 1, k)
         is_here = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
         used: np.ndarray = is_here.any(-1)
         return used
 
     def tokens(self) -> list[Ints]:
-        return [_tokens_of(LINE_END), self.names, _tokens_of(SIGN), self.values, self.end]
+        return [self.cues, self.values, self.end]
 
 
 def _tokens_of(text: bytes) -> Ints:

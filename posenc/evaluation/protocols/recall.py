@@ -3,7 +3,8 @@
 A window of W inputs is text from anywhere in a test document, with the pairs of `data.plant`, each once at a
 drawn place. The asked pair stands exactly `distance` tokens before its cue comes again at the window's end,
 and its value is the only target. A question is a distance and a number of pairs. Every distance is asked with
-as many pairs as in training, and one distance within T also with other numbers of pairs.
+as many pairs as in training, and one distance within T also with other numbers of pairs. A model that was
+trained on one kind of plant can be asked for another (`eval.recall.kind`).
 
 Texts and pairs are drawn by the run's seed. They are the same for every encoding, in all questions and
 windows, but others for another seed, so that the mean over seeds does not hang on one draw. Up to version 0.1
@@ -108,11 +109,10 @@ class PlantedTexts(Plan):
 
     def free_places(self, window: int, distance: int) -> np.ndarray:
         """Return where the other pairs can stand: at multiples of a pair's length from the asked pair."""
+        size = self.pair_length
         last_place = window - self.cue  # of the asked cue alone
         asked_place = last_place - distance
-        places = np.arange(
-            asked_place % self.pair_length, last_place - self.pair_length + 1, self.pair_length
-        )
+        places = np.arange(asked_place % size, last_place - size + 1, size)
         return places[places != asked_place]
 
     def windows_asked(self, window: int, question: RecallQuestion) -> int:
