@@ -1,8 +1,8 @@
-"""Put posenc's encodings into somebody else's model: an attention module, and parts for two libraries.
+"""Put posenc's encodings into another model: an attention module, parts for FlexAttention and transformers.
 
-- `Attention`: causal multi-head attention with an encoding, in the place of a model's own.
-- `score_mod`: a bias, as FlexAttention wants it.
-- `RotaryEmbedding`: cos and sin of a rotation, as `apply_rotary_pos_emb` of transformers wants them.
+- `Attention`: causal multi-head attention with an encoding, which replaces a model's own.
+- `score_mod`: a bias for PyTorch's FlexAttention.
+- `RotaryEmbedding`: cos and sin of a rotation, as `apply_rotary_pos_emb` of transformers takes them.
 - `attention_function`: a bias or anything else that acts on scores, for the registry of attention functions
   of transformers.
 
@@ -11,7 +11,8 @@ B batch, T queries, S keys, H heads, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from posenc.model.kernels import attend, fused_mask
 
 __all__ = ["Attention", "RotaryEmbedding", "attention_function", "make_encoding", "score_mod"]
 
-# (scores, text, head, index of the query, index of the key) -> scores, of one pair or of many
+# (score, batch, head, query, key) -> score, all but the score indices; FlexAttention vectorises it over pairs
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -43,12 +44,12 @@ def make_encoding(
     seed: int = 0,
     **parameters: Any,
 ) -> Encoding:
-    """Build an encoding with its initial values, which all layers of a model can share.
+    """Build an encoding with its initial values. All layers of a model can share it.
 
-    `train_length` is T, the length that the model is trained at. Parameters that are left out are those of
-    `conf/encoding/NAME.yaml`. Raises UserError.
+    `train_length` is T, the length that the model is trained at. Parameters that are left out have the values
+    of `conf/encoding/NAME.yaml`. Raises UserError.
     """
-    width = d_model // n_heads if head_dim is None else head_dim
+    width = _head_width(d_model, n_heads) if head_dim is None else head_dim
     encoding = build_encoding(
         name,
         d_model=d_model,
@@ -65,10 +66,10 @@ def make_encoding(
 class Attention(nn.Module):
     """Attend causally with several heads and an encoding: x (B, T, d_model) -> (B, T, d_model).
 
-    The encoding is a name, or an encoding of `make_encoding` that all layers share. Its hooks decide the
-    kernel: PyTorch's fused one for rotations, FlexAttention on a GPU for biases and gates, else blocks of
+    The encoding is a name, or an encoding that `make_encoding` built and all layers share. Its hooks decide
+    the kernel: PyTorch's fused one for rotations, FlexAttention on a GPU for biases and gates, else blocks of
     queries. An encoding that adds to the embeddings or carries numbers from layer to layer is refused, since
-    it acts outside of one attention.
+    it acts outside of a single attention.
     """
 
     def __init__(
@@ -82,10 +83,12 @@ class Attention(nn.Module):
         qk_norm: bool = False,
         **parameters: Any,
     ) -> None:
-        """Build the module. An encoding by name takes `train_length` and `parameters`. Raises UserError."""
+        """Build the module. Raises UserError.
+
+        `train_length` and `parameters` are for an encoding by name: one that is built has its own.
+        """
         super().__init__()
-        if d_model % n_heads:
-            raise UserError("n_heads", n_heads, f"does not divide d_model={d_model}")
+        head_dim = _head_width(d_model, n_heads)
         if isinstance(encoding, str):
             if train_length is None:
                 raise UserError("train_length", None, "is needed: T, the length that the model is trained at")
@@ -97,9 +100,11 @@ class Attention(nn.Module):
                 n_layers=layer + 1,
                 **parameters,
             )
+        else:
+            _check_unused({"train_length": train_length, **parameters})
+            _check_shape(encoding, d_model=d_model, n_heads=n_heads, head_dim=head_dim, layer=layer)
         _check_hooks(encoding, {"embed"}, "it adds to the embeddings: x = encoding.embed(x, positions, 0)")
-        if encoding.for_one_pass() is not encoding:
-            raise UserError("encoding", encoding.name, "it carries numbers from layer to layer")
+        _check_carries_nothing(encoding)
         self.encoding = encoding
         self.layer = layer
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
@@ -114,100 +119,186 @@ class Attention(nn.Module):
         return output
 
 
-def score_mod(encoding: Encoding, length: int, *, layer: int = 0, device: str = "cpu") -> ScoreMod:
+def score_mod(
+    encoding: Encoding, length: int, *, layer: int = 0, device: torch.device | str | None = None
+) -> ScoreMod:
     """Return the `score_mod` of an encoding's bias for FlexAttention, at up to `length` tokens.
 
-    A bias by distance becomes a table (H, length), any other bias a table (H, length, length). The block mask
-    has to be causal. Raises UserError for an encoding that does more than to add a bias.
+    A bias by distance becomes a table (H, length), any other bias a table (H, length, length). The table is
+    made here: while a learned bias is trained, call `score_mod` again for each forward pass. Without `device`
+    it is on the device of the encoding's tensors. FlexAttention's block mask has to be causal. Raises
+    UserError for an encoding that changes anything but the bias.
     """
     _check_hooks(encoding, encoding.hooks - {"bias", "distance_bias"}, "it is not a bias alone")
-    positions = torch.arange(length, device=device)
+    if not encoding.hooks:
+        return lambda score, batch, head, query, key: score
+    positions = torch.arange(length, device=_device_of(encoding) if device is None else device)
     if "bias" in encoding.hooks:
-        pairs = encoding.bias(positions, positions, layer)  # (H, T, S)
-        return lambda score, text, head, query, key: score + pairs[head, query, key]
+        bias = encoding.bias(positions, positions, layer)  # (H, T, S)
+        return lambda score, batch, head, query, key: score + bias[head, query, key]
     table = encoding.distance_bias(positions, layer)  # (H, length)
 
-    def add_bias(score: Tensor, text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        distance = torch.clamp(query - key, min=0)  # pairs of the future are masked afterwards
+    def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        # The block mask hides keys of the future, whose distance is negative: any bias will do for them.
+        distance = torch.clamp(query - key, min=0)
         return score + table[head, distance]
 
     return add_bias
 
 
-class RotaryEmbedding(nn.Module):
-    """Cos and sin of a rotation, in the place of `model.rotary_emb` of a Llama of transformers.
+def _device_of(encoding: Encoding) -> torch.device:
+    """Return the device of an encoding's tensors; the CPU if it has none."""
+    tensor = next(itertools.chain(encoding.parameters(), encoding.buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
 
-    It pairs the number i of a head with i + D/2 (`layout="half"`), as `apply_rotary_pos_emb` of transformers
-    does. So the projections of a model that was trained in transformers stay as they are.
+
+class RotaryEmbedding(nn.Module):
+    """Cos and sin of a rotation, to replace `model.rotary_emb` of a Llama of transformers.
+
+    Number i of a head is paired with number i + D/2 (`layout="half"`), as in `apply_rotary_pos_emb` of
+    transformers, so that a model that was trained there keeps its projections.
     """
 
     def __init__(self, encoding: Encoding) -> None:
-        """Keep the rotation. An encoding without hooks turns nothing; any other one raises UserError."""
+        """Take a rotation of whole heads, or an encoding without hooks, for which nothing is rotated.
+
+        Raises UserError for any other encoding.
+        """
         super().__init__()
         if encoding.hooks:
             _check_rotation(encoding)
         self.encoding = encoding
 
-    @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, (B, T, D) each in the type of x, for position_ids (B, T)."""
+        """Return cos and sin for position_ids (B, T), each (B, T, D) in the dtype of x."""
         if not isinstance(self.encoding, Rotary):
             shape = (*position_ids.shape, self.encoding.shape.head_dim)
             ones = torch.ones(shape, device=x.device, dtype=x.dtype)
             return ones, torch.zeros_like(ones)
-        rows = [self.encoding.angles(positions) for positions in position_ids]
-        cos = torch.stack([cos for cos, _ in rows])  # (B, T, D/2)
-        sin = torch.stack([sin for _, sin in rows])
+        cos_sin = [self.encoding.angles(positions) for positions in position_ids]  # of each text
+        cos = torch.stack([cos for cos, _ in cos_sin])  # (B, T, D/2)
+        sin = torch.stack([sin for _, sin in cos_sin])
         return torch.cat((cos, cos), dim=-1).to(x), torch.cat((sin, sin), dim=-1).to(x)
-
-
-def _check_rotation(encoding: Encoding) -> None:
-    """Raise UserError for an encoding that is not a rotation of whole heads as transformers has it."""
-    is_rotation = isinstance(encoding, Rotary) and encoding.hooks == {"rotate"} and encoding.turns_only
-    if not is_rotation:
-        raise UserError("encoding", encoding.name, "it does more than to turn pairs by frequencies")
-    assert isinstance(encoding, Rotary)
-    if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
-        problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"
-        raise UserError("encoding", encoding.name, problem, allowed='layout="half", whole heads')
 
 
 def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]:
     """Return an attention function for `transformers.AttentionInterface.register`.
 
-    It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length: a
-    mask is refused. Raises UserError for an encoding that needs more than these queries and keys.
+    It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length,
+    and nothing else: where a model asks for a mask, a window, sinks, capped scores or dropout, a pass raises
+    UserError. Raises UserError for an encoding that needs more than these queries and keys.
     """
-    _check_hooks(encoding, {"embed", "rotate", "prepare"}, "it needs more than rotated queries and keys")
+    needs_more = {"embed", "adjust", "rotate", "prepare", "output"}
+    _check_hooks(encoding, needs_more, "it needs more than rotated queries and keys")
+    _check_carries_nothing(encoding)
 
     def attend_in_transformers(
         module: nn.Module,
-        query: Tensor,  # (B, H, T, D)
+        query: Tensor,  # (B, H, T, D), the last T of the S tokens
         key: Tensor,  # (B, H or fewer, S, D)
         value: Tensor,
         attention_mask: Tensor | None,
         scaling: float | None = None,
-        **_: Any,
+        **others: Any,
     ) -> tuple[Tensor, None]:
         """Return the output (B, T, H, D)."""
         if attention_mask is not None:
-            raise ValueError("posenc.nn.attention_function takes no mask: give texts of one length")
-        queries_a_key = query.shape[1] // key.shape[1]  # heads
-        key = key.repeat_interleave(queries_a_key, dim=1)
-        value = value.repeat_interleave(queries_a_key, dim=1)
+            raise UserError("attention_mask", None, "posenc.nn takes no mask: give texts of one length")
+        _check_nothing_is_lost(module, others, keys=key.shape[2])
+        query_heads_per_key_head = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(query_heads_per_key_head, dim=1)
+        value = value.repeat_interleave(query_heads_per_key_head, dim=1)
         if scaling is not None:  # the kernels multiply by D^-1/2
             query = query * (scaling * query.shape[-1] ** 0.5)
-        number = int(getattr(module, "layer_idx", None) or 0)
+        layer_index = int(getattr(module, "layer_idx", None) or 0)
         positions = torch.arange(key.shape[2], device=key.device)
-        mask = fused_mask(encoding, number, query.shape[2], positions)
-        layer = Layer(encoding, number, positions, mask)
-        output = attend(Heads(query, key, value), query, layer)  # (B, H, T, D)
+        mask = fused_mask(encoding, layer_index, query.shape[2], positions)
+        # Hooks that read the layer's input are refused above, so that any tensor can stand for it.
+        layer_input = query
+        layer = Layer(encoding, layer_index, positions, mask)
+        output = attend(Heads(query, key, value), layer_input, layer)  # (B, H, T, D)
         return output.transpose(1, 2).contiguous(), None
 
     return attend_in_transformers
+
+
+# --- what is refused
+
+
+def _head_width(d_model: int, n_heads: int) -> int:
+    """Return the width of a head. Raises UserError if the heads do not share the model's width evenly."""
+    if d_model % n_heads:
+        raise UserError("n_heads", n_heads, f"does not divide d_model={d_model}")
+    return d_model // n_heads
+
+
+def _check_unused(arguments: Mapping[str, Any]) -> None:
+    """Raise UserError for arguments that a built encoding would ignore."""
+    for key, value in arguments.items():
+        if value is not None:
+            raise UserError(key, value, "is for an encoding by name", hint="give it to make_encoding")
+
+
+def _check_shape(encoding: Encoding, **sizes: int) -> None:
+    """Raise UserError for an encoding that was built for other heads, or for fewer layers."""
+    layer = sizes.pop("layer")
+    if layer >= encoding.shape.n_layers:
+        problem = f"{encoding.name} was made for n_layers={encoding.shape.n_layers}; layers count from 0"
+        raise UserError("layer", layer, problem)
+    for key, size in sizes.items():
+        size_of_encoding = getattr(encoding.shape, key)
+        if size != size_of_encoding:
+            raise UserError(key, size, f"{encoding.name} was made for {key}={size_of_encoding}")
 
 
 def _check_hooks(encoding: Encoding, unfit: set[str] | frozenset[str], problem: str) -> None:
     """Raise UserError if the encoding has one of these hooks."""
     if encoding.hooks & unfit:
         raise UserError("encoding", encoding.name, problem)
+
+
+def _check_carries_nothing(encoding: Encoding) -> None:
+    """Raise UserError for an encoding that hands numbers from each layer to the next one.
+
+    They would have to be forgotten between two passes, which an attention alone cannot see.
+    """
+    if encoding.for_one_pass() is not encoding:
+        raise UserError("encoding", encoding.name, "it carries numbers from layer to layer")
+
+
+def _check_rotation(encoding: Encoding) -> None:
+    """Raise UserError for an encoding that is not a rotation of whole heads as transformers has it."""
+    problem = "it does more than rotate pairs by their frequencies"
+    if not isinstance(encoding, Rotary):
+        raise UserError("encoding", encoding.name, problem)
+    if encoding.hooks != {"rotate"} or not encoding.turns_only:
+        raise UserError("encoding", encoding.name, problem)
+    if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
+        problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"
+        raise UserError("encoding", encoding.name, problem, allowed='layout="half", whole heads')
+
+
+def _check_nothing_is_lost(module: nn.Module, arguments: Mapping[str, Any], keys: int) -> None:
+    """Raise UserError where a model of transformers asks its attention for more than causal attention.
+
+    Its other arguments, such as `position_ids`, are for kernels of other kinds and change no number here.
+    """
+    window = arguments.get("sliding_window")
+    if window is not None and window >= keys:
+        window = None  # it hides nothing
+    refused = {
+        "dropout": arguments.get("dropout") or None,
+        "sliding_window": window,  # of Mistral
+        "softcap": arguments.get("softcap"),  # of Gemma 2
+        "s_aux": arguments.get("s_aux"),  # sinks of gpt-oss
+        "position_bias": arguments.get("position_bias"),  # of T5
+    }
+    for key, value in refused.items():
+        if value is not None:
+            printed = value if isinstance(value, int | float) else None
+            raise UserError(key, printed, "posenc.nn.attention_function does not have it")
+    is_causal = arguments.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal:
+        raise UserError("is_causal", False, "posenc.nn.attention_function is causal")

@@ -10,6 +10,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import posenc
 from posenc.core.errors import UserError
 from posenc.encodings import list_encodings
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.shared.rotary import Rotary
 
 WIDTH = 32
 HEADS = 4
@@ -54,6 +56,31 @@ def test_a_name_needs_the_training_length():
         posenc.nn.Attention(WIDTH, HEADS, "alibi")
 
 
+def test_a_built_encoding_takes_no_training_length():
+    with pytest.raises(UserError, match="train_length=99: is for an encoding by name"):
+        posenc.nn.Attention(WIDTH, HEADS, made("alibi"), train_length=99)
+
+
+def test_a_built_encoding_takes_no_parameters():
+    with pytest.raises(UserError, match=r"base=20\.0: is for an encoding by name"):
+        posenc.nn.Attention(WIDTH, HEADS, made("rope"), base=20.0)
+
+
+def test_an_encoding_for_other_heads_is_refused():
+    with pytest.raises(UserError, match="n_heads=2: alibi was made for n_heads=4"):
+        posenc.nn.Attention(WIDTH, 2, made("alibi"))
+
+
+def test_a_layer_beyond_those_of_the_encoding_is_refused():
+    with pytest.raises(UserError, match="layer=2: alibi was made for n_layers=2"):
+        posenc.nn.Attention(WIDTH, HEADS, made("alibi"), layer=2)
+
+
+def test_heads_that_do_not_share_the_width_evenly_are_refused():
+    with pytest.raises(UserError, match="n_heads=5: does not divide d_model=32"):
+        posenc.nn.make_encoding("alibi", d_model=WIDTH, n_heads=5, train_length=T)
+
+
 def test_alibi_by_the_module_is_the_formula():
     torch.manual_seed(0)
     attention = posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=T)
@@ -86,6 +113,18 @@ def test_what_is_no_bias_has_no_score_mod():
         posenc.nn.score_mod(made("rope"), T)
 
 
+def test_the_score_mod_of_an_encoding_without_hooks_changes_nothing():
+    score = torch.ones(())
+    pair = torch.tensor(2)
+    assert posenc.nn.score_mod(made("nope"), T)(score, pair, pair, pair, pair) is score
+
+
+def test_a_score_mod_is_on_the_device_of_its_encoding():
+    score_mod = posenc.nn.score_mod(made("t5").to("meta"), T)
+    pair = torch.arange(2, device="meta")
+    assert score_mod(torch.ones(2, device="meta"), pair, pair, pair, pair).is_meta
+
+
 # --- transformers
 @pytest.fixture
 def llama():
@@ -114,6 +153,26 @@ def test_a_rotation_in_llama_is_the_one_of_transformers(llama, tokens):
 def test_a_rotation_that_llama_has_no_place_for_is_refused(name, parameters):
     with pytest.raises(UserError, match="encoding="):
         posenc.nn.RotaryEmbedding(made(name, **parameters))
+
+
+class TrainedFrequencies(Rotary):
+    """A rotation of whole heads whose frequencies are trained."""
+
+    name = "trained_frequencies"
+
+    def __init__(self, shape):
+        super().__init__(shape, base=20.0, layout="half", width=shape.head_dim)
+        self.theta = torch.nn.Parameter(super().frequencies())
+
+    def frequencies(self, device=None):
+        return self.theta
+
+
+def test_frequencies_in_llama_are_trained():
+    encoding = TrainedFrequencies(Shape(WIDTH, HEADS, WIDTH // HEADS, 2, T))
+    cos, _ = posenc.nn.RotaryEmbedding(encoding)(torch.ones(1), torch.arange(T)[None])
+    cos.sum().backward()
+    assert encoding.theta.grad.abs().sum() > 0
 
 
 @torch.no_grad()
@@ -155,5 +214,69 @@ def test_texts_of_different_length_are_refused(llama, tokens):
     attend_by(llama, made("alibi"))
     padded = torch.ones_like(tokens)
     padded[0, :5] = 0
-    with pytest.raises(ValueError, match="takes no mask"):
+    with pytest.raises(UserError, match="takes no mask"):
         llama(tokens, attention_mask=padded)
+
+
+@pytest.fixture
+def attend_by_alibi():
+    """Return a function that attends by ALiBi in two tokens, with what a model of transformers asks for."""
+    attend = posenc.nn.attention_function(made("alibi"))
+    q, k, v = heads(length=2)
+    return lambda **arguments: attend(torch.nn.Identity(), q, k, v, None, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dropout", 0.1),
+        ("sliding_window", 1),
+        ("softcap", 50.0),
+        ("s_aux", torch.zeros(HEADS)),
+        ("position_bias", torch.zeros(1, HEADS, 2, 2)),
+        ("is_causal", False),
+    ],
+)
+def test_what_a_model_asks_of_its_attention_is_not_lost(attend_by_alibi, key, value):
+    with pytest.raises(UserError, match=key):
+        attend_by_alibi(**{key: value})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"dropout": 0.0}, {"sliding_window": 2}, {"softcap": None}, {"position_ids": torch.arange(2)[None]}],
+)
+def test_arguments_that_ask_for_nothing_are_ignored(attend_by_alibi, arguments):
+    output, _ = attend_by_alibi(**arguments)
+    assert torch.equal(output, attend_by_alibi()[0])
+
+
+def test_a_model_that_sees_the_future_is_refused():
+    attend = posenc.nn.attention_function(made("alibi"))
+    layer = torch.nn.Identity()
+    layer.is_causal = False
+    with pytest.raises(UserError, match="is_causal"):
+        attend(layer, *heads(), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("repo", "more than rotated queries"), ("tape", "more than"), ("pattern", "more than")],
+)
+def test_what_needs_more_than_scores_has_no_attention_function(name, message):
+    with pytest.raises(UserError, match=message):
+        posenc.nn.attention_function(made(name))
+
+
+class CarriesNumbers(Encoding):
+    """An encoding that acts on scores alone and hands numbers from layer to layer."""
+
+    name = "carries_numbers"
+
+    def for_one_pass(self):
+        return CarriesNumbers(self.shape)
+
+
+def test_what_carries_numbers_between_layers_has_no_attention_function():
+    with pytest.raises(UserError, match="from layer to layer"):
+        posenc.nn.attention_function(CarriesNumbers(made("nope").shape))
