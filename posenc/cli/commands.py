@@ -299,19 +299,27 @@ def runs_command(
 ) -> None:
     """List the runs on disk: status, progress, losses, why one failed. --delete removes one."""
     from posenc.cli.compare import split_list
-    from posenc.cli.runs import delete_runs, print_runs
 
+    arguments = directories or []
+    conditions = where or []
     if delete:
-        raise typer.Exit(delete_runs(directories or [], where or [], split_list("--delete", delete), yes=yes))
+        from posenc.cli.delete_runs import delete_runs
+
+        raise typer.Exit(delete_runs(arguments, conditions, split_list("--delete", delete), yes=yes))
     if yes:
         raise UserError("--yes", None, "is the answer to --delete", hint="posenc runs --delete NAME --yes")
-    print_runs(directories or [], where or [], format, sort, split_list("--columns", columns))
+    from posenc.cli.runs import print_runs
+
+    chosen_columns = split_list("--columns", columns)
+    print_runs(arguments, conditions, as_json=format == "json", sort=sort, columns=chosen_columns)
 
 
 @app.command(name="export")
 def export_command(
     directories: Directories = None,
-    out: Annotated[str, option("The bundle: NAME.runs.jsonl.gz", metavar="FILE")] = "runs.runs.jsonl.gz",
+    out: Annotated[
+        Text, option("The bundle: NAME.runs.jsonl.gz; default: runs.runs.jsonl.gz", metavar="FILE")
+    ] = None,
     where: Annotated[Texts, where_option("Only runs with this setting.")] = None,
     hf: Annotated[
         Text, option("Write the weights of one run instead, for transformers.", metavar="DIR")

@@ -26,7 +26,7 @@ FINGERPRINT = 6  # hex digits that tell two texts of one name apart
 COMPLETE_SHARE = 0.999
 
 
-def counts(runs: Sequence[RunSummary]) -> str:
+def state_counts(runs: Sequence[RunSummary]) -> str:
     """Return `25 runs: 20 finished, 5 failed`."""
     number_of = Counter(run.status for run in runs)
     unknown = [status for status in number_of if status not in STATES]
@@ -174,7 +174,7 @@ def _longest_text(run: RunSummary) -> str | None:
 # --- what did not finish
 
 
-def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
+def run_notes(runs: Sequence[RunSummary], now: float) -> list[str]:
     """Return lines for every run that is not finished: its state, why it stopped, what resumes it."""
     lines = []
     for run in runs:
@@ -223,7 +223,7 @@ def _line(run: RunSummary, name: str, progress: Sequence[str] = ()) -> str:
 # --- JSON
 
 
-def document(runs: Sequence[RunSummary]) -> str:
+def runs_json(runs: Sequence[RunSummary]) -> str:
     """Return one JSON document with everything that is known of each run."""
     states = Counter(run.status for run in runs)
     lines = [run.to_dict() for run in runs]

@@ -1,7 +1,7 @@
-"""Replay loss and gradients of a step as one CUDA graph.
+"""Compute the loss and gradients of a step by replaying one CUDA graph.
 
 A small model's step is hundreds of kernels that each take less time than Python takes to start them. A graph
-starts them all at once, and computes the same numbers bit for bit.
+starts them all at once. It computes the same numbers bit for bit, since a step draws no random numbers.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from posenc.core.errors import first_line
 
 log = logging.getLogger(__name__)
 
-# Fill `grad` of all parameters; return the loss and the norm of the gradients. It takes inputs, targets,
-# positions and the weights of the targets.
+# (inputs, targets, positions, weights of the targets) -> (loss, norm of the gradients). A call also fills the
+# `grad` of all parameters.
 Step = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 WARM_UP_STEPS = 3  # before a capture, as torch asks for: libraries set themselves up in the first ones
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """Hold a graph, the tensors that it reads and writes, and the gradients that it leaves."""
+    """A graph with the tensors that it reads and writes. They all lie in memory that it overwrites."""
 
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, Tensor]
+    outputs: tuple[Tensor, Tensor]  # the loss and the norm of the gradients
     gradients: list[tuple[nn.Parameter, Tensor]]
 
 
 class GraphedStep:
-    """Compute loss and gradients as `step` does, by a graph that the first call with these shapes makes.
+    """Compute loss and gradients as `step` does, by a graph.
 
-    Where a graph is impossible, since the encoding asks the device for a number in the middle of a pass,
-    `step` itself is called.
+    A graph is captured at the first call with each set of shapes; dtypes are always the same. If the step
+    cannot be captured, `step` itself is called: for instance because the encoding reads a number back from
+    the device.
     """
 
     def __init__(self, step: Step, model: nn.Module) -> None:
@@ -51,7 +52,7 @@ class GraphedStep:
     ) -> tuple[Tensor, Tensor]:
         """Fill the gradients; return the loss and their norm, both scalar.
 
-        All of these tensors are the graph's own: the next call overwrites them.
+        Loss, norm and gradients live in the graph's memory: the next call overwrites them.
         """
         tensors = (inputs, targets, pos) if weights is None else (inputs, targets, pos, weights)
         shapes = tuple(tensor.shape for tensor in tensors)
@@ -68,34 +69,48 @@ class GraphedStep:
         return captured.outputs
 
     def _try_to_capture(self, tensors: tuple[Tensor, ...]) -> _Captured | None:
-        """Return the graph of a step with such tensors; None where there can be none."""
+        """Return the graph of a step with tensors of these shapes; None if it cannot be captured."""
         try:
             return self._capture(tensors)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # so torch calls whatever cannot be captured
+        except RuntimeError as error:
+            # torch raises a plain RuntimeError for anything that it cannot capture. An error of another kind
+            # is not lost: the plain step, which is called next, meets it again.
             log.info("no CUDA graph of this step: %s", first_line(error))
             self._drop_gradients()
             return None
 
     def _capture(self, tensors: tuple[Tensor, ...]) -> _Captured:
+        """Return the graph of a step. Raises RuntimeError if the step cannot be captured."""
         static = tuple(tensor.clone() for tensor in tensors)
+        # torch.cuda.graph captures on a stream other than the default one, and asks for warm-up steps on such
+        # a stream. The two streams wait for each other, since neither sees the other's unfinished work.
+        main_stream = torch.cuda.current_stream()
         side_stream = torch.cuda.Stream()
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            for _ in range(WARM_UP_STEPS):
-                self._run(static)
-                self._drop_gradients()
-            _check_never_waits(lambda: self._run(static))
-            self._drop_gradients()
-        torch.cuda.current_stream().wait_stream(side_stream)
+        side_stream.wait_stream(main_stream)
+        try:
+            with torch.cuda.stream(side_stream):
+                self._warm_up(static)
+        finally:
+            main_stream.wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = self._run(static)
-        # this memory is the graph's own: every replay fills it anew
+        # Every replay writes into these tensors, so that they have to outlive the step.
         gradients = [(p, p.grad) for p in self._parameters if p.grad is not None]
         self._drop_gradients()
         return _Captured(graph, static, outputs, gradients)
+
+    def _warm_up(self, tensors: tuple[Tensor, ...]) -> None:
+        """Make steps without a graph. Raises RuntimeError if a step waits for the device."""
+        for _ in range(WARM_UP_STEPS):
+            self._run(tensors)
+            self._drop_gradients()
+        # It is found out before the capture: one that fails leaves the streams in a state that later work
+        # trips over.
+        _check_never_waits(lambda: self._run(tensors))
+        self._drop_gradients()
 
     def _run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         inputs, targets, pos, *weights = tensors
@@ -107,10 +122,7 @@ class GraphedStep:
 
 
 def _check_never_waits(call: Callable[[], object]) -> None:
-    """Raise RuntimeError if a call waits for the device: such a step cannot be captured.
-
-    A failed capture would leave the device's streams in a state that later work trips over.
-    """
+    """Raise RuntimeError if a call waits for the device, which cannot be captured."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

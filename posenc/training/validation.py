@@ -1,7 +1,7 @@
 """Measure the loss on a few fixed windows of validation documents while a model trains.
 
-Nothing that is trained depends on it: no random state is used, and the same steps are validated again after
-a stop. W windows, T tokens.
+Training does not depend on it: it draws from no generator that the training shares. A resumed run validates
+after the same steps as a run that was never stopped. Shapes: W windows, T tokens, V of the vocabulary.
 """
 
 from __future__ import annotations
@@ -22,51 +22,52 @@ from posenc.training.device import autocast
 from posenc.training.distributed import ProcessGroup
 
 AUTO = "auto"
-POINTS = 20  # validations of a run of common length
+VALIDATIONS = 20  # in a run of 500 to 20,000 steps
 FEWEST_STEPS = 25  # between two validations
 MOST_STEPS = 1000
-# Share of the training's operations. A pass without gradients is a third of a step's, so that all passes
-# together take about as large a part of the time (nano on two cores: 1.8%).
-COST = 0.02
-STEP_PASSES = 3  # forward passes that cost as much as a step on the same windows
-# One pass holds all windows: on a GPU a pass of a small model takes as long for one window as for all. More
-# tokens would need more memory than the step of a small batch.
+# Share of the training's FLOPs that all validations may cost. Their share of the time is about the same: 1.8%
+# for the model `nano` on two cores.
+COST_SHARE = 0.02
+FORWARD_PASSES_PER_STEP = 3  # a step has the FLOPs of so many forward passes over its windows
+# All windows go through the model in one pass, since on a GPU a small model is as quick with all as with one.
+# The limit keeps the pass below the memory of a training step with a small batch.
 MOST_TOKENS = 16384
 
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """Hold what is validated, and how often."""
+    """The windows that are validated, and how often."""
 
     every: int  # steps between two validations
-    windows: Ints  # (W, T + 1): the inputs and the last target
+    windows: Ints  # (W, T + 1): T inputs, and the target of the last one
 
     def is_due(self, step: int, steps: int) -> bool:
-        """Tell whether the model is validated after this step. It is after the last one."""
+        """Tell whether the model is validated after this step of so many. Every run is after its last one."""
         return step % self.every == 0 or step == steps
 
 
 def automatic_interval(steps: int, log_every: int) -> int:
     """Return the steps between two validations for `train.validate_every=auto`, a multiple of log_every."""
-    interval = min(max(math.ceil(steps / POINTS), FEWEST_STEPS), MOST_STEPS)
+    interval = min(max(math.ceil(steps / VALIDATIONS), FEWEST_STEPS), MOST_STEPS)
     return math.ceil(interval / log_every) * log_every
 
 
 def window_count(steps: int, batch_windows: int, context_length: int) -> int:
-    """Return how many windows are validated: as many as keep the cost of a run at COST.
+    """Return how many windows each validation has: as many as COST_SHARE pays for at the automatic interval.
 
-    The interval does not count: runs that are validated more often have the same windows.
+    A run with another interval has the same windows, so that its losses can be compared with those of other
+    runs. Its validations cost more or less than COST_SHARE.
     """
     validations = math.ceil(steps / automatic_interval(steps, log_every=1))
-    passes = COST * STEP_PASSES * steps / validations  # as many batches as one validation may hold
+    batches_per_validation = COST_SHARE * FORWARD_PASSES_PER_STEP * steps / validations
     most_windows = MOST_TOKENS // context_length
-    return max(1, min(int(passes * batch_windows), most_windows))
+    return max(1, min(int(batches_per_validation * batch_windows), most_windows))
 
 
 def plan_validation(
     store: TokenStore, *, every: int | None, steps: int, batch_windows: int, context_length: int
 ) -> ValidationPlan | None:
-    """Return the plan; None where nothing is to be validated, or no document holds a window."""
+    """Return the plan. It is None if `every` is None, or if no validation document holds a window."""
     if every is None:
         return None
     count = window_count(steps, batch_windows, context_length)
@@ -75,39 +76,41 @@ def plan_validation(
 
 
 def validation_loss(model: Decoder, windows: Ints, precision: str, group: ProcessGroup) -> float:
-    """Return the mean loss in nats per token; each process measures a part of the windows.
+    """Return the mean loss over all windows (W, T + 1) in nats per token, and leave the model as it was.
 
-    The model is as it was afterwards.
+    Each process measures a part of the windows, which may be none.
     """
     device = model.embedding.weight.device
-    part = torch.from_numpy(windows[group.rows(len(windows))]).to(device)  # (W, T + 1)
+    part = torch.from_numpy(windows[group.rows(len(windows))]).to(device)  # (windows of this process, T + 1)
     inputs = part[:, :-1]
-    targets = part[:, 1:].flatten()  # (W * T,)
+    targets = part[:, 1:].flatten()  # (windows of this process * T,)
     loss_sum = torch.zeros((), device=device)
-    with _measured(model), torch.no_grad():
-        # a generator of its own: positions that are drawn are the same in every validation
+    with _evaluation_mode(model), torch.no_grad():
+        # Positions that are drawn come from a new generator, so that they are the same in every validation.
         pos = model.positions(inputs.shape[1], generator_for(0, "validation"))  # (T,)
         if len(part):
             with autocast(precision, device):
-                hidden = model.hidden(inputs, pos)  # (W, T, d_model)
+                hidden = model.hidden(inputs, pos)  # (windows of this process, T, d_model)
             weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
             loss_sum = token_losses(hidden.flatten(0, 1), weight, targets).sum()
     count = torch.full_like(loss_sum, targets.numel())
-    ((total, target_count),) = group.summed(torch.stack([loss_sum, count]).unsqueeze(0))
+    (sums,) = group.summed(torch.stack([loss_sum, count])[None])  # it takes a table, here of one row
+    total, target_count = sums
     return total / target_count
 
 
 @contextmanager
-def _measured(model: Decoder) -> Iterator[None]:
-    """Set a model up for a measurement, and back for its training."""
+def _evaluation_mode(model: Decoder) -> Iterator[None]:
+    """Put the model into evaluation mode without its compiled blocks, and back into the mode before."""
     # Compiled blocks would be compiled once more for the other shapes, which takes longer than all passes.
-    compiled = [block._compiled_call_impl for block in model.blocks]
+    compiled_calls = [block._compiled_call_impl for block in model.blocks]
     for block in model.blocks:
         block._compiled_call_impl = None
+    was_training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train()
-        for block, call in zip(model.blocks, compiled, strict=True):
-            block._compiled_call_impl = call
+        model.train(was_training)
+        for block, compiled_call in zip(model.blocks, compiled_calls, strict=True):
+            block._compiled_call_impl = compiled_call

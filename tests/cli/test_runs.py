@@ -337,6 +337,19 @@ def test_a_name_in_two_folders_needs_its_path(posenc, alike):
     assert (alike / "short").exists()
 
 
+def test_a_name_may_end_with_the_slash_of_a_completion(posenc, alike):
+    assert posenc("runs", "--delete", "short/", "--yes").code == 0
+    assert not (alike / "short").exists()
+
+
+def test_a_name_with_the_signs_of_a_glob_is_that_of_one_run(posenc, alike):
+    (alike / "short").rename(alike / "r[12]")
+    (alike / "in-bf16").rename(alike / "r1")
+    assert posenc("runs", "--delete", "r[12]", "--yes").code == 0
+    assert not (alike / "r[12]").exists()
+    assert (alike / "r1").exists()
+
+
 def test_a_running_run_is_not_deleted(posenc, alike):
     set_status(alike / "short", status="running", host="another.machine", pid=1)
     result = posenc("runs", "--delete", "short", "--yes")
@@ -389,8 +402,9 @@ def test_an_export_has_the_runs_that_ended(exported):
 
 
 def test_an_export_names_the_runs_that_it_leaves_out(exported):
-    assert "left out, not finished" in exported.err
-    assert "interrupted" in exported.err
+    assert "left out: damaged (damaged), elsewhere (running), interrupted (interrupted), and 1 more" in (
+        exported.err
+    )
 
 
 @pytest.mark.usefixtures("exported")
@@ -405,6 +419,35 @@ def test_an_export_is_no_run_directory(posenc):
     assert result.code == 0
     assert result.out == "0 runs\n"
     assert "posenc compare reads it" in result.err
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_encoding_beside_a_bundle_alone_has_no_run_directories(posenc):
+    shutil.rmtree("runs/default")
+    result = posenc("runs", "rope")
+    assert result.code == 0
+    assert result.out == "0 runs\n"
+    assert "posenc compare reads it" in result.err
+
+
+def test_an_encoding_in_an_empty_folder_has_no_runs(posenc, working_folder):
+    (working_folder / "runs").mkdir()
+    result = posenc("runs", "rope")
+    assert (result.code, result.out) == (0, "0 runs\n")
+
+
+def test_runs_that_all_diverged_are_exported(posenc, runs):
+    set_status(runs / "failed", status="diverged")
+    result = posenc("export", str(runs / "failed"), "--out", BUNDLE)
+    assert result.code == 0
+    assert "1 run (1 diverged)" in result.err
+
+
+@pytest.mark.parametrize("option", [("--out", BUNDLE), ("--where", "seed=0")])
+def test_options_of_a_bundle_are_refused_beside_the_weights_of_a_run(posenc, option):
+    result = posenc("export", "run=any", "--hf", "folder", *option)
+    assert result.code == 2
+    assert option[0] in result.err
 
 
 @pytest.mark.usefixtures("exported")

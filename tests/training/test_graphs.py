@@ -48,6 +48,17 @@ class PlayedStep:
         loss.copy_(self.model.weight.detach().squeeze() * product.sum())
 
 
+class PlayedStream:
+    """A stream that notes which stream it waits for."""
+
+    def __init__(self, name, waits):
+        self.name = name
+        self.waits = waits
+
+    def wait_stream(self, other):
+        self.waits.append((self.name, other.name))
+
+
 class PlayedGraph:
     """A graph of the last call of a step."""
 
@@ -65,14 +76,16 @@ def step():
 
 
 @pytest.fixture
-def graphs(step, monkeypatch):
+def stream_waits():
+    """The waits of played streams, each for another one: (name, name of the other one)."""
+    return []
+
+
+@pytest.fixture
+def graphs(step, stream_waits, monkeypatch):
     """Play what `torch.cuda` does for graphs; list those that were captured."""
     captured = []
     sync_mode = ["default"]
-
-    class Stream:
-        def wait_stream(self, other):
-            pass
 
     @contextlib.contextmanager
     def capture(graph):
@@ -82,8 +95,8 @@ def graphs(step, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: PlayedGraph(step))
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: PlayedStream("side", stream_waits))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: PlayedStream("main", stream_waits))
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: sync_mode[0])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: sync_mode.__setitem__(0, mode))
@@ -154,6 +167,13 @@ def test_a_capture_that_failed_is_not_tried_again(step, graphs):
     calls = step.calls
     graphed(*batch(1.0))
     assert step.calls == calls + 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_later_work_waits_for_the_steps_before_a_capture(step, graphs, stream_waits, waits):
+    step.waits_for_device = waits
+    GraphedStep(step, step.model)(*batch(1.0))
+    assert stream_waits == [("side", "main"), ("main", "side")]
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -9,8 +9,8 @@ from tiny_model import STEPS, T, build, on_disk, run
 from posenc.data import NumberedWindows
 from posenc.training.distributed import current
 from posenc.training.validation import (
-    COST,
-    STEP_PASSES,
+    COST_SHARE,
+    FORWARD_PASSES_PER_STEP,
     ValidationPlan,
     automatic_interval,
     plan_validation,
@@ -92,6 +92,12 @@ def test_the_model_goes_on_training_with_its_compiled_blocks(store, windows):
     assert all(module.training for module in model.modules())
 
 
+def test_a_model_in_evaluation_stays_in_it(store, windows):
+    model = build("rope", store).eval()
+    validation_loss(model, windows, "fp32", current())
+    assert not any(module.training for module in model.modules())
+
+
 # --- Which windows, and how often
 
 
@@ -115,7 +121,7 @@ def test_all_validations_together_cost_a_fixed_share_at_most(steps, batch_window
     validations = -(-steps // automatic_interval(steps, log_every=25))
     passes = validations * window_count(steps, batch_windows, context_length=64) / batch_windows
     fewest_passes = validations / batch_windows  # a validation has one window at least
-    assert passes <= max(COST * STEP_PASSES * steps, fewest_passes)
+    assert passes <= max(COST_SHARE * FORWARD_PASSES_PER_STEP * steps, fewest_passes)
 
 
 @pytest.mark.parametrize(
