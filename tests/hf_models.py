@@ -1,4 +1,4 @@
-"""Tiny checkpoints of eleven architectures, trained and saved by transformers itself."""
+"""Tiny checkpoints of transformers: eleven architectures that it trains, and rotations that are scaled."""
 
 import math
 import time
@@ -33,6 +33,125 @@ CONFIGS = {
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "max_position_embeddings": T},
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": T},
 }
+
+
+# Checkpoints whose rotation is scaled, or differs from layer to layer, after models that people have.
+# T is the length before the scaling, LONG the one after.
+LONG = 4 * T
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": T}
+LLAMA3 = YARN | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "original_max_position_embeddings": T,
+    "short_factor": [1.0, 1.0, 1.0, 1.1],
+    "long_factor": [1.0, 1.5, 3.0, 4.5],
+}
+BY_LAYER = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24}
+GEMMA_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 2,  # no experts
+}
+SCALED = {
+    "llama 3.1": ("llama", {"max_position_embeddings": LONG, "rope_parameters": LLAMA3}),
+    "qwen yarn": ("qwen2", {"rope_parameters": YARN}),  # its configuration keeps the length before
+    "phi-3": (
+        "phi3",
+        {
+            "max_position_embeddings": LONG,
+            "original_max_position_embeddings": T,
+            "rope_parameters": LONGROPE,
+        },
+    ),
+    "deepseek": (
+        "deepseek_v3",
+        LATENT
+        | {"max_position_embeddings": LONG, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "gpt-oss": (
+        "gpt_oss",
+        BY_LAYER
+        | {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}
+        | {"max_position_embeddings": LONG, "rope_parameters": YARN | {"truncate": False}},
+    ),
+    "gemma 3": (
+        "gemma3_text",
+        BY_LAYER
+        | {"head_dim": 8, "query_pre_attn_scalar": 8}
+        | {"max_position_embeddings": LONG, "rope_parameters": GEMMA_ROPE},
+    ),
+    "gemma 4": (  # its heads are wider in global layers
+        "gemma4_text",
+        BY_LAYER
+        | {"head_dim": 4, "global_head_dim": 8, "hidden_size_per_layer_input": 0}
+        | {
+            "max_position_embeddings": LONG,
+            "rope_parameters": GEMMA_ROPE
+            | {
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": 0.75,
+                    "rope_theta": 500.0,
+                }
+            },
+        },
+    ),
+    "linear": (
+        "llama",
+        {
+            "max_position_embeddings": LONG,
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+        },
+    ),
+    "phimoe": (
+        "phimoe",
+        {
+            "max_position_embeddings": LONG,
+            "original_max_position_embeddings": T,
+            "rope_parameters": LONGROPE | {"short_mscale": 1.1, "long_mscale": 1.2},
+            "num_local_experts": 2,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}}),
+    "proportional": (
+        "llama",
+        {
+            "max_position_embeddings": LONG,
+            "rope_parameters": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.75,
+                "rope_theta": 500.0,
+            },
+        },
+    ),
+}
+
+
+def scaled(name):
+    """Return an untrained model of `SCALED`, with weights so large that positions count."""
+    architecture, changes = SCALED[name]
+    return random_model(architecture, **(LLAMA | changes))
+
+
+def random_model(architecture, **sizes):
+    """Return an untrained model of an architecture, with weights so large that positions count."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(architecture, **(SIZES | sizes))
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1 or "sinks" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    return model
 
 
 def trained(name, text, steps, length=T, seconds=math.inf, **changes):

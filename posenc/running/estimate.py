@@ -24,7 +24,7 @@ from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
-from posenc.evaluation.models.transformers import attention_parts
+from posenc.evaluation.models.given_attention import AttentionParts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
@@ -291,7 +291,7 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     seconds_a_token += attention_flops(shape, inputs) * attention_rate
     multiplications = shape.n_layers * shape.d_model * HF_MULTIPLICATIONS_A_WIDTH
     acting = context.effective_encoding(cell.window)
-    if attention_parts(leaves(acting)):  # posenc's own attention, which makes and keeps every score
+    if AttentionParts.of(leaves(acting)):  # posenc's own attention, which makes and keeps every score
         multiplications += shape.n_layers * shape.n_heads * inputs * MULTIPLICATIONS_A_SCORE
     seconds_a_token += multiplications * rates.multiplication
     seconds_a_target = 2 * shape.d_model * sizes.vocab_size * rates.flop

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir
+from posenc.evaluation.models.rotations import scaled_types, without_scaling
 from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
@@ -41,6 +42,7 @@ from posenc.running.hf_checkpoint import (
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plan_evaluation import filled_in
+from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.unloaded_model import UnloadedModel, sizes_of
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import (
@@ -68,6 +70,7 @@ class HfSubject:
     trust_remote_code: bool
     dtype: Literal["fp32", "bf16", "fp16", "auto"]
     device_map: str | None
+    rope_scaling: bool
     runs_dir: str
 
 
@@ -103,6 +106,8 @@ def read_model(settings: EvalCommandSettings) -> HfModel:
     is_auto = settings.context_length in (None, "auto")
     length = trained_length(checkpoint.config) if is_auto else settings.context_length
     assert isinstance(length, int)
+    if not subject.rope_scaling:
+        checkpoint = _without_scaling(checkpoint)
     weights = _weights(subject, checkpoint)
     evaluation = _evaluation(settings, length, checkpoint, weights)
     bos = bos_of(subject, checkpoint.tokenizer)
@@ -126,13 +131,14 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
     hf = read_model(settings)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
+    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
     dtype = hf.weights.dtype
     # records in float32 keep the names that they had before there was a choice
     dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,
-            name=check_name("subject.path", safe_name(Path(hf.subject.path).name)),
+            name=_name(hf.subject),
             data=text.data,
             tokenizer=hf.tokenizer,
             evaluation=evaluation,
@@ -142,10 +148,23 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
             digest=f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}",
             precision=dtype,
             subject=_stored_subject(hf),
-            text=text,
+            text=dataclasses.replace(text, notes=(*text.notes, *notes)),
         )
     )
     return _fitted_to_time(job, settings, texts)
+
+
+def _name(subject: HfSubject) -> str:
+    """Return what the rows of its records are called."""
+    name = check_name("subject.path", safe_name(Path(subject.path).name))
+    return name if subject.rope_scaling else f"{name}-unscaled"
+
+
+def _without_scaling(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint whose rotation turns by its base alone. Raises UserError if it is not scaled."""
+    if not scaled_types(checkpoint.text_config):
+        raise UserError("subject.rope_scaling", False, "its rotation is not scaled", hint="leave it out")
+    return dataclasses.replace(checkpoint, config=without_scaling(checkpoint.config))
 
 
 def _stored_subject(hf: HfModel) -> Choice:

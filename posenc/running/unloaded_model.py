@@ -15,7 +15,7 @@ from torch import Tensor
 from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import CallableModel
-from posenc.evaluation.models.transformers import TransformersModel, shape_of
+from posenc.evaluation.models.transformers import TransformersModel, shape_of, size_in_layers
 from posenc.running.hf_checkpoint import Checkpoint, stored_tensors
 
 FLOAT_BYTES = 4
@@ -75,8 +75,8 @@ def sizes_of(checkpoint: Checkpoint, bytes_a_weight: float | None) -> ModelSizes
         weight_bytes=weight_bytes,
         products=sum(products_with(tensor.name, tensor.shape, config) for tensor in tensors),
         vocab_size=config.vocab_size,
-        mlp_width=getattr(config, "intermediate_size", None) or 4 * shape.d_model,
-        key_heads=getattr(config, "num_key_value_heads", None) or shape.n_heads,
+        mlp_width=size_in_layers(config, "intermediate_size") or 4 * shape.d_model,
+        key_heads=size_in_layers(config, "num_key_value_heads") or shape.n_heads,
     )
 
 

@@ -35,7 +35,7 @@ YARN_KNOBS = {"beta_fast": 4.0, "beta_slow": 0.2}
 DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair of a head
 # a configuration without the biases that qwen2's weights have
 NO_BIAS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "layer_types": None}
-REFUSED = {"gptj", "mamba", "falcon", "gpt_oss"}
+REFUSED = {"gptj", "mamba", "falcon"}
 LEARNED_TABLES = {"bloom", "gpt2"}  # nothing in their configuration says what they were trained at
 
 
@@ -275,9 +275,33 @@ def test_t_may_be_set(with_yarn, settings):
     assert sorted(losses_at_4t) == [4 * T]
 
 
-def test_a_rotation_is_not_scaled_twice(with_yarn, settings):
-    with pytest.raises(UserError, match=r"encoding=llama: its rotation is scaled already \(yarn\)"):
+def test_from_the_length_before_its_scaling_a_rotation_is_not_scaled_twice(with_yarn, settings):
+    with pytest.raises(UserError, match=r"scaled already \(yarn\), from 32 to 128 tokens"):
         measured(with_yarn, settings, extend="ntk")
+
+
+@pytest.fixture
+def without_scaling(settings):
+    """The settings of an evaluation of a scaled checkpoint without its scaling."""
+    return settings | {"subject.rope_scaling": False}
+
+
+@pytest.mark.parametrize("extend", [None, "yarn"])
+def test_without_its_scaling_a_checkpoint_is_the_one_before(
+    extend, with_yarn, without_scaling, checkpoints, settings
+):
+    changes = {} if extend is None else {"extend": extend}
+    before = measured(checkpoints("llama"), settings, **changes)
+    assert measured(with_yarn, without_scaling, **changes) == pytest.approx(before, abs=1e-6)
+
+
+def test_without_its_scaling_a_checkpoint_has_another_name(with_yarn, without_scaling):
+    assert evaluate(with_yarn, without_scaling).path.name.startswith("long-unscaled-T32-")
+
+
+def test_a_rotation_without_scaling_has_none_to_take_away(checkpoints, without_scaling):
+    with pytest.raises(UserError, match="its rotation is not scaled"):
+        evaluate(checkpoints("llama"), without_scaling)
 
 
 @pytest.mark.parametrize(("bos", "is_same"), [(True, True), (False, False)])
@@ -296,11 +320,9 @@ def test_the_number_of_bos_is_stored(checkpoints, settings):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("llama", {"extend": "rerope"}, "before their rotation, which transformers does not show"),
         ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
         ("falcon", {"extend": "yarn", "context_length": T}, "does not apply to encoding=falcon"),
         ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are one"),
-        ("gpt_oss", {"extend": "window", "context_length": T}, "has learned sinks"),
         ("llama", {"subject.path": "./nowhere"}, "there is no such folder"),
         ("llama", {"subject.path": Path(__file__)}, "is a file"),
         ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
@@ -480,10 +502,10 @@ def test_a_sample_refuses_what_it_cannot_do(posenc, working_folder, checkpoints,
 
 
 def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(working_folder, arguments, capsys):
-    composed = compose_jobs("eval", parse(["-m", "extend=pi,rerope", *arguments]))
+    composed = compose_jobs("eval", parse(["-m", "extend=pi,longrope", *arguments]))
     (entry,) = check_jobs(composed)
     assert entry.composed.settings.extend.name == "pi"
-    assert "left out: rerope" in capsys.readouterr().err
+    assert "left out: longrope" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -526,7 +548,6 @@ def test_an_evaluation_without_a_subject_is_refused(posenc, arguments):
 
 
 # --- Runs as checkpoints of transformers
-DISTANCE_EXTENSIONS = {"rerope", "self_extend", "dca", "string", "sinks", "lm_infinite"}
 EIGHT_DIVISORS = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
 
 
@@ -569,13 +590,7 @@ def test_the_memory_of_a_run_is_the_same_in_transformers(exported, settings_of_r
 @pytest.mark.parametrize("name", list(extensions()))
 def test_an_extended_run_is_the_same_in_transformers(name, exported, settings_of_run):
     knobs = {"extend.factors": EIGHT_DIVISORS} if name == "longrope" else {}
-    try:
-        loss_by_window = measured(exported / "out", settings_of_run, extend=name, **knobs)
-    except UserError as error:
-        # Such extensions change queries and keys before their rotation.
-        assert "before their rotation" in str(error)
-        assert name in DISTANCE_EXTENSIONS
-        return
+    loss_by_window = measured(exported / "out", settings_of_run, extend=name, **knobs)
     run = px.evaluate(only_run(exported / "runs"), eval=settings_of_run["eval"], extend=name, **knobs)
     assert loss_by_window == pytest.approx(losses(run.records, name), abs=1e-4)
 

@@ -56,7 +56,7 @@ def plan(checkpoint, corpus, working_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["extend=rerope"], "before their rotation"),
+        (["extend=longrope"], "its divisors must be given"),
         (["eval.protocols=[recall]"], "planted in the training text"),
         (["eval.lengths=[100000]"], "no document of the test split is that long"),
     ],

@@ -1,6 +1,7 @@
 """Rotations: pairs of numbers of queries and keys, rotated by angles that grow with the position."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal, Self
 
@@ -91,11 +92,19 @@ class Rotary(Encoding):
         """Return theta_k = base^(-2k/width) in radians a token, highest first: (width/2,) float64."""
         return sinusoid_frequencies(self.width, self.base, device)
 
+    def pair_with_turns(self, turns: float, length: int) -> float:
+        """Return the k, with a fraction, at which base^(-2k/width) makes so many turns in `length` tokens."""
+        pairs = self.width / 2
+        return pairs * math.log(length / (2 * math.pi * turns)) / math.log(self.base)
+
     def with_frequencies(self, change: FrequencyChange, *, gain: float = 1.0) -> Self:
-        """Return a copy that shares the parameters and rotates by change(theta), cos and sin times `gain`."""
+        """Return a copy that shares the parameters and rotates by change(theta).
+
+        `gain` multiplies cos and sin beside the factor that they have already.
+        """
         changed = copy.copy(self)
         changed.change = change
-        changed.gain = gain
+        changed.gain = self.gain * gain
         return changed
 
     def acting_frequencies(self, device: torch.device | None = None) -> Tensor:

@@ -27,9 +27,11 @@ Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
 class NotForThisEncodingError(UserError):
     """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
 
-    def __init__(self, extension: type["Extension"], encoding: str, reason: str) -> None:
+    def __init__(
+        self, extension: type["Extension"], encoding: str, reason: str, *, hint: str | None = None
+    ) -> None:
         problem = f"does not apply to encoding={encoding}: {reason}"
-        super().__init__("extend", extension.name, problem, hint=f"it is for {extension.applies}")
+        super().__init__("extend", extension.name, problem, hint=hint or f"it is for {extension.applies}")
 
 
 @dataclass(eq=False)

@@ -53,6 +53,5 @@ class NTKByParts(Rescaled):
         return begin, max(begin, min(last, self.turning.width - 1))
 
     def index_of(self, turns: float) -> float:
-        """Return the k where base^(-2k/D') turns so often within T."""
-        pairs = self.turning.width / 2
-        return pairs * math.log(self.reach / (2 * math.pi * turns)) / math.log(self.turning.base)
+        """Return the index, with a fraction, of the pair that turns so often within T."""
+        return self.turning.pair_with_turns(turns, self.reach)

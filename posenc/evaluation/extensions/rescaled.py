@@ -2,6 +2,8 @@
 
 theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
 those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
+A checkpoint whose rotation is scaled already (llama3, yarn, linear) has the scaled ones, not its base's: then
+`yarn` ramps over the turns that its pairs make now, and multiplies the factor that its cos and sin have.
 """
 
 import math

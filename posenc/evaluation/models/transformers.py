@@ -1,8 +1,9 @@
 """Measure a causal language model of transformers, and let the extensions act in it that can.
 
-Without an extension the model runs untouched. An extension that rescales frequencies sets the rotation's own
-table. An extension that masks keys or scales scores replaces the attention function. An extension that needs
-queries and keys before their rotation is refused: transformers does not show them. Each pass begins with the
+Without an extension the model runs untouched. An extension that changes frequencies sets the rotation's own
+table. An extension that masks keys or changes scores replaces the attention function, and one that changes
+distances replaces the rotation as well, in architectures whose rotation is known. Where layers turn by
+frequencies of their own, an extension acts in those that see the whole text. Each pass begins with the
 rotation as it was loaded, since some types (`dynamic`) keep the scale of the longest text so far.
 """
 
@@ -12,7 +13,6 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -22,32 +22,42 @@ from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
+from posenc.evaluation.extensions import (
+    Extension,
+    NotForThisEncodingError,
+    build_extension,
+    extensions,
+    leaves,
+)
+from posenc.evaluation.extensions.redistanced import Redistanced
 from posenc.evaluation.models.callables import (
     CallableModel,
     LogitsOf,
     NextLogits,
     OnLayer,
 )
+from posenc.evaluation.models.given_attention import AttentionParts, attention, score_options
+from posenc.evaluation.models.rotations import (
+    LONGROPE,
+    KnownRotary,
+    ModelRotation,
+    Obstacle,
+    rope_settings,
+    rotations_of,
+    why_rotation_is_fixed,
+)
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
-QUERY_BLOCK = 512  # queries that the attention function handles at once
 LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # T in configurations
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of learned positions in models
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
-ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
-
-
-class KnownRotary(Rotary):
-    """Rotate by the frequencies of a checkpoint's configuration."""
-
-    def __init__(self, shape: Shape, name: str, theta: Tensor, base: float) -> None:
-        super().__init__(shape, base=base, layout="half", width=2 * len(theta))
-        self.name = name  # type: ignore[misc]
-        self.theta = theta.double().cpu()  # (pairs,)
-
-    def frequencies(self, device: torch.device | None = None) -> Tensor:
-        return self.theta if device is None else self.theta.to(device)
+# Architectures that rotate queries and keys last and in all layers, number i of a head with number i + D'/2,
+# as a test of each says. Others turn neighbours (Cohere, GLM) or leave out layers (SmolLM3, Llama 4).
+KNOWN_ATTENTIONS = (
+    *("apertus", "arcee", "bitnet", "gemma", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss", "granite"),
+    *("llama", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
+    *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2"),
+)
 
 
 class TransformersModel(CallableModel):
@@ -68,9 +78,9 @@ class TransformersModel(CallableModel):
         self.is_placed = is_placed
         self.config = config
         self.shape = shape_of(config, train_length)
-        modules = dict(model.named_modules())
-        self.rotations = {name: module for name, module in modules.items() if hasattr(module, "rope_type")}
-        self.fixed_rotation_reason = self._why_frequencies_are_fixed()
+        self.rotations = rotations_of(model)
+        self.rotation_obstacle = why_rotation_is_fixed(self.rotations) if self.rotates else None
+        self.rotation = self._known_rotation()
         self.encoding = self._described_encoding()
         self.effective_encoding = self.encoding
         self.can_limit_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
@@ -89,24 +99,18 @@ class TransformersModel(CallableModel):
         """Tell whether the model uses its rotations. Falcon may have them, and use a bias instead."""
         return bool(self.rotations) and not has_bias_instead(self.config)
 
-    def _why_frequencies_are_fixed(self) -> str | None:
-        """Return why no extension can change the frequencies of the rotation; None if one can."""
-        if not self.rotates:
+    def _known_rotation(self) -> ModelRotation | None:
+        """Return the rotation that extensions change; None if the model has none, or one that is fixed."""
+        if not self.rotates or self.rotation_obstacle is not None:
             return None
-        rotation: Any = next(iter(self.rotations.values()))
-        if len(self.rotations) > 1 or not hasattr(rotation, "inv_freq"):
-            return "its layers have rotations of their own"
-        if rotation.rope_type != "default":
-            return f"its rotation is scaled already ({rotation.rope_type})"
-        return None
+        (module,) = self.rotations.values()
+        return ModelRotation.read(module, self.config)
 
     def _described_encoding(self) -> Encoding:
         """Describe the encoding as far as extensions can change it, under the name of the architecture."""
         name = self.config.model_type
-        if self.rotates and self.fixed_rotation_reason is None:
-            rotation: Any = next(iter(self.rotations.values()))
-            base = float(rope_settings(self.config)[0]["rope_theta"])
-            return KnownRotary(self.shape, name, rotation.inv_freq, base)
+        if self.rotation is not None:
+            return KnownRotary(self.shape, name, self.rotation)
         encoding = Encoding(self.shape)
         encoding.name = name  # type: ignore[misc]
         encoding.ends_at = table_size(self.model)
@@ -118,26 +122,54 @@ class TransformersModel(CallableModel):
         try:
             extension = build_extension(settings, self, tune=tune)
         except NotForThisEncodingError as error:
-            if self.fixed_rotation_reason is None:
+            obstacle = self.rotation_obstacle
+            if obstacle is None:
                 raise
             kind = extensions()[str(settings["name"])]
-            raise NotForThisEncodingError(kind, architecture, self.fixed_rotation_reason) from error
+            raise NotForThisEncodingError(kind, architecture, obstacle.reason, hint=obstacle.hint) from error
         if extension is None:
             return
-        reason = self._why_it_cannot_act(leaves(extension.effective_encoding(window)))
-        if reason is not None:
-            raise NotForThisEncodingError(type(extension), architecture, reason)
+        obstacle = self._obstacle_in_attention(extension, window)
+        if obstacle is None:
+            obstacle = self._obstacle_in_rotation(extension, window)
+        if obstacle is not None:
+            raise NotForThisEncodingError(type(extension), architecture, obstacle.reason, hint=obstacle.hint)
 
-    def _why_it_cannot_act(self, parts: Sequence[Encoding]) -> str | None:
-        """Return why an extension of these parts cannot act in this model; None if it can."""
-        if any(part.hooks - USABLE_HOOKS or "prepare" in part.hooks for part in parts):
-            return "it needs queries and keys before their rotation, which transformers does not show"
-        if not attention_parts(parts):
+    def _obstacle_in_attention(self, extension: Extension, window: int) -> Obstacle | None:
+        """Return why an extension cannot act in the attention of this model; None if it can."""
+        architecture = self.config.model_type
+        parts = leaves(extension.effective_encoding(window))
+        others = [part for part in parts if not isinstance(part, Redistanced)]
+        if any(part.hooks - USABLE_HOOKS for part in others):
+            return Obstacle("it acts where transformers lets nothing in")
+        if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
+            return Obstacle("transformers lets nothing into the attention of this architecture")
+        if changes_distances(parts) and architecture not in KNOWN_ATTENTIONS:
+            reason = "it needs queries and keys before their rotation, which this architecture hides"
+            return Obstacle(reason, f"extend=yarn, pi, ...; {extension.name} acts in llama, qwen3, phi3, ...")
+        return None
+
+    def _obstacle_in_rotation(self, extension: Extension, window: int) -> Obstacle | None:
+        """Return why an extension cannot change the rotation of this model; None if it can, or leaves it."""
+        parts = leaves(extension.effective_encoding(window))
+        is_left = self.encoding in parts and not changes_distances(parts)
+        if self.rotation is None or is_left:
             return None
-        if not getattr(self.model, "_supports_attention_backend", False):
-            return "transformers lets nothing into the attention of this architecture"
-        if any(hasattr(module, "sinks") for module in self.modules()):
-            return "its attention has learned sinks, which would be lost"
+        (module,) = self.rotations.values()
+        if not self.rotation.follows_tables(module):
+            return Obstacle("its rotation makes its frequencies anew in each pass")
+        if self.rotation.scaled_lengths is None:
+            return None
+        rope_type = self.rotation.rope_type
+        before = self.rotation.scaled_lengths.before
+        after = self.rotation.scaled_lengths.after
+        if self.shape.train_length <= before:
+            reason = f"its rotation is scaled already ({rope_type}), from {before} to {after} tokens"
+            hint = f"context_length={after}: from there on; subject.rope_scaling=false: without its scaling"
+            return Obstacle(reason, hint)
+        parts_before = leaves(extension.effective_encoding(before))
+        if rope_type == LONGROPE and changes_distances(parts_before):
+            return Obstacle(f"its frequencies up to {before} tokens are others than beyond ({rope_type})")
         return None
 
     @torch.no_grad()
@@ -181,12 +213,13 @@ class TransformersModel(CallableModel):
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
         """Return the logits behind a text (B, n); `past` is as in CallableModel.
 
-        Keys and values of earlier tokens are kept where that is exact: where the model rotates them, and no
-        extension acts on scores.
+        Keys and values of earlier tokens are kept where that is exact: where the model rotates them by
+        frequencies that do not follow from the length, and no extension acts on scores.
         """
         acting = self.effective_encoding if encoding is None else encoding
         takes_past = "past_key_values" in inspect.signature(type(self.model).forward).parameters
-        if not self.rotates or not takes_past or attention_parts(leaves(acting)):
+        keys_stay = self.rotation is not None and self.rotation.rope_type != LONGROPE
+        if not keys_stay or not takes_past or AttentionParts.of(leaves(acting)):
             return super().next_logits(tokens, past, encoding)
         inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
         options = {"logits_to_keep": 1} if self.can_limit_logits else {}
@@ -265,34 +298,42 @@ class TransformersModel(CallableModel):
     @contextmanager
     def _rotated(self, acting: Encoding) -> Iterator[None]:
         """Replace each rotation by a copy, with the frequencies of an extension; put it back at the end."""
-        is_extended = acting is not self.effective_encoding and isinstance(
-            self.effective_encoding, KnownRotary
-        )
         for name, original in self.rotations.items():
-            rotation: Any = copy.deepcopy(original)
-            if is_extended:
-                set_rotation(rotation, acting)
-            self.model.set_submodule(name, rotation)
+            copied: Any = copy.deepcopy(original)
+            if self.rotation is not None and acting is not self.effective_encoding:
+                self._set_rotation(self.rotation, copied, leaves(acting))
+            self.model.set_submodule(name, copied)
         try:
             yield
         finally:
             for name, original in self.rotations.items():
                 self.model.set_submodule(name, original)
 
+    def _set_rotation(self, rotation: ModelRotation, copied: Any, parts: Sequence[Encoding]) -> None:
+        """Let a copy of the rotation's module turn as the parts of an extension do."""
+        if changes_distances(parts):
+            rotation.stop(copied)  # the attention function turns queries and keys
+            return
+        rotation.set(copied, next((part for part in parts if isinstance(part, Rotary)), None))
+
     @contextmanager
     def _attending(self, acting: Encoding) -> Iterator[None]:
         """Replace the model's attention function by posenc's if the acting encoding needs that."""
-        parts = attention_parts(leaves(acting))
+        parts = AttentionParts.of(leaves(acting))
         if not parts:
             yield
             return
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import eager_mask
 
+        as_trained = AttentionParts.of(())
+
         def attend(
-            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
+            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any
         ) -> tuple[Tensor, None]:
-            return attention(parts, q, k, v, mask, score_options(module, q.shape[-1], options)), None
+            options = score_options(module, q.shape[-1], given)
+            acts = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
+            return attention(parts if acts else as_trained, q, k, v, mask, options), None
 
         AttentionInterface.register(ATTENTION_NAME, attend)
         AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
@@ -304,72 +345,9 @@ class TransformersModel(CallableModel):
             self.model.set_attn_implementation(implementation)
 
 
-def set_rotation(rotation: Any, acting: Encoding) -> None:
-    """Give a rotation of transformers the frequencies and the attention scale of the acting encoding."""
-    rotary = next((part for part in leaves(acting) if isinstance(part, Rotary)), None)
-    if rotary is None:  # the extension took the rotation away: nothing turns
-        rotation.inv_freq = torch.zeros_like(rotation.inv_freq)
-        return
-    cosines, _ = rotary.angles(torch.zeros(1, dtype=torch.int64))
-    rotation.attention_scaling = float(cosines[0, 0])  # the cosine of 0, times YaRN's factor
-    rotation.inv_freq = rotary.acting_frequencies(torch.device("cpu")).to(rotation.inv_freq)
-
-
-def attention_parts(parts: Sequence[Encoding]) -> list[Encoding]:
-    """Return the parts that act on scores or on which keys are seen."""
-    return [part for part in parts if part.hooks & ATTENTION_HOOKS]
-
-
-@dataclass(frozen=True)
-class ScoreOptions:
-    """Say how one layer of the model makes scores from products of queries and keys."""
-
-    layer: int
-    scale: float
-    softcap: float | None  # the scores s become c tanh(s / c)
-
-
-def score_options(module: nn.Module, head_dim: int, options: Mapping[str, Any]) -> ScoreOptions:
-    """Return the options of a layer, from what transformers passes to its attention function."""
-    scaling = options.get("scaling")
-    return ScoreOptions(
-        layer=getattr(module, "layer_idx", None) or 0,
-        scale=head_dim**-0.5 if scaling is None else scaling,
-        softcap=options.get("softcap"),
-    )
-
-
-def attention(
-    parts: Sequence[Encoding], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: ScoreOptions
-) -> Tensor:
-    """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
-
-    q (B, H, S, D); k and v (B, KV, S, D), each head of which serves H/KV heads of queries; mask (B, 1, S, S).
-    """
-    length = q.shape[2]
-    queries_a_key = q.shape[1] // k.shape[1]  # heads
-    k = k.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
-    v = v.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
-    pos = torch.arange(length, device=q.device)
-    blocks = []
-    for start in range(0, length, QUERY_BLOCK):
-        end = min(start + QUERY_BLOCK, length)
-        q_pos = pos[start:end]
-        k_pos = pos[:end]
-        s = (q[:, :, start:end] @ k[:, :, :end].mT).float() * options.scale  # (B, H, queries, keys)
-        if options.softcap is not None:
-            s = torch.tanh(s / options.softcap) * options.softcap
-        allowed = q_pos[:, None] >= k_pos  # (queries, keys)
-        for part in parts:
-            if "scores" in part.hooks:
-                s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
-            if "visible" in part.hooks:
-                allowed = allowed & part.visible(q_pos, k_pos, options.layer)
-        if mask is not None:
-            s = s + mask[:, :, start:end, :end]
-        p = s.masked_fill(~allowed, float("-inf")).softmax(-1).to(v.dtype)
-        blocks.append(p @ v[:, :, :end])  # (B, H, queries, D)
-    return torch.cat(blocks, dim=2).transpose(1, 2)
+def changes_distances(parts: Sequence[Encoding]) -> bool:
+    """Tell whether the parts of an extension need queries and keys before their rotation."""
+    return any(isinstance(part, Redistanced) for part in parts)
 
 
 def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
@@ -385,8 +363,15 @@ def shape_of(config: Any, train_length: int) -> Shape:
     """Return the sizes of a model, by its configuration."""
     heads = getattr(config, "num_attention_heads", 1)  # Mamba has none
     width = config.hidden_size
-    head_dim = getattr(config, "head_dim", None) or width // heads
+    head_dim = size_in_layers(config, "head_dim") or width // heads
     return Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
+
+
+def size_in_layers(config: Any, name: str) -> int | None:
+    """Return a size of a configuration, None if it has none: the largest one where layers differ (Gemma 4)."""
+    layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
+    sizes = [getattr(layer, name, None) for layer in layers]
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def has_bias_instead(config: Any) -> bool:
@@ -402,15 +387,6 @@ def table_size(model: nn.Module) -> int | None:
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLE_NAMES:
             return module.num_embeddings - int(getattr(module, "offset", 0))
     return None
-
-
-def rope_settings(config: Any) -> list[dict[str, Any]]:
-    """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
-    if by_kind_of_layer:
-        return by_kind_of_layer
-    return [parameters] if parameters else []
 
 
 def trained_length(config: Any) -> int:

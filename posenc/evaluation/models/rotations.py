@@ -1,0 +1,237 @@
+"""Read the rotation of a model of transformers, and turn it by other frequencies.
+
+A model has one rotation that all of its layers share, or a module with one for each kind of layer: Gemma 3
+turns by other frequencies in its local layers, which see a window, than in its global ones. Extensions act on
+the shared one, or on that of the global layers alone, since no distance in a window is new beyond T.
+
+The frequencies are those that the model has, scaled or not: an extension of a checkpoint with `llama3`
+divides what `llama3` has divided already.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Shape
+from posenc.encodings.shared.rotary import Rotary
+
+GLOBAL_LAYERS = "full_attention"  # the name of layers without a window, in configurations of transformers
+DYNAMIC = "dynamic"  # the rope type whose frequencies follow from the window
+LONGROPE = "longrope"  # the rope type with one table up to its original length, and another beyond
+SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
+BEYOND_EVERY_LENGTH = 10**8  # a position at which longrope has its long factors
+UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings that are no scaling
+
+RopeSettings = dict[str, Any]
+
+
+class KnownRotary(Rotary):
+    """Rotate by the frequencies of a checkpoint's configuration, cos and sin times its own factor."""
+
+    def __init__(self, shape: Shape, name: str, rotation: ModelRotation) -> None:
+        super().__init__(shape, base=rotation.base, layout="half", width=2 * len(rotation.theta))
+        self.name = name  # type: ignore[misc]
+        self.theta = rotation.theta
+        self.gain = rotation.gain
+        self.is_scaled = rotation.rope_type in SCALED_TYPES
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        return self.theta if device is None else self.theta.to(device)
+
+    def pair_with_turns(self, turns: float, length: int) -> float:
+        """Return the pair that turns so often, with a fraction, by the frequencies that were scaled."""
+        if not self.is_scaled:
+            return super().pair_with_turns(turns, length)
+        frequency = math.log(2 * math.pi * turns / length)  # here and below as logarithms
+        frequencies = self.theta[self.theta > 0].log().tolist()
+        step = 2 * math.log(self.base) / self.width  # from pair to pair where nothing is scaled
+        pair = sum(faster > frequency for faster in frequencies) - 1  # the last one that is faster; -1: none
+        above = frequencies[pair] if pair >= 0 else frequencies[0] + step
+        below = frequencies[pair + 1] if pair + 1 < len(frequencies) else above - step
+        return pair + (above - frequency) / (above - below)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Say why an extension cannot act in a model, and what can be done instead."""
+
+    reason: str
+    hint: str | None = None  # None: to which encodings the extension applies
+
+
+@dataclass(frozen=True)
+class ScaledLengths:
+    """Hold the lengths, in tokens, from which and to which a rotation was scaled."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class ModelRotation:
+    """Hold the rotation of a model that extensions change."""
+
+    kind: str | None  # the kind of layers that turn by it; None: all layers do
+    rope_type: str
+    base: float
+    theta: Tensor  # (pairs,) float64 on the CPU; of longrope those beyond its original length
+    gain: float  # factor of cos and sin
+    scaled_lengths: ScaledLengths | None  # None: not scaled, or no configuration says from which length
+
+    @classmethod
+    def read(cls, module: Any, config: Any) -> ModelRotation:
+        """Read the rotation of a module, whose frequencies may depend on the kind of layer."""
+        kind = GLOBAL_LAYERS if isinstance(module.rope_type, dict) else None
+        rope_type = module.rope_type if kind is None else module.rope_type[kind]
+        settings = config.rope_parameters if kind is None else config.rope_parameters[kind]
+        return cls(
+            kind=kind,
+            rope_type=rope_type,
+            base=float(settings["rope_theta"]),
+            theta=_frequencies(module, config, kind, rope_type).double().cpu(),
+            gain=float(getattr(module, _of_kind(kind, "attention_scaling"))),
+            scaled_lengths=scaled_lengths(settings, config),
+        )
+
+    def set(self, module: Any, rotary: Rotary | None) -> None:
+        """Give a module, a copy of the model's own, the rotation of an extension. None: nothing turns.
+
+        The change is made to each table that the module has, since longrope chooses one by the window.
+        """
+        names = [_of_kind(self.kind, name) for name in ("inv_freq", "original_inv_freq")]
+        tables = {name: getattr(module, name) for name in names if hasattr(module, name)}
+        if self.rope_type == LONGROPE:
+            tables[_of_kind(self.kind, "long_inv_freq")] = self.theta.to(tables[names[0]])
+        for name, table in tables.items():
+            if rotary is None:
+                setattr(module, name, torch.zeros_like(table))
+            elif rotary.change is not None:
+                setattr(module, name, rotary.change(table.double().cpu()).to(table))
+        if rotary is not None:
+            setattr(module, _of_kind(self.kind, "attention_scaling"), rotary.gain)
+
+    def stop(self, module: Any) -> None:
+        """Let a module, a copy of the model's own, turn nothing: cos is 1 and sin is 0."""
+        self.set(module, None)
+        setattr(module, _of_kind(self.kind, "attention_scaling"), 1.0)
+
+    def follows_tables(self, module: Any) -> bool:
+        """Tell whether a module turns by the tables that it is given. PhiMoE makes its own in each pass."""
+        stopped = copy.deepcopy(module)
+        self.stop(stopped)
+        kind = {} if self.kind is None else {"layer_type": self.kind}
+        x = torch.zeros(1, 1, 1)
+        positions = torch.tensor([[0, 1, BEYOND_EVERY_LENGTH]])
+        try:
+            turned = stopped(x, positions, **kind)
+        except (IndexError, RuntimeError, TypeError):  # it takes other positions, as models of images do
+            return False
+        tables = [turned] if isinstance(turned, Tensor) else turned
+        return all(bool(((table == 0) | (table == 1)).all()) for table in tables)
+
+    def acts_in(self, layer: int, config: Any) -> bool:
+        """Tell whether a layer turns by it."""
+        return self.kind is None or config.layer_types[layer] == self.kind
+
+
+def rotations_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules of a model that make cos and sin, by name."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "rope_type")}
+
+
+def why_rotation_is_fixed(modules: Mapping[str, Any]) -> Obstacle | None:
+    """Return why no extension can change the rotation in these modules of a model; None if one can."""
+    if len(modules) > 1:
+        return Obstacle("its layers have rotations of their own")
+    (module,) = modules.values()
+    rope_type = module.rope_type
+    if isinstance(rope_type, dict):
+        if GLOBAL_LAYERS not in rope_type:
+            kinds = ", ".join(rope_type)
+            return Obstacle(f"its layers have rotations of their own ({kinds}), none for {GLOBAL_LAYERS}")
+        rope_type = rope_type[GLOBAL_LAYERS]
+    elif not hasattr(module, "inv_freq"):
+        return Obstacle("its rotation has no table of frequencies")
+    if rope_type == DYNAMIC:
+        reason = "its rotation is scaled already (dynamic), for each window by its length"
+        return Obstacle(reason, "subject.rope_scaling=false measures it without")
+    return None
+
+
+def _frequencies(module: Any, config: Any, kind: str | None, rope_type: str) -> Tensor:
+    """Return the frequencies of a module, (pairs,); of longrope those beyond its original length."""
+    if rope_type != LONGROPE:
+        table: Tensor = getattr(module, _of_kind(kind, "inv_freq"))
+        return table
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    settings = config.rope_parameters if kind is None else config.rope_parameters[kind]
+    beyond = settings["original_max_position_embeddings"] + 1
+    long_table, _ = ROPE_INIT_FUNCTIONS[LONGROPE](config, torch.device("cpu"), beyond, layer_type=kind)
+    return long_table
+
+
+def _of_kind(kind: str | None, name: str) -> str:
+    """Return the name of an attribute: `inv_freq`, or `full_attention_inv_freq`."""
+    return name if kind is None else f"{kind}_{name}"
+
+
+# --- what a configuration says
+
+
+def rope_settings(config: Any) -> list[RopeSettings]:
+    """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
+    if by_kind_of_layer:
+        return by_kind_of_layer
+    return [parameters] if parameters else []
+
+
+def scaled_types(config: Any) -> list[str]:
+    """Return the rope types of a configuration that scale frequencies, each once."""
+    types = [str(settings.get("rope_type")) for settings in rope_settings(config)]
+    return [name for name in dict.fromkeys(types) if name in SCALED_TYPES]
+
+
+def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
+    """Return the lengths from which and to which a rotation was scaled; None if a configuration says none.
+
+    `linear` and `dynamic` name no length before: whether max_position_embeddings is the one or the other
+    differs from model to model.
+    """
+    before = settings.get("original_max_position_embeddings")
+    if settings.get("rope_type") not in SCALED_TYPES or before is None:
+        return None
+    after = config.max_position_embeddings
+    if after <= before:  # some checkpoints keep the length before
+        after = round(before * (settings.get("factor") or 1))
+    return ScaledLengths(before, after) if after > before else None
+
+
+def without_scaling(config: Any) -> Any:
+    """Return a copy of a configuration whose rotation turns by its base alone, in all layers."""
+    copied = copy.deepcopy(config)
+    text_config = copied.get_text_config()
+    parameters = text_config.rope_parameters
+    is_by_kind = any(isinstance(value, dict) for value in parameters.values())
+    if is_by_kind:
+        text_config.rope_parameters = {kind: _unscaled(settings) for kind, settings in parameters.items()}
+    else:
+        text_config.rope_parameters = _unscaled(parameters)
+    return copied
+
+
+def _unscaled(settings: RopeSettings | None) -> RopeSettings | None:
+    """Return the settings of one rotation without its scaling. None stands for layers without a rotation."""
+    if settings is None or settings["rope_type"] not in SCALED_TYPES:
+        return settings
+    unscaled = {key: settings[key] for key in UNSCALED_KEYS if key in settings}
+    return {"rope_type": "default", **unscaled}
