@@ -270,6 +270,19 @@ def test_learned_sinks_stay_where_the_attention_is_replaced(kind, subject):
     torch.testing.assert_close(logits, logits_of(changed), atol=1e-5, rtol=0)
 
 
+# --- a text token by token
+@pytest.mark.parametrize("kind", ["llama 3.1", "phi-3", "gemma 3", "dynamic"])
+def test_behind_a_text_that_grows_beyond_its_first_length_the_next_token_is_as_likely_as_at_once(
+    kind, subject
+):
+    """Keys that were rotated by the frequencies of a shorter text would be others."""
+    text = tokens(T + 5)
+    step = subject.next_logits(text[:, : T - 5])
+    for column in range(T - 5, T + 5):
+        step = subject.next_logits(text[:, column : column + 1], step.past)
+    torch.testing.assert_close(step.logits, logits_of(model(kind), T + 5)[:, -1], atol=1e-5, rtol=0)
+
+
 # --- what is refused
 @pytest.mark.parametrize("extension", ["pi", "yarn", "self_extend", "sinks"])
 @pytest.mark.parametrize(

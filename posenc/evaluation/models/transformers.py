@@ -368,7 +368,7 @@ def shape_of(config: Any, train_length: int) -> Shape:
 
 
 def size_in_layers(config: Any, name: str) -> int | None:
-    """Return a size of a configuration, None if it has none: the largest one where layers differ (Gemma 4)."""
+    """Return a size of a configuration, or None: the largest one where layers differ in it (Gemma 4)."""
     layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
     sizes = [getattr(layer, name, None) for layer in layers]
     return max((size for size in sizes if size is not None), default=None)
