@@ -52,6 +52,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.room,
         record_tables.harm_and_use,
         record_tables.harm_and_use_by_size,
+        record_tables.memory_beside_recall,
         record_tables.verdicts_that_differ,
         record_tables.whole_answers,
         paper_tables.changes_in_papers,

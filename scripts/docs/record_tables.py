@@ -353,6 +353,51 @@ def _harm_and_use(row: Json) -> str:
     return f"{cell['change']:+.3f} {verdict_word(cell)}; {seeds}: {shares}"
 
 
+def memory_beside_recall(folder: str) -> str:
+    """Return what far text does to each encoding at the longest window: harm, recall, memory, right token.
+
+    Rows go from the smallest change to the largest. All have one seed.
+    """
+    heads = ["encoding", "loss at T", "harm: change at 8T", "verdict", "learned to recall", "found at 8T, %"]
+    heads += ["memory at T", "memory at 8T", "right token gains", "loses", "net"]
+    table = MarkdownTable(heads, left=[0, 3, 4])
+    rows = [row for row in compare([folder])["rows"] if row["memory"] is not None]
+    for row in sorted(rows, key=lambda row: last_cell(row)["change"]):
+        far_text = _shorter_window(row, 8, 1)
+        table.add(
+            f"`{row['label']}`",
+            f"{cell_at(row, 1)['mean']:.3f}",
+            _loss_or_change(row, 8).rpartition(" ")[0],
+            verdict_word(last_cell(row)),
+            "yes" if row["recall"]["learned"] else "no",
+            f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}",
+            _memory_text(_shorter_window(row, 1, 0.5)),
+            _memory_text(far_text),
+            f"{far_text['gained']:.3f}",
+            f"{far_text['lost']:.3f}",
+            f"{far_text['gained'] - far_text['lost']:+.3f}",
+        )
+    table.sentence = (
+        "Loss in nats/byte; ± is half the 95% interval over documents. Memory is the total variation of the "
+        "next-token distributions when the text farther back comes in: at T from T/2 to T tokens, at 8T from "
+        "T to 8T. The last three columns are the probability of the right token, at 8T."
+    )
+    return table.text()
+
+
+def _shorter_window(row: Json, multiple: float, shorter_multiple: float) -> Json:
+    """Return the comparison of a row's windows with shorter ones, both given as multiples of T."""
+    (cell,) = (cell for cell in row["memory"]["cells"] if cell["multiple"] == multiple)
+    (shorter,) = (shorter for shorter in cell["shorter"] if shorter["multiple"] == shorter_multiple)
+    window: Json = shorter
+    return window
+
+
+def _memory_text(shorter: Json) -> str:
+    low, high = shorter["ci95"]
+    return f"{shorter['variation']:.3f}{_plus_minus((high - low) / 2)}"
+
+
 def verdicts_that_differ(folders: Sequence[str], length: str) -> str:
     """Return the encodings of two folders whose verdict at a length is not the same."""
     cells_by_name = []

@@ -9,6 +9,7 @@ from posenc.report.chart import RowNames
 from posenc.report.charts import make_chart
 from posenc.report.lines import cells_table
 from posenc.report.looks import PAPER, specification
+from posenc.report.page import page
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.results.records import check_record
 
@@ -115,6 +116,11 @@ def test_the_picture_has_a_line_over_the_shorter_windows_of_the_longest(two_rows
     points = specification(chart.layers)["data"]["values"]
     of_rope = {point["x"]: point["y"] for point in points if point["row"] == "rope"}
     assert of_rope == pytest.approx({0.25: 0.35, 0.5: 0.35, 1: 0.35})
+
+
+@pytest.mark.parametrize("protocol", ["fixed-target", "memory"])
+def test_the_page_draws_it(two_rows, protocol):
+    assert "memory (total variation)" in page([two_rows(protocol)], [])
 
 
 def test_without_memory_there_is_no_picture(tmp_path):
