@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TextIO, TypeVar
 
+from posenc.core import first_signals
+
 # Environment variable: seconds between two lines of progress in a pipe. A sweep sets more for its jobs.
 PROGRESS = "POSENC_PROGRESS"
 LEFT_BEHIND = "posenc: a library at work"  # name of a thread that may outlive the command
@@ -25,6 +27,7 @@ PIPED_WIDTH = 100  # columns: a pipe has no width
 PIPE_SECONDS = "60"  # between two lines of progress
 REFRESH_SECONDS = 0.25  # between two pictures of the bar
 DRAWS_PROGRESS = "posenc: progress"  # name of the thread that draws
+ERASE_LINE = b"\r\x1b[2K\x1b[?25h"  # and the cursor is back, which rich hides
 # columns
 WIDEST_BAR = 30
 NARROWEST_BAR = 6
@@ -92,6 +95,10 @@ class Title:
     counts_bytes: bool = False
     time_text: Callable[[float], str] = clock  # words the seconds that are left
     has_last_line: bool = True  # in a pipe; otherwise a task of less than a minute leaves no line
+    gives_way: bool = False  # the next task takes its place
+
+
+STARTING = Title("starting", has_last_line=False, gives_way=True)
 
 
 class Progress(ABC):
@@ -111,6 +118,7 @@ class Progress(ABC):
         self._work_before = [0.0]  # that of all items before an item
         self._began_at = time.monotonic()
         self._updated_at = self._began_at
+        self._seconds_left: float | None = None  # at the last update, if the caller has told
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -130,10 +138,14 @@ class Progress(ABC):
         self._began_at = time.monotonic()
         self._updated_at = self._began_at
 
-    def update(self, done: float, text: str | None = None) -> None:
-        """Tell how much is done; the text, which is plain, stays as it was where none is given."""
+    def update(self, done: float, text: str | None = None, seconds_left: float | None = None) -> None:
+        """Tell how much is done; the text, which is plain, stays as it was where none is given.
+
+        The time left follows from what is done, unless `seconds_left` tells it.
+        """
         self.done = done
         self._updated_at = time.monotonic()
+        self._seconds_left = seconds_left
         if text is not None:
             self.text = text
 
@@ -169,17 +181,25 @@ class Progress(ABC):
 
     @property
     def time_left(self) -> str:
-        """Return `2:05 left`; an empty text before anything is done."""
-        if self.total is None:
+        """Return `2:05 left`; an empty text while nobody knows it."""
+        seconds_left = self._seconds_left
+        if seconds_left is None:
+            seconds_left = self._seconds_left_by_work()
+        if seconds_left is None:
             return ""
+        since_update = time.monotonic() - self._updated_at
+        return f"{self.title.time_text(max(0.0, seconds_left - since_update))} left"
+
+    def _seconds_left_by_work(self) -> float | None:
+        """Return the seconds that were left at the last update; None before anything was done."""
+        if self.total is None:
+            return None
         work_done = self._work(self.done)
         new_work = work_done - self._work(self._done_before)
         if new_work <= 0:
-            return ""
+            return None
         seconds_each = (self._updated_at - self._began_at) / new_work
-        since_update = time.monotonic() - self._updated_at
-        seconds_left = seconds_each * (self._work(self.total) - work_done) - since_update
-        return f"{self.title.time_text(max(0.0, seconds_left))} left"
+        return seconds_each * (self._work(self.total) - work_done)
 
     def _work(self, done: float) -> float:
         """Return the work of so many items, the last of which may be done in part."""
@@ -219,8 +239,8 @@ class _LogLines(Progress):
         self._printed_at = time.monotonic()
         self._printed = ""
 
-    def update(self, done: float, text: str | None = None) -> None:
-        super().update(done, text)
+    def update(self, done: float, text: str | None = None, seconds_left: float | None = None) -> None:
+        super().update(done, text, seconds_left)
         if self._seconds_between == 0:
             with self._lock:
                 self._print()
@@ -260,6 +280,8 @@ class _Bar(Progress):
         self._rich.add_task("", total=total)
         with suppress(OSError):
             self._rich.start()
+        if self._console.is_terminal:
+            first_signals.erase_progress = ERASE_LINE
 
     def look(self) -> None:
         with suppress(OSError):  # the terminal is gone
@@ -304,6 +326,7 @@ class _Bar(Progress):
 
     def _end(self) -> None:
         self._rich.stop()
+        first_signals.erase_progress = b""
 
 
 def in_notebook() -> bool:
@@ -330,6 +353,7 @@ def progress_of(title: Title, total: int | None) -> Iterator[Progress]:
 
     A task inside another one shows nothing: there is one bar.
     """
+    end_starting()
     if _shown:
         yield _NoProgress(title, total)
         return
@@ -339,8 +363,20 @@ def progress_of(title: Title, total: int | None) -> Iterator[Progress]:
         progress.open()
         yield progress
     finally:
-        _shown.remove(progress)
-        progress.close()
+        if progress in _shown:  # otherwise another task has taken its place
+            _shown.remove(progress)
+            progress.close()
+
+
+def starting() -> AbstractContextManager[Progress]:
+    """Show that a command begins, since its imports take seconds. Its first task takes the place."""
+    return progress_of(STARTING, None)
+
+
+def end_starting() -> None:
+    """Clear the line of a command that begins, before a result is printed or a sweep begins."""
+    if _shown and _shown[0].title.gives_way:
+        _shown.pop().close()
 
 
 def progress_line(name: str, total: int | None) -> AbstractContextManager[Progress]:

@@ -24,6 +24,7 @@ from posenc.settings.stored import read_settings
 from posenc.settings.tree import RunSettings, SubjectSettings
 
 SEED_LINE = re.compile(rb"^seed: (\d{1,18})\n", re.M)
+METRICS = "metrics.jsonl"
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 StoredSettings = RunSettings | SubjectSettings
 
@@ -175,7 +176,7 @@ def is_dead(status: dict[str, Any]) -> bool:
 
 def last_metrics(run_dir: Path) -> dict[str, Any]:
     """Return the last whole line of metrics.jsonl; {} without one."""
-    path = run_dir / "metrics.jsonl"
+    path = run_dir / METRICS
     if not path.is_file():  # opening a pipe would block
         return {}
     with contextlib.suppress(OSError), path.open("rb") as file:

@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc.results.measurements import select
 from posenc.results.records import HEADLINE
-from posenc.results.runs import Run, encoding_name, last_metrics, resume_command
+from posenc.results.runs import METRICS, Run, encoding_name, last_metrics, resume_command
 from posenc.settings.tree import RunSettings
 
 FINISHED = "finished"
@@ -129,7 +129,7 @@ def _continuing_command(run: Run) -> str | None:
 def _written(run: Run) -> float | None:
     times = []
     with contextlib.suppress(OSError):
-        times.append((run.path / "metrics.jsonl").stat().st_mtime)
+        times.append((run.path / METRICS).stat().st_mtime)
     with contextlib.suppress(ValueError, OverflowError, OSError):
         times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
     return max(times, default=None)

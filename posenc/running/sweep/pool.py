@@ -33,8 +33,9 @@ from posenc.running.sweep.task import (
     outcome_of_process,
     outcome_on_disk,
 )
+from posenc.running.sweep.time_left import SweepEstimate
 
-LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold
+LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold, and at the time that is left
 PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running tasks
 SWEEP_TITLE = Title(
     "sweep", "{done} of {total} done", separator=", ", time_text=duration, has_last_line=False
@@ -62,6 +63,7 @@ class WorkerPool:
     lock: the name of the lock that a task's process takes, "run" or "evaluation".
     gpus: the GPUs; a task on `cuda` gets one of them.
     fail_fast: the first task that does not finish ends the others.
+    estimate: of the time that all tasks take; without it the time left follows from the tasks that ended.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class WorkerPool:
         gpus: Sequence[str] = (),
         fail_fast: bool = False,
         sweep: str = "",
+        estimate: SweepEstimate | None = None,
     ) -> None:
         self.waiting = list(tasks)
         self.running: dict[Future[int], Worker] = {}
@@ -82,6 +85,7 @@ class WorkerPool:
         self.slots = gpu_slots(gpus, at_once)
         self.fail_fast = fail_fast
         self.sweep = sweep
+        self.estimate = estimate
         self.is_stopping = False  # no more tasks begin
         self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
@@ -103,13 +107,22 @@ class WorkerPool:
                     if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)
                     self._begin_tasks(threads)
-                    progress.update(settled + len(self.outcomes), f"{len(self.running)} running")
+                    done = settled + len(self.outcomes)
+                    progress.update(done, f"{len(self.running)} running", self._seconds_left())
                     for future in self._wait_for_an_end(stop):
                         self._note_end(self.running.pop(future), future.result())
             finally:
                 for worker in self.running.values():  # some are left only after an error of our own
                     worker.process.terminate()
         return SweepResult(self.outcomes, stop.exit_code)
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds until all tasks have ended; None without an estimate."""
+        if self.estimate is None:
+            return None
+        now = time.monotonic()
+        seconds_running = {worker.task.name: now - worker.began_at for worker in self.running.values()}
+        return self.estimate.seconds_left(seconds_running, self.outcomes)
 
     def _begin_tasks(self, threads: ThreadPoolExecutor) -> None:
         """Begin as many tasks as can begin. If the pool is stopping, note that the others never started."""
@@ -189,7 +202,7 @@ class WorkerPool:
         try:
             with stop.at_once():
                 if self.running:
-                    pause = LOOK_SECONDS if self.waiting else None
+                    pause = LOOK_SECONDS if self.waiting or self.estimate is not None else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
                 if self.waiting:
                     time.sleep(LOOK_SECONDS)

@@ -31,6 +31,7 @@ from posenc.running.sweep.task import (
     make_tasks,
     outcome_on_disk,
 )
+from posenc.running.sweep.time_left import estimate_sweep
 from posenc.settings.tree import RunSettings, SweepSettings
 from posenc.tracking import COMPARISON, TrackedRun, build_tracker, has_tables
 
@@ -69,14 +70,19 @@ def run_sweep(
             outcomes[task.name] = outcome
             drop_leftovers_of(task.directory)
             say(settled_line(task, outcome, "already finished"))
-    open_tasks = [task for task in tasks if task.name not in outcomes]
+    open_tasks: list[SweepTask] = []
+    open_jobs: list[CheckedJob] = []
+    for task, checked_job in zip(tasks, ordered, strict=True):
+        if task.name not in outcomes:
+            open_tasks.append(task)
+            open_jobs.append(checked_job)
     settings = ordered[0].composed.settings.sweep  # the jobs of a sweep share it
     assert settings is not None
     result = SweepResult()
     if open_tasks and launch is not None:
         result = launch(open_tasks)
     elif open_tasks:
-        result = _pool_here(open_tasks, LOCKS[command], settings, invocation).run(len(outcomes))
+        result = _pool_here(command, open_tasks, open_jobs, settings, invocation).run(len(outcomes))
     outcomes |= result.outcomes
     runs = _runs_to_compare(command, ordered)
     if runs:
@@ -91,7 +97,11 @@ def run_sweep(
 
 
 def _pool_here(
-    tasks: Sequence[SweepTask], lock: str, settings: SweepSettings, invocation: Invocation
+    command: str,
+    tasks: Sequence[SweepTask],
+    checked: Sequence[CheckedJob],
+    settings: SweepSettings,
+    invocation: Invocation,
 ) -> WorkerPool:
     """Return the pool that runs the tasks on this machine, as many at once as it has room for."""
     at_once = tasks_at_once_here(tasks, settings)
@@ -99,11 +109,12 @@ def _pool_here(
         say_load(at_once * threads_of(tasks[0]))
     return WorkerPool(
         tasks,
-        lock=lock,
+        lock=LOCKS[command],
         at_once=at_once,
         gpus=visible_gpus(),
         fail_fast=settings.fail_fast,
         sweep=invocation.sweep or "",
+        estimate=estimate_sweep(tasks, checked, at_once) if command == "train" else None,
     )
 
 
