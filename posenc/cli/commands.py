@@ -25,6 +25,7 @@ from posenc.cli.options import (
 )
 from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
 from posenc.config.overrides import CommandLine
+from posenc.core.console import starting
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.chart_kinds import PLOTS
@@ -214,7 +215,8 @@ def check_command(
     json: Json = False,
 ) -> None:
     """Hold an encoding to the laws. `posenc check encoding=rope` exits with 1 if one is broken."""
-    from posenc.cli.check import run_check
+    with starting():  # imports torch
+        from posenc.cli.check import run_check
 
     debug = _invocation(context).debug
     line = _settings_line(context, overrides)
@@ -229,7 +231,8 @@ def show_command(
     out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
 ) -> None:
     """Draw what an encoding does. `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
-    from posenc.cli.show import run_show
+    with starting():  # imports torch
+        from posenc.cli.show import run_show
 
     run_show(_settings_line(context, overrides), out)
 
@@ -237,7 +240,8 @@ def show_command(
 @app.command(name="sample", **SETTINGS)
 def sample_command(context: typer.Context, overrides: SampleSettings = None) -> None:
     """Continue a prompt from its last T tokens, and from all. `posenc sample run=DIR prompt="def f("`."""
-    from posenc.cli.sample import run_sample
+    with starting():  # imports torch
+        from posenc.cli.sample import run_sample
 
     run_sample(_arguments(context, overrides))
 
@@ -253,7 +257,8 @@ def bench_command(
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Measure speed and memory. `posenc bench encoding=rope,alibi context_length=64,512` reads no corpus."""
-    from posenc.cli.bench import run_bench
+    with starting():  # imports torch
+        from posenc.cli.bench import run_bench
 
     line = _settings_line(context, overrides)
     raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.console import duration
+from posenc.core.console import duration, end_starting
 from posenc.core.errors import RunError, plural, visible
 from posenc.core.machine import free_memory
 from posenc.data import corpus_notes
@@ -110,6 +110,7 @@ def _print(jobs: list[EstimatedJob], total: str) -> int:
     notes = _notes(jobs)
     if len(jobs) == 1:
         notes = [*_details(jobs[0]), *notes]
+    end_starting()
     console = Console(width=terminal_width(), highlight=False)
     console.print(Text(f"About {total} on {device}; nothing was written.\n"))
     console.print(_table(jobs, free))

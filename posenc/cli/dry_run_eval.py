@@ -9,7 +9,7 @@ from rich.text import Text
 
 from posenc.cli.dry_run import check_corpus_is_here, free_bytes, loaded_bytes, megabytes
 from posenc.config.compose import Jobs
-from posenc.core.console import duration
+from posenc.core.console import duration, end_starting
 from posenc.core.errors import plural, visible
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column
@@ -50,6 +50,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         step = _step_of(job)
         evaluations.append(EstimatedEvaluation(job, step, estimate_evaluation(job, step)))
         job.facts.release()  # the documents of all jobs at once may be gigabytes
+    end_starting()
     console = Console(width=terminal_width(), highlight=False)
     seconds = sum(evaluation.estimate.seconds for evaluation in evaluations)
     count = plural(len(evaluations), "job")

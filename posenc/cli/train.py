@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from posenc.cli.help import asks_for_help, help_text
-from posenc.core.console import terminal_width, write
+from posenc.core.console import end_starting, starting, terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.running.invocation import Invocation
@@ -39,6 +40,20 @@ def run_train_or_eval(
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
     load_meter()  # starts the meter: the load of the machine is measured from here to the first step
+    start_line: AbstractContextManager[object] = nullcontext() if _is_another_process() else starting()
+    with start_line:
+        return _run(command, arguments, command_flags, invocation, dry_run=dry_run)
+
+
+def _run(
+    command: str,
+    arguments: list[str],
+    command_flags: Collection[str],
+    invocation: Invocation,
+    *,
+    dry_run: bool,
+) -> int:
+    """Parse the command line, and do what it asks for; return the exit code."""
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse
     from posenc.training.distributed import run_distributed
@@ -74,6 +89,7 @@ def _answer(command: str, line: CommandLine) -> int:
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words, not in Hydra's
+    end_starting()
     # Hydra's parser wants all overrides before the flags, or behind them
     print_answer(command, [*line.flags, *search_path_overrides(), *expand_encoding_file(line.overrides)])
     return 0
@@ -95,6 +111,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
     invocation = replace(invocation, sweep=sweep_name(checked))
+    end_starting()
     return run_sweep(command, line, checked, invocation, _launch(command, line, composed, invocation))
 
 

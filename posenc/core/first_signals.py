@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 STOPPED = "stopped; what is on disk stays; the same command begins again"
+erase_progress = b""  # removes the progress that is drawn on the terminal, while there is some
 
 
 def leave_at_signals() -> None:
@@ -28,7 +29,7 @@ def leave(number: int, frame: FrameType | None = None) -> None:
     """Print which signal ended the command, and exit without clearing up, as there is nothing to save."""
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
         try:  # noqa: SIM105 (contextlib may be what is being imported)
-            os.write(2, f"{signal.Signals(number).name}: {STOPPED}\n".encode())
+            os.write(2, erase_progress + f"{signal.Signals(number).name}: {STOPPED}\n".encode())
         except OSError:  # the terminal is gone
             pass
     os._exit(CODES[signal.Signals(number)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import is_hydras
-from posenc.core.console import long_loop, say
+from posenc.core.console import end_starting, long_loop, say
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.end_of_run import show_runs
@@ -114,6 +114,7 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print a run's table of these records; None: of all. Extended ones come with those as trained."""
+    end_starting()  # nothing was shown after it if the run was finished before
     run = load_run(directory)
     if records is not None and run.problem is None:
         run = replace(run, records=_with_crop_line(records, run.records))

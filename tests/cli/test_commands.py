@@ -271,6 +271,15 @@ def test_the_installed_script_is_posenc(working_folder):
     assert result.stdout == f"posenc {__version__}\n"
 
 
+@pytest.mark.parametrize("option", [["--cfg", "job"], ["--dry-run"], ["-m"], []], ids=" ".join)
+def test_a_result_is_on_stdout_where_a_bar_is_drawn_on_stderr(train, run_copy, monkeypatch, option):
+    monkeypatch.setattr("posenc.core.console._can_draw", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal
+    result = train("encoding=rope", *option)
+    assert "starting" in result.err
+    assert "rope" in result.out
+
+
 def test_cfg_prints_the_configuration_and_does_nothing(posenc, working_folder):
     result = posenc("train", "encoding=alibi", "experiment=smoke", "seed=3", "--cfg", "job")
     assert result.code == 0

@@ -33,11 +33,30 @@ print("the end", file=sys.stderr)
 """
 
 
-def in_a_terminal(columns=80, **env):
+STARTING = """
+import os
+import signal
+import sys
+from posenc.core import console, first_signals
+first_signals.leave_at_signals()
+console.REFRESH_SECONDS = 0.02
+with console.starting():
+    if sys.argv[1:] == ["stop"]:
+        os.kill(os.getpid(), signal.SIGINT)
+    if sys.argv[1:] == ["result"]:
+        console.end_starting()
+        print("a result")
+    with console.progress_line("training", 10) as line:
+        line.update(4)
+        line.look()
+"""
+
+
+def in_a_terminal(columns=80, program=PROGRAM, arguments=(), exit_code=0, **env):
     """What the program writes to a terminal."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program, *arguments],
         stdin=child,
         stdout=child,
         stderr=child,
@@ -50,7 +69,7 @@ def in_a_terminal(columns=80, **env):
             output += chunk
     except OSError:  # so Linux tells that the other end is closed
         pass
-    assert process.wait() == 0
+    assert process.wait() == exit_code
     os.close(parent)
     return output.decode()
 
@@ -119,6 +138,28 @@ def test_a_task_right_after_another_one_is_shown(capsys, monkeypatch):
     training, evaluating = capsys.readouterr().err.splitlines()
     assert training.startswith("training 1/3  a step")
     assert evaluating.startswith("evaluating 1/3  a step")
+
+
+def test_the_first_task_takes_the_place_of_a_command_that_begins():
+    drawn = in_a_terminal(program=STARTING, TERM="xterm")
+    lines = [line for line in lines_of(drawn) if line.strip()]
+    assert lines[0].startswith("starting ")
+    assert lines[-1].startswith("training 4/10 ")
+
+
+def test_a_signal_leaves_nothing_of_a_command_that_begins():
+    drawn = in_a_terminal(program=STARTING, arguments=["stop"], exit_code=130, TERM="xterm")
+    erased_and_cursor_back = "\r\x1b[2K\x1b[?25h"
+    assert f"{erased_and_cursor_back}SIGINT: stopped" in drawn
+
+
+def test_a_result_stands_where_the_command_began():
+    lines = lines_of(in_a_terminal(program=STARTING, arguments=["result"], TERM="xterm"))
+    assert "a result" in lines
+
+
+def test_a_dumb_terminal_is_not_told_that_a_command_begins():
+    assert "starting" not in in_a_terminal(program=STARTING, TERM="dumb")
 
 
 # --- Notebooks
