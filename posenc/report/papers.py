@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from posenc.core.errors import visible
-from posenc.report.tables import BEST, Report, Table, TableCell
+from posenc.report.tables import BEST, Report, Table, TableCell, TableColumn
 
 # By hand, since pandas escapes neither Unicode nor < > | " (which old font encodings print as others).
 LATEX = {
@@ -29,6 +29,17 @@ LATEX = {
     "−": "$-$",
 }
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
+# Inside the environment of a table. Classes differ in which of the two skips stands between a caption and its
+# table. In article it is 0pt, so that the caption would touch the rule.
+SIZES = r"""\footnotesize
+\setlength{\tabcolsep}{3pt}
+\setlength{\abovecaptionskip}{6pt}
+\setlength{\belowcaptionskip}{6pt}"""
+# In points, to see which tables are wider than a column.
+CHARACTER_WIDTH = 4.4  # of \footnotesize, on average over digits, signs and letters
+GAP_WIDTH = 6.0  # between two columns of a table
+COLUMN_WIDTH = 229.5  # of article in two columns; others have 219 (ACL) to 252 (IEEE)
+PAGE_WIDTH = 469.0  # of article in two columns
 
 
 # --- Markdown
@@ -100,6 +111,7 @@ def latex(reports: Sequence[Report]) -> str:
 def _latex_table(table: Table, caption: str, label: str) -> str:
     import pandas as pd
 
+    width = _latex_width(table)
     frame = pd.DataFrame([[_latex_cell(cell) for cell in row] for row in table.rows])
     frame.columns = pd.Index([latex_text(head) for head in table.heads])
     text: str = frame.style.hide(axis="index").to_latex(
@@ -108,8 +120,24 @@ def _latex_table(table: Table, caption: str, label: str) -> str:
         hrules=True,
         caption=caption,
         label=label,
+        # across both columns of a page; in a text of one column it is the same as `table`
+        environment="table*" if width > COLUMN_WIDTH else "table",
     )
-    return text.replace(r"\centering", "\\centering\n\\footnotesize")
+    text = text.replace(r"\centering", f"\\centering\n{SIZES}")
+    if width > PAGE_WIDTH:
+        return f"% about {width:.0f}pt wide; with --columns 1x,8x it is narrower\n{text}"
+    return text
+
+
+def _latex_width(table: Table) -> float:
+    """Estimate the width of a table in points."""
+    n_characters = sum(_longest_text(column) for column in table.columns)
+    return n_characters * CHARACTER_WIDTH + (len(table.columns) - 1) * GAP_WIDTH
+
+
+def _longest_text(column: TableColumn) -> int:
+    """Return the characters of the longest text in a column."""
+    return max(len(text) for text in [column.head, *(cell.text for cell in column.cells)])
 
 
 def _latex_cell(cell: TableCell) -> str:

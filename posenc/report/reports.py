@@ -96,7 +96,8 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     if not is_recall_only(comparison):
         notes += [unit_note(comparison), recovered_note(comparison.rows)]
     notes.append(recall_note(comparison, with_interval=False))
-    notes += beyond_notes(comparison)
+    if not _has_room_for_policies(comparison, TableKind.SCREEN):
+        notes += beyond_notes(comparison)
     notes += why_notes(comparison)
     notes += left_out_notes(comparison.header)
     lengths = _lengths_of_table(comparison, with_short_lengths)
@@ -250,7 +251,7 @@ def rows_table(
         shown = _lengths_of_table(comparison, with_short_lengths)
         columns += _length_columns(comparison, shown, kind)
         columns += _short_row_columns(comparison, kind)
-        verdicts = _verdict_column(comparison, shown)
+        verdicts = _verdict_column(comparison, shown, with_policies=_has_room_for_policies(comparison, kind))
         if any(cell.text for cell in verdicts.cells):
             columns.append(verdicts)
     if comparison.recall is not None:
@@ -322,8 +323,15 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
     return columns
 
 
-def _verdict_column(comparison: Comparison, shown: Sequence[int]) -> TableColumn:
-    """Return the verdicts at the longest length, with the policy past T, unusual seed counts and failures."""
+def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
+    """Tell whether a table names policies past T beside the verdicts. Otherwise `beyond_notes` do."""
+    if kind is TableKind.PAPER:
+        return False
+    return len(comparison.rows) == 1 or comparison.recall is None
+
+
+def _verdict_column(comparison: Comparison, shown: Sequence[int], *, with_policies: bool) -> TableColumn:
+    """Return the verdicts at the longest length, with unusual seed counts, failures, and policies past T."""
     if not shown:
         texts = ["; ".join(row.notes) for row in comparison.rows]
         return text_column("reason", texts, is_words=True)
@@ -337,7 +345,13 @@ def _verdict_column(comparison: Comparison, shown: Sequence[int]) -> TableColumn
     else:
         head = f"verdict at {length}"
     usual_seeds = _usual_seeds(comparison.rows)
-    texts = [_verdict_text(comparison, row, row.cells[shown[-1]], usual_seeds) for row in comparison.rows]
+    texts = []
+    for row in comparison.rows:
+        parts = [_verdict_word(comparison, row, row.cells[shown[-1]])]
+        if with_policies and row.beyond:
+            parts.append(f"beyond={row.beyond}")
+        parts.append(_gap_text(row.cells[shown[-1]], usual_seeds))
+        texts.append(", ".join(_non_empty(parts)))
     return text_column(head, texts, is_words=True)
 
 
@@ -347,17 +361,13 @@ def _usual_seeds(rows: Sequence[Row]) -> int:
     return min(rows_with, key=lambda seeds: (-rows_with[seeds], seeds))
 
 
-def _verdict_text(comparison: Comparison, row: Row, cell: Cell, usual_seeds: int) -> str:
-    parts = [_verdict_word(comparison, row, cell)]
-    # A table of several rows with recall has no room for the policy, which is then a note (`beyond_notes`).
-    has_room = len(comparison.rows) == 1 or comparison.recall is None
-    if row.beyond and has_room:
-        parts.append(f"beyond={row.beyond}")
+def _gap_text(cell: Cell, usual_seeds: int) -> str:
+    """Return why some runs of a cell have no number, or its number of seeds where it is unusual."""
     if cell.mean is not None and cell.note:
-        parts.append(cell.note)
-    elif cell.seeds and cell.seeds != usual_seeds:
-        parts.append(plural(cell.seeds, "seed"))
-    return ", ".join(_non_empty(parts))
+        return cell.note
+    if cell.seeds and cell.seeds != usual_seeds:
+        return plural(cell.seeds, "seed")
+    return ""
 
 
 def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:

@@ -643,9 +643,7 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
 
 
 def beyond_notes(comparison: Comparison) -> list[str]:
-    """Return the policies past T, for a table whose columns of recall leave no room for them."""
-    if comparison.recall is None:
-        return []
+    """Return the policies past T, for a table that has no room for them."""
     rows_of: dict[str, list[str]] = {}
     for row in comparison.rows:
         if row.beyond:

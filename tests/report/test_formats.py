@@ -68,6 +68,30 @@ def test_latex_has_a_caption_a_label_and_a_line_for_each_row(sweep):
     assert r"\caption{4 encodings" in text
 
 
+def environment_of(latex):
+    """The environment of a table: `table` is as wide as a column, `table*` as both."""
+    (name,) = re.findall(r"\\begin\{(table\*?)\}", latex)
+    assert latex.rstrip().endswith(rf"\end{{{name}}}")
+    return name
+
+
+@pytest.mark.parametrize(("lengths", "environment"), [((1, 2, 4, 8), "table*"), ((1, 8), "table")])
+def test_latex_that_is_wider_than_a_column_stands_across_both(sweep, lengths, environment):
+    assert environment_of(render([compared(sweep, columns=lengths)], "latex")) == environment
+
+
+def test_latex_that_is_wider_than_a_page_says_so(tmp_path):
+    write_run(tmp_path, encoding="a" * 110)
+    assert "pt wide" in render([compared(tmp_path)], "latex")
+
+
+def test_the_caption_has_the_policies_past_t(tmp_path):
+    write_run(tmp_path, encoding="learned", params={"beyond": "clamp"})
+    caption, _, cells = render([compared(tmp_path)], "latex").partition(r"\begin{tabular}")
+    assert "beyond=clamp of learned" in caption
+    assert "beyond" not in cells
+
+
 @pytest.mark.parametrize(("protocol", "times"), [("fixed-target", 1), ("recall", 0)])
 def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses(recalling, protocol, times):
     comparisons = compare_runs(load_runs([recalling]), CompareRequest(protocol))
