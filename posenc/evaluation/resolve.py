@@ -15,7 +15,7 @@ from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import NONE, resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
 from posenc.evaluation.protocols import find_protocol, protocol_names
-from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
+from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.results.identity import own_yaml
@@ -75,7 +75,7 @@ class Evaluation:
     def check_text(self, *, facts: CorpusFacts, tokenizer: str, plant: PlantSettings | None) -> None:
         """Raise UserError if a protocol cannot measure this text. `tokenizer` is a name."""
         self.check_corpus(facts)
-        text = TextFacts(
+        measurement = MeasurementFacts(
             fingerprint=facts.fingerprint,
             tokenizer=tokenizer,
             split=self.split,
@@ -84,7 +84,7 @@ class Evaluation:
             max_targets=self.settings.max_targets,
         )
         for protocol in self.protocols:
-            protocol.check_text(text)
+            protocol.check_text(measurement)
 
     def check_corpus(self, facts: CorpusFacts) -> None:
         """Raise UserError for a protocol of text on a task, or of tasks on text."""

@@ -180,6 +180,8 @@ def data(**values):
         ({"lengths": "random"}, "not one of its choices"),
         ({"options": {"letters": 1}}, "too small"),
         ({"options": {"letters": 27}}, "too large"),
+        ({"options": {"letters": 8, "unique": True}}, "letters=8: unique=true draws from all"),
+        ({"task": "s5", "options": {"modulus": 7}}, "modulus=7: is for group=mod_sum"),
         ({"options": {"letters": 2.5}}, "letters"),
         ({"options": {"unique": 1}}, "unique"),
         ({"options": {"size": 1}}, "there is no such parameter"),

@@ -1,7 +1,7 @@
 """Find tasks by their names: one file each in this folder. docs/tasks.md says how to add one.
 
-A task has the name of its file. A file of the user's own is a plug-in: its tasks are known once the plug-ins
-are imported, since code is never imported only because the settings of a stored run name it.
+A task has the name of its file. A file of the user's own is a plug-in, whose tasks are known once plug-ins
+are imported. The settings of a stored run may name such a task, but never make posenc import its code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _tasks_of_plugins() -> dict[str, type[Task]]:
 
     tasks = {}
     for kind in Task.__subclasses__():
-        # of a file that was imported again after a change, the newest class comes last
+        # A file that was imported again after a change has several classes, of which the last is the newest.
         if hasattr(kind, "name") and not kind.__module__.startswith(f"{__name__}."):
             tasks[kind.name] = kind
     return tasks

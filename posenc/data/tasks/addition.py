@@ -1,11 +1,11 @@
 """addition: two numbers of n digits, then their sum of n + 1 digits.
 
     05+17>022.         plain
-    50+71>220.         with `backwards`: the digit of ones comes first, as the carry needs it
-    q5r0+q7r1>q2r2s0.  with `hints` too: the same symbol before the digits of one place
+    50+71>220.         with `backwards`: the ones come first, as they do in adding with a carry
+    q5r0+q7r1>q2r2s0.  with `hints` too: a symbol before each digit, the same for all ones, all tens, ...
 
-Hints are neighbours in a long alphabet, from a drawn first one on. So all of them are trained with short
-numbers, and a model can find the digits of a place by their hint.
+The hints of an instance are consecutive symbols of a long alphabet. The first one is drawn, so that all of
+them are trained even with short numbers. A model can find the digits of a place by their hint.
 
 Source: Zhou et al. 2023 (What Algorithms can Transformers Learn?), arXiv 2310.16028, for the hints; Zhou et
 al. 2024 (Transformers Can Achieve Length Generalization But Not Robustly), arXiv 2402.09371.
@@ -28,8 +28,8 @@ class Addition(Task):
     about: ClassVar[str] = "two numbers -> their sum"
     source: ClassVar[str] = "arXiv 2310.16028, 2402.09371"
 
-    backwards: Flag = True  # the digit of ones first
-    hints: Flag = True  # a symbol for the place before each digit
+    backwards: Flag = True  # the ones come first
+    hints: Flag = True  # before each digit a symbol for its place: ones, tens, ...
 
     @property
     def largest(self) -> int | None:
@@ -43,7 +43,7 @@ class Addition(Task):
         first = draws.text(DIGITS, size)
         second = draws.text(DIGITS, size)
         total = f"{int(first) + int(second):0{size + 1}d}"
-        symbols = ""  # from that of the ones on; the sum has one digit more than the numbers
+        symbols = ""  # of the ones, the tens, ...: one more than digits in a number, since the sum is longer
         if self.hints:
             begin = draws.below(len(MANY_SYMBOLS) - size)
             symbols = MANY_SYMBOLS[begin : begin + size + 1]
@@ -51,7 +51,7 @@ class Addition(Task):
         return Instance((given, self.written(total, symbols) + END))
 
     def written(self, number: str, symbols: str) -> str:
-        """Return a number as the task writes it, with `hints` behind one of the symbols for each digit."""
+        """Return a number as the task writes it. With `hints` each digit follows the symbol of its place."""
         ones_first = number[::-1]
         digits = list(ones_first)
         if self.hints:

@@ -1,7 +1,7 @@
-"""Define what a task is: a generator of instances by size, and the draws that it takes its numbers from.
+"""Define what a task is: a generator of instances of any size, from numbers that are drawn for each instance.
 
 A task is one file of this folder with one subclass of `Task`, found by walking the folder. Its fields are
-the keys of `data.options`. A file of the user's own has the same shape: `data.task=./mine.py`.
+the keys of `data.options`. A task of the user's own is a file of the same form: `data.task=./mine.py`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from posenc.core.seeds import more_draws, raw_draws
 from posenc.settings.numbers import Whole
 
 SEPARATOR = ">"  # between what is given and the answer
-END = "."  # the last token of an answer whose length is not known beforehand
+END = "."  # the last token of an answer whose length the question does not tell
 LETTERS = string.ascii_lowercase
 
-# 146 characters that can be printed and are neither small letters, digits nor marks: for keys and hints. The
-# soft hyphen (U+00AD) is left out, as terminals hide it.
+# For keys and hints: the 146 printable characters of Latin-1 that are no small letters, no digits and none of
+# " + - . > \. The soft hyphen (U+00AD) is left out, since terminals hide it.
 LATIN = "".join(chr(code) for code in range(0xA1, 0x100) if code != 0xAD)
 MANY_SYMBOLS = string.ascii_uppercase + LATIN + "!#$%&'()*,/:;<=?@[]^_`{|}~"
 RAW_NUMBERS_A_ROW = 256  # drawn for each row at once: enough for instances of 250 tokens
 
-# The option of many tasks: from how many letters, from `a` on, an instance is drawn.
+# The option `letters` of many tasks: an instance is drawn from the first so many letters of the alphabet.
 LetterCount = Annotated[Whole, Ge(2), Le(len(LETTERS))]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Hold one instance of a task, as text. A character is a token, from U+0002 to U+00FF.
+    """One instance of a task, as text. A character is a token, from U+0002 to U+00FF.
 
-    Pieces that are given and pieces of the answer take turns: ("abc>", "cba.") or ("a-b", "a", "c", "b").
+    Given pieces and pieces of the answer alternate: ("abc>", "cba.") or ("a-b", "a", "c", "b").
     """
 
     pieces: tuple[str, ...]
@@ -58,18 +58,18 @@ class Instance:
 
 
 class Draws:
-    """Draw what one instance needs, by a seed, a counter and a row: never by what was drawn before."""
+    """Draw what one instance needs. Seed, counter and row of the instance alone decide every number."""
 
     def __init__(self, raw_numbers: Sequence[int], seed: int, counter: int, row: int) -> None:
-        """Take the first raw numbers; further ones follow from seed, counter and row."""
-        self._unused = list(raw_numbers)[::-1]  # the next one is the last, since a list pops there fast
+        """Take the first raw numbers of the row. Further ones are computed where they are needed."""
+        self._unused = list(raw_numbers)[::-1]  # in reverse, since a list pops fast at its end
         self._key = (seed, counter, row)
-        self._count = len(raw_numbers)  # so far, with those that are used
+        self._count = len(raw_numbers)  # of all raw numbers so far, used ones included
 
     def below(self, count: int) -> int:
         """Return a whole number from 0 to count - 1."""
         if not self._unused:
-            # all from the start again, twice as many: few instances are that long
+            # Compute all from the start again, twice as many. Few instances are that long.
             raw = more_draws(2 * self._count, *self._key)[self._count :]
             self._unused = raw.tolist()[::-1]
             self._count += len(raw)
@@ -93,7 +93,7 @@ class Draws:
 
 
 def draws_of_rows(count: int, seed: int, counter: int) -> list[Draws]:
-    """Return the draws of `count` instances, one a row. Those of a row do not depend on `count`."""
+    """Return the draws of `count` instances, each in a row. A row's draws do not depend on `count`."""
     raw = raw_draws(count * RAW_NUMBERS_A_ROW, seed, counter)
     rows = raw.reshape(count, RAW_NUMBERS_A_ROW).tolist()
     return [Draws(raw_numbers, seed, counter, row) for row, raw_numbers in enumerate(rows)]
@@ -104,14 +104,14 @@ class Task(ABC):
     """Generate instances of any size. The fields of a task are its options, with a type and a default."""
 
     name: ClassVar[str]  # as in `data.task`; for posenc's own tasks also the name of the file
-    about: ClassVar[str]  # what is asked, in a few words
+    about: ClassVar[str]  # question and answer in a few words
     source: ClassVar[str]  # the papers that it comes from
-    revision: ClassVar[int] = 1  # raised when other instances are drawn
+    revision: ClassVar[int] = 1  # raised when a change of the code draws other instances
     smallest: ClassVar[int] = 1  # size of the smallest instance
 
     @abstractmethod
     def tokens(self, size: int) -> int:
-        """Return the most tokens that an instance of this size has."""
+        """Return how many tokens an instance of this size has at most."""
 
     @abstractmethod
     def instance(self, draws: Draws, size: int) -> Instance:
@@ -119,5 +119,5 @@ class Task(ABC):
 
     @property
     def largest(self) -> int | None:
-        """Return the largest size that can be drawn, where an alphabet ends; None without a limit."""
+        """Return the largest size, if an alphabet limits it; else None."""
         return None

@@ -2,11 +2,11 @@
 
     bdac>bdac.
 
-With `unique` no character comes twice, so that the one before tells the next one (induction). Without it
-letters repeat, and the model has to find the place. `unique` has an alphabet of 146 characters.
+With `unique` characters do not repeat, so that each one determines its successor (induction), and the
+alphabet has 146 characters. Without it letters repeat, and the model has to find the place in the string.
 
-Source: Jelassi et al. 2024 (Repeat After Me), arXiv 2402.01032; with unique tokens Zhou et al. 2023, arXiv
-2310.16028.
+Source: Jelassi et al. 2024 (Repeat After Me), arXiv 2402.01032; for unique tokens Zhou et al. 2023 (What
+Algorithms can Transformers Learn?), arXiv 2310.16028.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,13 @@ class Copy(Task):
     source: ClassVar[str] = "arXiv 2402.01032, 2310.16028"
 
     unique: Flag = False
-    letters: LetterCount = 16  # without `unique`
+    letters: LetterCount = 16  # size of the alphabet without `unique`
+
+    def __post_init__(self) -> None:
+        if self.unique and self.letters != Copy.letters:
+            raise ValueError(
+                f"letters={self.letters}: unique=true draws from all {len(MANY_SYMBOLS)} symbols"
+            )
 
     @property
     def largest(self) -> int | None:

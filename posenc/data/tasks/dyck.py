@@ -1,9 +1,9 @@
-"""dyck: brackets that are opened and not closed, then the brackets that close them.
+"""dyck: a sequence of brackets, then the brackets that close those that it leaves open.
 
     ([]{(|)}).
 
-A bracket that closes belongs to the last one that is open. At most `depth` are open at once, so the answer
-has at most so many brackets; at least one is open at the end.
+A closing bracket closes the last one that is open. At most `depth` brackets are open at once, so that the
+answer has at most `depth`. At least one is open at the end.
 
 Source: Hewitt et al. 2020 (RNNs can generate bounded hierarchical languages with optimal memory), arXiv
 2010.07515; Bhattamishra et al. 2020 (On the Ability and Limitations of Transformers to Recognize Formal
@@ -20,7 +20,7 @@ from posenc.settings.numbers import Whole
 
 OPENING = "([{<"
 CLOSING = dict(zip(OPENING, ")]}>", strict=True))
-MARK = "|"  # instead of `>`, which may be a bracket here
+MARK = "|"  # before the answer; `>` is a bracket here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Dyck(Task):
     source: ClassVar[str] = "arXiv 2009.11264"
 
     kinds: Annotated[Whole, Ge(1), Le(len(OPENING))] = 2
-    depth: Annotated[Whole, Ge(2), Le(64)] = 4  # brackets that are open at once, at most
+    depth: Annotated[Whole, Ge(2), Le(64)] = 4  # most brackets that are open at once
 
     def tokens(self, size: int) -> int:
         return size + len(MARK) + self.depth + len(END)

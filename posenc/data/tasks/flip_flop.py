@@ -1,12 +1,12 @@
 """flip_flop: bits are written, ignored and read; a read gives the bit that was written last.
 
-    w0i1i1r0w1i0r1    the answers are the bits behind each r
+    w0i1i1r0w1i0r1    the answers are the bits after each r
 
-The first instruction writes and the last one reads. Of the others a share `ignored` is to be ignored, and
-half of the rest each writes and reads.
+The first instruction writes and the last one reads. Each of the others is i (ignore its bit) with probability
+`ignored`, and otherwise w or r with equal probability.
 
-Source: Liu et al. 2023 (Exposing Attention Glitches with Flip-Flop Language Modeling), arXiv 2306.00946; 0.8
-are ignored there.
+Source: Liu et al. 2023 (Exposing Attention Glitches with Flip-Flop Language Modeling), arXiv 2306.00946, with
+0.8 for `ignored`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from annotated_types import Ge, Lt
 from posenc.data.tasks.base import Draws, Instance, Task
 from posenc.settings.numbers import Number
 
-RESOLUTION = 1 << 20  # whole numbers below it are drawn, to compare with a share
+RESOLUTION = 1 << 20  # a whole number below it is drawn, and compared with a share of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class FlipFlop(Task):
     source: ClassVar[str] = "arXiv 2306.00946"
     smallest: ClassVar[int] = 2
 
-    ignored: Annotated[Number, Ge(0), Lt(1)] = 0.8  # share of the instructions
+    ignored: Annotated[Number, Ge(0), Lt(1)] = 0.8  # probability
 
     def tokens(self, size: int) -> int:
         return 2 * size
@@ -51,7 +51,7 @@ class FlipFlop(Task):
         return Instance((*pieces, given + "r", memory))
 
     def drawn_instruction(self, draws: Draws) -> str:
-        """Return i, w or r."""
+        """Return i (ignore), w (write) or r (read)."""
         if draws.below(RESOLUTION) < self.ignored * RESOLUTION:
             return "i"
         return draws.choice("wr")

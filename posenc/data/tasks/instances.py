@@ -1,7 +1,7 @@
 """Draw the instances of a task for training (by seed and step) and evaluation (by size), and encode them.
 
-An instance belongs to training, validation or test by a hash of what is given, whatever it was drawn for. So
-no instance of the test is ever trained on, with any seed. N instances, W inputs of a window.
+A hash of the given pieces says whether an instance belongs to training, validation or test, whatever it was
+drawn for. So no test instance is ever trained on, with any seed. N instances, W inputs of a window.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from posenc.core.errors import RunError
 from posenc.core.seeds import seed_for
 from posenc.data.tasks.base import Instance, Task, draws_of_rows
 
-PADDING = 0  # token behind an instance that is shorter than its window; never a target
+PADDING = 0  # token after an instance that is shorter than its window; never a target
 START = 1  # token before every instance
-SEED = 2305  # of validation and test, never the training seed: all runs see the same instances
-HELD_OUT = 16  # one of so many instances each is for validation and for test
-SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all others are trained on
-TRIES = 200  # draws for an instance of the split that is wanted
+SEED = 2305  # of validation and test. It is never the training seed, so that all runs see the same instances.
+HASHES = 16  # values of the hash: a sixteenth of all instances is for validation, another one for test
+SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all other hashes are trained on
+TRIES = 200  # so often an instance is drawn until one belongs to the wanted split
 
 Lengths = Literal["uniform", "fixed"]
 Ints = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncodedInstances:
-    """Hold the tokens of instances, each at the beginning of its window, (N, W + 1)."""
+    """The tokens of instances, each at the beginning of its window, and which are answers: (N, W + 1)."""
 
     tokens: Ints
     is_answer: npt.NDArray[np.bool_]
@@ -41,7 +41,7 @@ class TaskInstances:
     """Draw the instances of a task with its options."""
 
     task: Task
-    lengths: Lengths  # of training: sizes are uniform up to the largest that fits, or always the largest
+    lengths: Lengths  # training sizes: uniform up to the largest that fits a window, or always the largest
 
     def largest_size(self, window: int) -> int | None:
         """Return the size of the largest instance that fits into a window of W inputs.
@@ -52,7 +52,7 @@ class TaskInstances:
             return None
         size = self.task.smallest
         step = 1
-        # growing steps while they fit, then shrinking ones: windows may have millions of tokens
+        # Double the step while it fits, then halve it: windows may have millions of tokens.
         while self._fits(size + step, window):
             size += step
             step *= 2
@@ -64,7 +64,7 @@ class TaskInstances:
         return None if limit is not None and size > limit else size
 
     def _fits(self, size: int, window: int) -> bool:
-        # the last token of an instance is a target, and no input; the start is an input before it
+        # A window's inputs are the start mark and all tokens of the instance but the last, which is a target.
         return self.task.tokens(size) <= window
 
     def held_out(self, split: str, size: int, count: int) -> list[Instance]:
@@ -100,9 +100,9 @@ class TaskInstances:
 
 
 def split_of(instance: Instance) -> str:
-    """Return the split that an instance belongs to, by what is given alone."""
+    """Return the split that an instance belongs to, by its given pieces alone."""
     digest = hashlib.blake2b(instance.given.encode("latin-1"), digest_size=4).digest()
-    return SPLIT_OF_HASH.get(int.from_bytes(digest, "little") % HELD_OUT, "train")
+    return SPLIT_OF_HASH.get(int.from_bytes(digest, "little") % HASHES, "train")
 
 
 def encoded(instances: list[Instance], window: int) -> EncodedInstances:
@@ -111,10 +111,10 @@ def encoded(instances: list[Instance], window: int) -> EncodedInstances:
     is_answer = np.zeros((len(instances), window + 1), dtype=bool)
     tokens[:, 0] = START
     for row, instance in enumerate(instances):
-        start = 1  # behind the start mark
+        start = 1  # after the start mark
         for number, piece in enumerate(instance.pieces):
             end = start + len(piece)
             tokens[row, start:end] = np.frombuffer(piece.encode("latin-1"), dtype=np.uint8)
-            is_answer[row, start:end] = number % 2 == 1  # given pieces and answers take turns
+            is_answer[row, start:end] = number % 2 == 1  # given pieces and answers alternate
             start = end
     return EncodedInstances(tokens, is_answer)

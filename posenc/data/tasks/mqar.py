@@ -1,8 +1,8 @@
 """mqar: pairs of a key and a value, then the keys in another order, each with its value.
 
-    KaLbMc>LbMcKa    the answers are the values behind the keys
+    KaLbMc>LbMcKa    the answers are the values after the keys
 
-Keys are different ones of 146 symbols, values are letters. The number of pairs grows with the instance.
+An instance of size n has n pairs. Keys are drawn from 146 symbols and do not repeat; values are letters.
 
 Source: Arora et al. 2023 (Zoology), arXiv 2312.04927: multi-query associative recall.
 """
@@ -21,7 +21,7 @@ class Mqar(Task):
     about: ClassVar[str] = "pairs of key and value, then keys -> their values"
     source: ClassVar[str] = "arXiv 2312.04927"
 
-    letters: LetterCount = 16  # that serve as values
+    letters: LetterCount = 16  # from which values are drawn
 
     @property
     def largest(self) -> int | None:

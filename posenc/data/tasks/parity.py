@@ -1,6 +1,6 @@
 """parity: bits, then whether the number of ones is odd.
 
-    10110>1         the parity alone: a sum over all
+    10110>1         without `scratchpad`: the parity of all bits alone
     10110>11011     with `scratchpad`: the parity of the first bit, of the first two, and so on
 
 Source: Anil et al. 2022, arXiv 2207.04901; Ruoss et al. 2023, arXiv 2305.16843; with a scratchpad Zhou et al.

@@ -1,11 +1,12 @@
-"""previous: behind each letter of a stream, the letter before it in the stream.
+"""previous: after each letter of a stream, the letter that came before it in the stream.
 
-    a-baxb...    the stream is a, b, x, ...; the answer behind b is a, the answer behind x is b
+    a-baxb...    the stream is a, b, x, ...; the answer after b is a, the answer after x is b
 
-Letters are drawn with repetition, so only the position tells: the answer stands two tokens before the last
-letter of the stream. The first letter has none before it, so `-` is given in place of an answer.
+Letters are drawn with repetition, so content does not identify the answer; only position does: it is the
+token three places before the answer, two before the letter that asks for it. No letter comes before the first
+one, so that `-` is given in place of an answer.
 
-Source: the previous-token head, the first half of induction (Olsson et al. 2022, arXiv 2209.11895).
+Source: after the previous-token head, the first half of induction (Olsson et al. 2022, arXiv 2209.11895).
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from typing import ClassVar
 
 from posenc.data.tasks.base import LETTERS, Draws, Instance, LetterCount, Task
 
-NOTHING = "-"  # behind the first letter
+NOTHING = "-"  # given after the first letter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Previous(Task):
-    """Ask for the letter before, at every place."""
+    """Ask for the letter before, at every letter of a stream."""
 
     name: ClassVar[str] = "previous"
     about: ClassVar[str] = "at each place of a stream, the letter before"
@@ -32,7 +33,7 @@ class Previous(Task):
 
     def instance(self, draws: Draws, size: int) -> Instance:
         stream = draws.text(LETTERS[: self.letters], size)
-        pieces = [stream[0] + NOTHING + stream[1], stream[0]]
+        pieces = [stream[0] + NOTHING + stream[1], stream[0]]  # given, answer, given, answer, ...
         for index in range(2, size):
             pieces += [stream[index], stream[index - 1]]
         return Instance(tuple(pieces))

@@ -2,10 +2,10 @@
 
     ABAC>D       a character is an element; the answer is the product from the first to the last
 
-`group=s5` are the 120 permutations of five things, the smallest group whose word problem is hard for
-constant depth. `group=mod_sum` are the numbers modulo `modulus`, which constant depth can add. `elements`
-is how many different elements are drawn, beginning with the neutral one and, of s5, with the swaps of
-neighbours.
+`group=s5` has the 120 permutations of five things. It is the smallest symmetric group whose products are
+NC1-complete: no transformer of constant depth is believed to compute them at every length. `group=mod_sum`
+has the numbers modulo `modulus`, whose sum constant depth can compute. Factors are drawn from the first
+`elements` elements of the group: the neutral one, then (of s5) the swaps of neighbours.
 
 Source: Merrill et al. 2024 (The Illusion of State in State-Space Models), arXiv 2404.08819.
 """
@@ -24,17 +24,17 @@ THINGS = 5
 
 
 def unordered_pairs(permutation: Permutation) -> int:
-    """Return how many pairs stand in the wrong order: 0 of the neutral element, 1 of a swap of neighbours."""
+    """Count the pairs in the wrong order: 0 in the neutral element, 1 in a swap of neighbours."""
     pairs = itertools.combinations(permutation, 2)
     return sum(first > second for first, second in pairs)
 
 
-# the neutral element first, then the swaps of neighbours; the number of an element is its index here
+# The neutral element comes first, then the swaps of neighbours. An element's number is its index here.
 PERMUTATIONS = sorted(itertools.permutations(range(THINGS)), key=lambda p: (unordered_pairs(p), p))
 
 
 def product(first: Permutation, second: Permutation) -> Permutation:
-    """Return the permutation that does `first`, then `second`."""
+    """Return the permutation that applies `first`, then `second`."""
     return tuple(second[image] for image in first)
 
 
@@ -48,8 +48,12 @@ class S5(Task):
     smallest: ClassVar[int] = 2
 
     group: Literal["s5", "mod_sum"] = "s5"
-    elements: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # that factors are drawn from
+    elements: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # that factors are drawn from, at most
     modulus: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # of mod_sum
+
+    def __post_init__(self) -> None:
+        if self.group == "s5" and self.modulus != S5.modulus:
+            raise ValueError(f"modulus={self.modulus}: is for group=mod_sum")
 
     def tokens(self, size: int) -> int:
         return size + len(SEPARATOR) + 1

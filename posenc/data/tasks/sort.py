@@ -1,7 +1,7 @@
-"""sort: letters, then the same letters in the order of the alphabet; or how many, or which is most frequent.
+"""sort: letters, then the same letters in order; or the count of one letter; or the most frequent letter.
 
     dbad>abdd.    ask=sort
-    dbad>d2.      ask=count: how often the letter behind the mark comes; the letter is given
+    dbad>d2.      ask=count: the letter after the mark is given; the answer says how often it occurs
     dbad>d        ask=mode: the most frequent letter; no other one is as frequent
 
 Source: Zhou et al. 2023 (What Algorithms can Transformers Learn?), arXiv 2310.16028. Its `count` counts
@@ -17,7 +17,7 @@ from posenc.data.tasks.base import END, LETTERS, SEPARATOR, Draws, Instance, Let
 
 @dataclass(frozen=True, kw_only=True)
 class Sort(Task):
-    """Ask for the letters in order, for the number of one of them, or for the most frequent one."""
+    """Ask for the letters in order, for the count of one of them, or for the most frequent one."""
 
     name: ClassVar[str] = "sort"
     about: ClassVar[str] = "letters -> in order; or the count of one; or the most frequent"
@@ -44,6 +44,6 @@ class Sort(Task):
             is_ahead = not others or count > others[0][1]
             if is_ahead:
                 return Instance((string + SEPARATOR, letter))
-            # two letters are as frequent: write one of them over drawn positions until it is ahead
+            # A tie: write one of the two letters over drawn positions until it is ahead.
             index = draws.below(size)
             string = string[:index] + letter + string[index + 1 :]

@@ -1,8 +1,8 @@
-"""The base class of a protocol: what is scored, how, by which settings, and what a table says about it.
+"""The base class of a protocol: what it scores, its settings, and the words that tables use for it.
 
-A protocol is one file of this folder with one subclass of `Protocol`; commands, tables and settings find it
-by walking the folder. `compare` and `report` read the class attributes, so the file of a protocol imports
-no torch: forward passes are methods of the `EvalContext` that `measure` is given.
+A protocol is one file of this folder with one subclass of `Protocol`. Commands, tables and settings find it
+by walking the folder. `compare` and `report` read the class attributes without importing torch, so that the
+file of a protocol imports none: forward passes are methods of the `EvalContext` that `measure` takes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
 from posenc.results.records import UNIT
-from posenc.settings.base import Settings as SettingsGroup
+from posenc.settings.base import Settings
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
-class ProtocolSettings(SettingsGroup):
-    """The keys of the `eval` group that a protocol reads. Their values stand in conf/eval/default.yaml."""
+class ProtocolSettings(Settings):
+    """The keys of the `eval` group that a protocol reads. Their defaults are in conf/eval/default.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFacts:
-    """What is known of a text, and of what will be scored on it, before it is tokenised."""
+class MeasurementFacts:
+    """What is known of a measurement before its text is tokenised: the text, the windows, the targets."""
 
-    fingerprint: str
+    fingerprint: str  # hash of the corpus
     tokenizer: str  # its name
     split: str
     plant: PlantSettings | None
@@ -48,14 +48,14 @@ class Protocol(ABC, Generic[PlanT]):
     title: ClassVar[str]  # what is scored, in a few words: a heading of the page
     explain: ClassVar[str]  # a line of `compare --explain`
     note: ClassVar[str | None] = None  # a line below the table of `compare --full`
-    # what the changes of a table are due to, for the note below it
+    # why the loss differs between columns: the end of "the change when ..." in the note below a table
     in_longer_windows: ClassVar[str] = "the same targets see more text"
     unit: ClassVar[str] = UNIT
-    sample_noun: ClassVar[str] = "document"  # what the interval of one seed covers
-    of_tasks: ClassVar[bool] = False  # whether it scores answers of a task; all others score text
-    writes_words: ClassVar[bool] = False  # whether a plan needs the tokenizer itself
-    refuses_given: ClassVar[str | None] = None  # why models that posenc did not train are refused
-    refuses_transformers: ClassVar[str | None] = None  # why models of transformers are refused
+    sample_noun: ClassVar[str] = "document"  # whose scatter gives the interval of a single seed
+    of_tasks: ClassVar[bool] = False  # True: it scores answers of a task; False: it scores text
+    writes_words: ClassVar[bool] = False  # True: `plan` writes words of its own and needs the tokenizer
+    refuses_given: ClassVar[str | None] = None  # why it cannot score models that posenc did not train
+    refuses_transformers: ClassVar[str | None] = None  # why it cannot score models of transformers
 
     Settings: ClassVar[type[ProtocolSettings]] = ProtocolSettings  # the type of this protocol's settings
 
@@ -65,21 +65,28 @@ class Protocol(ABC, Generic[PlanT]):
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if the settings do not fit these windows."""
 
-    def check_text(self, text: TextFacts) -> None:
-        """Raise UserError if this text cannot be measured by these settings."""
+    def check_text(self, facts: MeasurementFacts) -> None:
+        """Raise UserError if a text cannot be measured by these settings."""
 
     def windows(self, lengths: EvalLengths) -> Sequence[int]:
-        """Return the windows to measure at: all, unless a protocol says otherwise."""
+        """Return the windows to measure at: all, unless a protocol overrides this."""
         return lengths.windows
 
     @abstractmethod
     def plan(self, request: EvalRequest) -> PlanT:
-        """Choose the tokens to score without the model, so that all models are scored on the same ones."""
+        """Choose which tokens are scored.
+
+        The model is not consulted, so that all models are scored on the same tokens.
+        """
 
     @abstractmethod
     def measure(self, context: EvalContext, plan: PlanT, window: int) -> LossSums:
-        """Score the plan's tokens in windows of `window` tokens. Raises NotApplicableError."""
+        """Score the plan's tokens in windows of `window` tokens.
+
+        Raises NotApplicableError if this window or this encoding cannot be measured. Its message becomes the
+        note of the record.
+        """
 
     def unit_of(self, plan: PlanT) -> str:
-        """Return the unit of the record's `nats`; a protocol may add a number of its plan, such as chance."""
+        """Return the unit of the record's `nats`. It may say more of the plan, such as the loss at chance."""
         return self.unit

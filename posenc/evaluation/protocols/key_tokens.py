@@ -28,7 +28,7 @@ from posenc.core.paths import expanded
 from posenc.evaluation.blocks import Blocks
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
-from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
+from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget, block_size
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums, sums_by_document
@@ -104,17 +104,17 @@ class KeyTokens(Protocol[KeyBlocks]):
     def check(self, lengths: EvalLengths) -> None:
         self._fixed_target().check(lengths)
 
-    def check_text(self, text: TextFacts) -> None:
+    def check_text(self, facts: MeasurementFacts) -> None:
         """Raise UserError if there is no reference for the targets of this text."""
         targets = ReferenceTargets(
-            fingerprint=text.fingerprint,
-            split=text.split,
-            base=text.lengths.base_length,
-            block=block_size(self.settings.target_fraction, text.lengths.base_length),
-            longest=text.lengths.longest,
-            max_targets=text.max_targets,
+            fingerprint=facts.fingerprint,
+            split=facts.split,
+            base=facts.lengths.base_length,
+            block=block_size(self.settings.target_fraction, facts.lengths.base_length),
+            longest=facts.lengths.longest,
+            max_targets=facts.max_targets,
         )
-        check_reference(self.settings.key_tokens, text.tokenizer, targets)
+        check_reference(self.settings.key_tokens, facts.tokenizer, targets)
 
     def plan(self, request: EvalRequest) -> KeyBlocks:
         """Choose the blocks of fixed-target, and mark those of their targets that the reference calls key."""

@@ -1,13 +1,16 @@
 """positions: the loss at each position of one long context, in logarithmic bins. Where does it break?
 
-One forward pass over each span of `spans.py`, at the longest window alone. Position p is a target with p
-tokens before it, so p = T is the last position that training shows. The level at T is the mean over T/2 < p
-<= T (with an extension: of the model as trained, given the first T tokens of the span). The rise of a bin
-is its difference to that level on the same spans, with an interval over documents. The curve breaks at the
-first bin past T whose rise is above 0.1 nats with its whole interval.
+One forward pass is made over each span of `spans.py`, at the longest window alone. Position p is a target
+with p tokens before it, so that p = T is the last position of training.
 
-Where scores depend on the total length (law `prefix` of `posenc check`), the first positions of a long pass
-are not what a short pass would give.
+- The level at T is the mean loss over T/2 < p <= T. With an extension it is measured without it, on the first
+  T tokens of the same span.
+- The rise of a bin is its mean loss minus the level, on the same spans, with an interval over documents.
+- The curve breaks at the first bin past T whose interval of the rise lies entirely above 0.1 nats (BREAK).
+  Each bin has its own interval of 95%, without a correction for the number of bins.
+
+Where scores depend on the total length (law `prefix` of `posenc check`), the losses at the first positions of
+a long pass, and with them the level, are not those of a short pass.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from posenc.results.statistics.documents import MIN_GROUPS, ratio_interval
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-BINS_AN_OCTAVE = 4
+BINS_PER_OCTAVE = 4
 
 
 class Positions(Protocol[Spans]):
@@ -49,47 +52,49 @@ class Positions(Protocol[Spans]):
         return plan_spans(request)
 
     def measure(self, context: EvalContext, plan: Spans, window: int) -> LossSums:
-        """Sum the loss of every target, each span one pass, and make its curve.
+        """Sum the loss of each span, from one pass over it, and add the curve over positions.
 
-        Raises NotApplicableError for windows below T. A loss that is not finite makes no curve.
+        Raises NotApplicableError for windows below T. Without finite losses there is no curve.
         """
         length = context.context_length
         if window < length:
-            problem = f"positions need a window of T = {length} tokens or more"
-            raise NotApplicableError(f"n/a: {problem}")
+            raise NotApplicableError(f"n/a: positions need a window of T = {length} tokens or more")
         stops = plan.stops(context)
-        # Beside `nonoverlapping` this costs nothing: the pass over the longest windows is made once.
+        # `text_losses` remembers its passes: if `nonoverlapping` runs too, it has made this one.
         nats = context.text_losses(stops, window, window)  # (N, W)
         level_nats = nats[:, length // 2 : length]  # (N, T/2)
         if context.extension is not None:  # an extension may change what comes before T as well
             as_trained = dataclasses.replace(context, extension=None)
-            first_tokens = as_trained.text_losses(stops - window + length, length, length)  # (N, T)
-            level_nats = first_tokens[:, length // 2 :]
+            stops_at_t = stops - window + length
+            first_nats = as_trained.text_losses(stops_at_t, length, length)  # (N, T)
+            level_nats = first_nats[:, length // 2 :]
         sums = plan.sums(context, nats.sum(axis=1))
         # A record holds finite numbers only: without a curve it still says `diverged`.
         if not (np.isfinite(nats).all() and np.isfinite(level_nats).all()):
             return sums
-        curve = curve_of(nats, level_nats, independent_units(context, plan), length)
+        units = independent_units(context, plan)
+        curve = curve_of(nats, level_nats, units, length)
         return dataclasses.replace(sums, extra={"curve": curve})
 
 
 def independent_units(context: EvalContext, plan: Spans) -> np.ndarray:
-    """Return the unit of each span over which the interval is made, (N,) int64: its document, or its group.
+    """Return the number of each span's document or group, (N,) int64. The interval is made over these units.
 
-    Units are groups (folders, books) if the text has enough of them for an interval.
+    They are groups (folders, books) if the spans lie in enough of them for an interval, else documents.
     """
     groups = context.store.splits[context.split].groups
     if groups is None:
         return plan.documents
     group_of_span: np.ndarray = groups[plan.documents]
-    has_enough = len(np.unique(group_of_span)) >= MIN_GROUPS
-    return group_of_span if has_enough else plan.documents
+    has_enough_groups = len(np.unique(group_of_span)) >= MIN_GROUPS
+    return group_of_span if has_enough_groups else plan.documents
 
 
 def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, context_length: int) -> Curve:
-    """Return the curve of losses nats (N, W) of spans, over the level of level_nats (N, T/2).
+    """Return the curve of the losses of spans, nats (N, W), above their level, the mean of level_nats.
 
-    Span i belongs to the document or group units[i] (N,).
+    level_nats (N, T/2) are the losses at the second half of T.
+    `units` (N,) are the documents or groups of the spans.
     """
     edges = bin_edges(context_length, nats.shape[1])
     bins = list(itertools.pairwise(edges))  # positions start .. stop - 1
@@ -114,10 +119,10 @@ def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, contex
 def slope_past(
     nats: np.ndarray, units: np.ndarray, context_length: int
 ) -> tuple[float | None, list[float] | None]:
-    """Return the slope past T in nats per token, by least squares, and its interval; None with one position.
+    """Return the slope past T in nats per token, by least squares, and its interval.
 
-    A slope is the ratio of two sums over spans, of products and of squares, so its interval is that of a
-    ratio.
+    Both are None with fewer than two positions past T. The slope is a ratio of two sums over spans, of
+    products and of squares, so that its interval is that of a ratio.
     """
     positions = np.arange(context_length + 1, nats.shape[1] + 1)
     if len(positions) < 2:
@@ -131,7 +136,7 @@ def slope_past(
 def first_break(
     edges: Sequence[int], intervals: Sequence[list[float] | None], context_length: int
 ) -> int | None:
-    """Return the start of the first bin past T whose rise is above BREAK with its whole interval."""
+    """Return the start of the first bin past T whose interval of the rise lies entirely above BREAK."""
     for start, interval in zip(edges[:-1], intervals, strict=True):
         if start > context_length and interval is not None and interval[0] > BREAK:
             return start
@@ -139,19 +144,21 @@ def first_break(
 
 
 def bin_edges(context_length: int, window: int) -> list[int]:
-    """Return the edges of up to four bins an octave, of which T/2, T and 2T are last positions.
+    """Return the edges of the bins: bin i has the positions edges[i] .. edges[i+1]-1.
 
-    Bin i has the positions edges[i] .. edges[i+1]-1.
+    Bins end at T/2, T, 2T, ... and at up to three positions between each pair of these. Positions are rounded
+    to whole tokens, and bins that would have none are left out. Of an odd T this half may be a token longer
+    than the half without the level, T // 2.
     """
     octaves = math.ceil(math.log2(max(context_length, window)) + 1)
-    steps = range(-BINS_AN_OCTAVE * octaves, BINS_AN_OCTAVE * octaves + 1)
-    last_positions = {round(context_length * 2 ** (step / BINS_AN_OCTAVE)) for step in steps}
+    steps = range(-BINS_PER_OCTAVE * octaves, BINS_PER_OCTAVE * octaves + 1)
+    last_positions = {round(context_length * 2 ** (step / BINS_PER_OCTAVE)) for step in steps}
     inside = [position for position in sorted(last_positions) if 1 <= position < window]
     return [1, *(position + 1 for position in inside), window + 1]
 
 
 def _interval(sums: np.ndarray, counts: np.ndarray, units: np.ndarray) -> list[float] | None:
-    """Return the 95% interval of sum(sums) / sum(counts) over the units; all arguments are (N,)."""
+    """Return the 95% interval of sum(sums) / sum(counts) by the scatter of units; all arguments are (N,)."""
     _, unit_of_row = np.unique(units, return_inverse=True)
     sums_by_unit = np.bincount(unit_of_row, weights=sums).tolist()
     counts_by_unit = np.bincount(unit_of_row, weights=counts).tolist()

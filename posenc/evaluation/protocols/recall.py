@@ -29,7 +29,7 @@ from posenc.data.plants import find_plant, plant_of
 from posenc.data.plants.base import Plant
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths, nearest_length
-from posenc.evaluation.protocols.base import Protocol, ProtocolSettings, TextFacts
+from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
 from posenc.results.records import RECALL
@@ -162,15 +162,15 @@ class Recall(Protocol[PlantedTexts]):
         if self.settings.recall.kind is not None:
             find_plant(self.settings.recall.kind, key="eval.recall.kind")
 
-    def check_text(self, text: TextFacts) -> None:
+    def check_text(self, facts: MeasurementFacts) -> None:
         """Raise UserError if there are fewer cues than pairs, or the tokenizer does not have the tokens."""
-        if text.plant is not None:
-            plant = self.asked_plant(text.plant)
-            find_plant(plant.kind).check(plant, text.tokenizer)
+        if facts.plant is not None:
+            plant = self.asked_plant(facts.plant)
+            find_plant(plant.kind).check(plant, facts.tokenizer)
         most = max(self.settings.recall.pairs)
-        if text.plant is not None and most > text.plant.alphabet:
-            problem = f"more than there are cues: data.plant.alphabet={text.plant.alphabet}"
-            raise UserError("eval.recall.pairs", most, problem, allowed=f"1 to {text.plant.alphabet}")
+        if facts.plant is not None and most > facts.plant.alphabet:
+            problem = f"more than there are cues: data.plant.alphabet={facts.plant.alphabet}"
+            raise UserError("eval.recall.pairs", most, problem, allowed=f"1 to {facts.plant.alphabet}")
 
     def asked_plant(self, trained: PlantSettings) -> PlantSettings:
         """Return what is planted in the windows that ask: as in training, or of another kind."""

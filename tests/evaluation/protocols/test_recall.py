@@ -13,7 +13,7 @@ from posenc.core.paths import conf_dir
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols import recall
-from posenc.evaluation.protocols.base import TextFacts
+from posenc.evaluation.protocols.base import MeasurementFacts
 from posenc.settings.tree import PlantSettings
 
 GRID = {"distances": [3, 8, 14, 28, 100], "pairs": [1, 5], "windows": 24}
@@ -245,7 +245,7 @@ def test_where_the_pairs_of_the_training_do_not_fit_fewer_are_not_asked_either()
 
 
 def test_more_pairs_than_cues_are_refused():
-    text = TextFacts(
+    text = MeasurementFacts(
         fingerprint="corpus",
         tokenizer="bytes",
         split="test",
