@@ -69,10 +69,10 @@ class Shape:
 
 
 class StepCost(NamedTuple):
-    """How many times as long as with nope a training step takes, at two context lengths.
+    """The time of a training step as a multiple of that with `nope`, at context lengths of 64 and 512 tokens.
 
-    Measured on a CPU: nano, bf16, 2048 tokens, one thread. The two are timed in turns, 7 to 15 times, and the
-    median ratio counts.
+    An attention option is measured beside `nope`. Measured on a CPU: the model `nano`, bf16, 2048 tokens, one
+    thread. The two are timed in turns, 7 to 15 times, and the median ratio counts.
     """
 
     at_64: float = 1.0

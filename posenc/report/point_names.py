@@ -1,26 +1,30 @@
-"""Place names beside the points of a panel, where they cover no point, no line and no other name."""
+"""Place names beside the points of a panel, where they cover as little as possible of what else is drawn.
+
+Lengths are in pt (1/72 inch); a point is a point of data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FONT_SIZE = 6.0  # points
-CHARACTER = 3.4  # points, the mean width of a character
-HALF_LINE = 3.5  # points
-HALF_POINT = 3.0  # points, of a marker
-HALF_RULE = 1.2  # points, of a line and the air beside it
-GAP = 5.0  # points between a point and its name
-FARTHEST = 42  # points that a name may be above or below its point
-STEP = 3  # points from one try to the next
-COST_OF_COVER = 4.0  # for each square point
-COST_OF_LEAVING = 10.0  # for each square point outside of the panel
-COST_OF_DISTANCE = 4.0  # for each point: across a vertical line is as bad as 17 points away
+FONT_SIZE = 6.0  # pt
+CHARACTER = 3.4  # pt, the mean width of a character
+HALF_LINE = 3.5  # pt, half the height of a name
+HALF_POINT = 3.0  # pt, half the width of a marker
+HALF_RULE = 1.2  # pt, half the width of a line with its margin
+GAP = 5.0  # pt between a point and its name
+FARTHEST = 42  # pt that a name may be above or below its point
+STEP = 3  # pt from one try to the next
+# A name across a vertical line covers 2.4 pt x 7 pt of it, which costs as much as 17 pt of distance.
+COST_OF_COVER = 4.0  # for each square pt
+COST_OF_LEAVING = 10.0  # for each square pt outside of the panel
+COST_OF_DISTANCE = 4.0  # for each pt
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle on the panel, in points from its top left corner."""
+    """A rectangle on the panel, in pt from its top left corner."""
 
     left: float
     top: float
@@ -36,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True)
 class NamedPoint:
-    """A point of a panel, in points from its top left corner."""
+    """A point of data, in pt from the panel's top left corner."""
 
     name: str
     x: float
@@ -44,20 +48,20 @@ class NamedPoint:
 
 
 def vertical_rule(x: float, top: float, bottom: float) -> Box:
-    """Return what a vertical line takes."""
+    """Return the box of a vertical line."""
     return Box(x - HALF_RULE, top, x + HALF_RULE, bottom)
 
 
 def horizontal_rule(y: float, left: float, right: float) -> Box:
-    """Return what a horizontal line takes."""
+    """Return the box of a horizontal line."""
     return Box(left, y - HALF_RULE, right, y + HALF_RULE)
 
 
 def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) -> list[Box]:
     """Return a box for the name of each point, near it.
 
-    One name after the other takes the box that costs the least: what it covers of points, lines and earlier
-    names, what leaves the panel, and its distance from the point.
+    It is greedy, in the order of the points: each name takes the cheapest box. A box costs what it covers of
+    points, lines and earlier names, its part outside of the panel, and its vertical distance from the point.
     """
     borders = [
         vertical_rule(panel.left, panel.top, panel.bottom),
@@ -80,15 +84,19 @@ def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) 
 
 
 def _boxes_near(point: NamedPoint) -> list[Box]:
-    """Return the boxes right of a point, left of it, and above and below it."""
+    """Return boxes for the name of a point: right and left of it at every height, centred above and below it.
+
+    Heights are up to FARTHEST above and below the point, in steps of STEP.
+    """
     length = CHARACTER * len(point.name)
     boxes = []
-    for down in range(-FARTHEST, FARTHEST + 1, STEP):
+    for offset in range(-FARTHEST, FARTHEST + 1, STEP):
+        middle = point.y + offset
         lefts = [point.x + GAP, point.x - GAP - length]
-        if abs(down) > HALF_LINE + HALF_POINT:
+        is_clear_of_marker = abs(offset) > HALF_LINE + HALF_POINT
+        if is_clear_of_marker:
             lefts.append(point.x - length / 2)
         for left in lefts:
-            middle = point.y + down
             boxes.append(Box(left, middle - HALF_LINE, left + length, middle + HALF_LINE))
     return boxes
 
@@ -97,5 +105,5 @@ def _cost(box: Box, point: NamedPoint, taken: Sequence[Box], panel: Box) -> floa
     area = (box.right - box.left) * (box.bottom - box.top)
     covered = sum(box.overlap(other) for other in taken)
     outside = area - box.overlap(panel)
-    distance = abs((box.top + box.bottom) / 2 - point.y)
-    return COST_OF_COVER * covered + COST_OF_LEAVING * outside + COST_OF_DISTANCE * distance
+    vertical_distance = abs((box.top + box.bottom) / 2 - point.y)
+    return COST_OF_COVER * covered + COST_OF_LEAVING * outside + COST_OF_DISTANCE * vertical_distance

@@ -1,7 +1,8 @@
-"""How each row is drawn: its colour, dashes and marker.
+"""Choose the colour, dashes and marker of each row in a figure.
 
 `styles.csv` has the colour and the marker of each built-in encoding, so that an encoding looks the same in
-all figures. An encoding that it does not list gets its style from a hash of its name.
+as many figures as possible: it changes only where other rows of a figure look alike. An encoding that it does
+not list gets its style from a hash of its name.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-# Hues of Okabe and Ito (2008), moved apart in lightness: the nearest two differ by more under simulated
-# colour blindness than theirs do, and the palest has a contrast of 2.8 to white, where their yellow has 1.3.
-COLORS = {  # on white, and on a dark background
+# Hues of Okabe and Ito (2008), moved apart in lightness. Under simulated colour blindness the two most alike
+# differ more than the two most alike of theirs. The palest has a contrast to white of 2.8; their yellow has
+# 1.3.
+COLORS = {  # name: (on white, on a dark background)
     "blue": ("#1F4FB5", "#1F7AE0"),
     "rust": ("#A02E08", "#D95A10"),
     "green": ("#3A8560", "#75EA8E"),
@@ -41,7 +43,9 @@ MARKERS = {  # SVG paths in a square from -1 to 1
     "star": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
 }
 SOLID: tuple[float, ...] = ()
-DASHES: tuple[tuple[float, ...], ...] = (  # on and off in line widths, of extensions and other variants
+# On and off, in line widths. They are for extensions and other variants, and for rows of a figure that share
+# their colour with another row.
+DASHES: tuple[tuple[float, ...], ...] = (
     (4, 1.5),
     (1.2, 1.2),
     (6, 1.5, 1.2, 1.5),
@@ -73,7 +77,8 @@ def style_of(label: str, encoding: str) -> Style:
     """Return the style of a row by its label alone, whatever other rows there are.
 
     A variant (an encoding with a test-time extension, other settings or options) has the colour of its
-    encoding, dashes, and a marker of its own.
+    encoding. Its dashes and its marker go by a hash of what varies, so that an extension looks alike on every
+    encoding. The marker may happen to be that of the encoding; the dashes still differ.
     """
     listed = _listed_styles().get(encoding)
     style = listed or Style(_pick(COLORS, encoding, "color"), _pick(MARKERS, encoding, "marker"))
@@ -84,41 +89,48 @@ def style_of(label: str, encoding: str) -> Style:
 
 
 def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
-    """Return the styles of rows that are shown together, given as encodings by label.
+    """Return the styles of rows that are shown together, by label; `encodings` has the encoding of each.
 
-    Up to eight rows have eight colours. Of more, each colour has the same number of rows, and these differ in
-    marker and dashes, as long as there are enough. Where two rows would look alike, the row that comes first
-    in `styles.csv` keeps its style, whatever the order of the rows.
+    Up to eight rows each get their own colour. With more rows, every colour is shared by as few as possible,
+    and those that share one differ in dashes and in markers as long as there are enough. If two rows would
+    look alike, the one that comes first in `styles.csv` keeps its style, and a variant gives way to an
+    encoding. The order of the rows makes no difference.
     """
     ranks = {name: rank for rank, name in enumerate(_listed_styles())}
 
     def priority(label: str) -> tuple[bool, int, str]:
         encoding = encodings[label]
-        return label != encoding, ranks.get(encoding, len(ranks)), label
+        is_variant = label != encoding
+        return is_variant, ranks.get(encoding, len(ranks)), label  # plain encodings first
 
-    most_of_a_color = math.ceil(len(encodings) / len(COLORS))
+    rows_per_color = math.ceil(len(encodings) / len(COLORS))
     styles: dict[str, Style] = {}
     for label in sorted(encodings, key=priority):
-        styles[label] = _free_style(style_of(label, encodings[label]), list(styles.values()), most_of_a_color)
+        preferred = style_of(label, encodings[label])
+        styles[label] = _free_style(preferred, list(styles.values()), rows_per_color)
     return {label: styles[label] for label in encodings}
 
 
-def _free_style(preferred: Style, taken: Sequence[Style], most_of_a_color: int) -> Style:
-    """Return the preferred style, or the one nearest to it that no row has."""
+def _free_style(preferred: Style, taken: Sequence[Style], rows_per_color: int) -> Style:
+    """Return the preferred style, or one near to it that is told apart from the taken ones.
+
+    Among rows of one colour, dashes that few rows have come before the preferred ones: so a plain encoding
+    gets dashes where its colour already has a solid line.
+    """
     count_of_color = Counter(style.color for style in taken)
     color = preferred.color
-    if count_of_color[color] >= most_of_a_color:
-        color = min(COLORS, key=lambda name: count_of_color[name])  # of several the first
+    if count_of_color[color] >= rows_per_color:
+        color = min(COLORS, key=lambda name: count_of_color[name])  # the first of the rarest
     neighbours = [style for style in taken if style.color == color]
     count_of_marker = Counter(style.marker for style in neighbours)
     count_of_dash = Counter(style.dash for style in neighbours)
 
     def cost(style: Style) -> tuple[bool, int, int, bool, bool]:
         return (
-            style in neighbours,
-            count_of_dash[style.dash],
+            style in neighbours,  # two rows look alike
+            count_of_dash[style.dash],  # dashes are told apart first
             count_of_marker[style.marker],
-            style.dash != preferred.dash,
+            style.dash != preferred.dash,  # among equally rare ones the preferred one
             style.marker != preferred.marker,
         )
 

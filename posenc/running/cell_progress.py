@@ -1,4 +1,7 @@
-"""Show how far an evaluation is. The time left goes by the work of its cells, most of it in long windows."""
+"""Show how far an evaluation is.
+
+The remaining time is estimated from the FLOPs of each cell: long windows take most of it.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from posenc.model.decoder import Decoder, forward_flops
 from posenc.results.records import Record
 from posenc.running.unloaded_model import attention_flops, products_with
 
-MOST_OF_A_CELL = 0.99  # the share that the bar shows of a cell until it ends
+MOST_OF_A_CELL = 0.99  # the bar stays at or below this share of a cell until the cell ends
 
 
 class CellProgress:
-    """Show which cell is measured, and how far it is: a long one takes minutes."""
+    """Show which cell is measured, and how far it is. A cell of long windows takes minutes."""
 
     def __init__(self, line: Progress, split: str) -> None:
         self._line = line
-        self._split = split  # cells on documents of another split name it
+        self._split = split  # of most cells; a cell of another split shows the split's name
         self._ended = 0  # cells
-        self._share = 0.0  # done of the cell that is measured now
+        self._share = 0.0  # of the current cell that is done
 
     def begin(self, cell: EvalCell) -> None:
         """Name a cell: `+yarn fixed-target at 512`."""
@@ -33,33 +36,46 @@ class CellProgress:
         self._line.update(self._ended, f"{name}{cell.protocol.name} at {cell.window}{documents}")
 
     def inside(self, share: float) -> None:
-        """Take the share of a pass that is done. Some cells need several passes; the bar never goes back."""
+        """Take the share of a pass that is done.
+
+        Some cells need several passes. The bar follows the first one, and then waits.
+        """
         self._share = max(self._share, min(share, MOST_OF_A_CELL))
         self._line.update(self._ended + self._share)
 
     def end(self, record: Record, was_stored: bool) -> None:
-        """Count a cell as measured."""
+        """Count a cell as measured, and say so if its record was stored before.
+
+        It is the `on_cell` of `evaluate`, whose record it does not need.
+        """
         self._ended += 1
-        self._line.update(self._ended, f"{self._line.text} (stored)" if was_stored else None)
+        text = f"{self._line.text} (stored)" if was_stored else None  # None keeps the text
+        self._line.update(self._ended, text)
 
 
 def work_of_cells(cells: Sequence[EvalCell], is_stored: Callable[[EvalCell], bool]) -> list[float]:
-    """Estimate the FLOPs of each cell; 0 if it is stored, or if an earlier cell makes the same passes."""
+    """Estimate the FLOPs of each cell; 0 if it is stored, or if an earlier cell makes the same passes.
+
+    What `positions` measures without an extension, beside its pass with it, is not counted: it is short.
+    """
     counted: set[tuple[object, int, str]] = set()
     work = []
     for cell in cells:
         context = cell.context
-        key = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
-        if key in counted or is_stored(cell):
+        passes = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
+        if passes in counted or is_stored(cell):
             work.append(0.0)
             continue
-        counted.add(key)
-        work.append(cell.plan.tokens(cell.window) * flops_a_token(context.model, cell.window))
+        counted.add(passes)
+        work.append(cell.plan.tokens(cell.window) * flops_per_token(context.model, cell.window))
     return work
 
 
-def flops_a_token(model: Subject, window: int) -> float:
-    """Return the FLOPs of a token in windows of `window` tokens; 1 for a function, whose work is unknown."""
+def flops_per_token(model: Subject, window: int) -> float:
+    """Return the FLOPs of a token in windows of `window` tokens.
+
+    For a Python function, whose work is unknown, return 1, so that cells are weighed by their tokens.
+    """
     if isinstance(model, Decoder):
         return forward_flops(model, window)
     if not isinstance(model, TransformersModel):

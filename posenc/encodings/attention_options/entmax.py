@@ -1,4 +1,4 @@
-"""Entmax with alpha = 1.5: a normaliser that gives far and unfit keys a weight of exactly zero.
+"""Entmax with alpha = 1.5: a normaliser that gives keys with low scores a weight of exactly zero.
 
 Formula: p_ij = max(z_ij / 2 - t_i, 0)^2, z the scaled and biased scores, and t_i such that the weights of a
 query sum to 1. Its gradient is d z_ij = r_ij (g_ij - sum_k r_ik g_ik / sum_k r_ik), r_ij = sqrt(p_ij), g the
@@ -18,48 +18,57 @@ from torch.autograd.function import once_differentiable
 from posenc.encodings.attention_options.base import Normalizer
 from posenc.encodings.base import StepCost
 
-LARGEST_EXCESS = 1e-6  # of the norm of a row's roots above 1, which is half of the excess of its weights
+# How far the norm of a row's roots (of the weights) may be above 1. The sum of the weights is its square, and
+# exceeds 1 by up to twice as much.
+LARGEST_EXCESS = 1e-6
 
 
 def entmax15(z: Tensor) -> Tensor:
-    """Return 1.5-entmax over the last dimension, with its gradient; -inf has no weight."""
+    """Return 1.5-entmax of scores over the last dimension, differentiable. A score of -inf has no weight.
+
+    A row needs a finite score, which the query's own key gives it.
+    """
     weights: Tensor = _Entmax15.apply(z)
     return weights
 
 
 def threshold(half: Tensor) -> Tensor:
-    """Return t with sum of max(half - t, 0)^2 = 1 over the last dimension, which it keeps with size 1.
+    """Return t such that sum of max(half - t, 0)^2 = 1 over the last dimension: half (..., n) -> (..., 1).
 
-    The largest number of each row must be 0. By Newton's method for the norm of max(half - t, 0), a convex
-    function of t, from below, where the norm is above 1: so t only grows, and never passes the solution.
+    The largest number of each row must be 0.
 
-    A convex function's excess and slope both fall in such a step, and what remains of the two, as shares,
-    sums to 1 at most. So their product falls to a quarter or less. Of n numbers it is n at first, and the
-    slope is never below 1. Rows of normal numbers need five to seven steps.
+    This is Newton's method on f(t) = norm(max(half - t, 0)) - 1, which is convex and decreasing. It starts at
+    t = -1, where f >= 0, so that t increases and never passes the root.
+
+    In a Newton step on such an f, f_new / f + f'_new / f' <= 1, so that f |f'| falls to a quarter or less. At
+    first it is at most n, and |f'| >= 1 always. So log4(n / LARGEST_EXCESS) steps suffice. Rows of normal
+    numbers need five to seven.
     """
     most_steps = math.ceil(math.log(half.shape[-1] / LARGEST_EXCESS, 4))
     t = torch.full_like(half[..., :1], -1.0)
     is_settled = torch.zeros_like(t, dtype=torch.bool)
     for _ in range(most_steps):
         root = (half - t).relu_()
-        total = root.sum(-1, keepdim=True)  # at least 1 until t has passed the solution
+        total = root.sum(-1, keepdim=True)  # never 0: it is at least the norm, which is about 1 or above
         norm = torch.linalg.vector_norm(root, dim=-1, keepdim=True)
-        # A settled row stays as it is. Otherwise rows that take longer, those of future tokens among them,
-        # would change how it is rounded.
-        t = torch.where(is_settled, t, t + (norm - 1) * norm / total)
+        # A settled row stays as it is. Otherwise its number of steps would depend on other rows, also later
+        # ones, and a query would not be causal to the last bit.
+        t = torch.where(is_settled, t, t + (norm - 1) * norm / total)  # slope of f: -total / norm
         is_settled |= norm - 1 < LARGEST_EXCESS
-        # a compiled graph cannot stop early, since it has no branch that depends on numbers
+        # Looking at the numbers waits for a GPU in every step, so that no CUDA graph can hold it. A compiled
+        # graph has no branch that depends on numbers: it makes all steps.
         if not torch.compiler.is_compiling() and is_settled.all():
             break
     return t
 
 
 class _Entmax15(torch.autograd.Function):
-    """Compute the weights, and their gradient from the weights alone."""
+    """Compute the weights; the gradient needs their roots alone, so that nothing else is kept."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        # Weights do not change when all scores shift alike, but the threshold near a large number is coarse.
+        # A shift of all scores of a row changes no weight. Near a large number the threshold would be rounded
+        # coarsely, so that the largest score is shifted to 0.
         half = (z - z.amax(-1, keepdim=True)) / 2
         root = (half - threshold(half)).relu_()
         ctx.save_for_backward(root)
@@ -70,7 +79,7 @@ class _Entmax15(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
         d_z = grad * root
-        mean = d_z.sum(-1, keepdim=True) / root.sum(-1, keepdim=True)
+        mean = d_z.sum(-1, keepdim=True) / root.sum(-1, keepdim=True)  # of grad, weighted by the roots
         return d_z.addcmul_(root, mean, value=-1.0)
 
 

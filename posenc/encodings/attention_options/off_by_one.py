@@ -1,7 +1,7 @@
-"""Softmax off by one: a head whose scores are all low looks at nothing.
+"""Softmax off by one: a head whose scores are all low puts little weight on any key.
 
-Formula: p_ij = exp(z_ij) / (1 + sum over k of exp(z_ik)), z the scaled and biased scores: a sink whose score
-is 0.
+Formula: p_ij = exp(z_ij) / (1 + sum over allowed k of exp(z_ik)), z the scaled and biased scores. This is
+`sink` with the fixed score 0.
 Setting: `attention.normalizer=off_by_one`.
 Source: Miller 2023, "Attention is off by one" (a blog post).
 """
@@ -30,4 +30,4 @@ class OffByOne(KeyWithoutValue):
         return 0
 
     def sink(self, layer: int) -> Tensor:
-        return self.zeros.float()
+        return self.zeros.float()  # a model in bf16 has a bf16 buffer

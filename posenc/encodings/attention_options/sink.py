@@ -1,10 +1,10 @@
-"""A sink in the softmax: every head may look at nothing.
+"""A sink in the softmax: a head may put little weight on all keys together.
 
-Formula: p_ij = exp(z_ij) / (exp(s_h) + sum over k of exp(z_ik)), z the scaled and biased scores, s_h learned
-for each layer and head. So weights sum to less than 1, and the rest goes to no value.
+Formula: p_ij = exp(z_ij) / (exp(s_h) + sum over allowed k of exp(z_ik)), z the scaled and biased scores, s_h
+learned for each layer and head. So the weights of the keys sum to less than 1; the remainder is dropped.
 Setting: `attention.normalizer=sink`.
 Source: gpt-oss (OpenAI 2025, arXiv 2508.10925), and its attention in transformers.
-s starts at 0, as `off_by_one` stays; there it is drawn with deviation 0.02.
+s_h starts at 0, the value at which `off_by_one` keeps it. gpt-oss draws it with standard deviation 0.02.
 """
 
 import torch
@@ -15,15 +15,16 @@ from posenc.encodings.base import Shape, StepCost
 
 
 class KeyWithoutValue(Normalizer):
-    """A softmax over the keys and one more that has a score and no value."""
+    """A softmax over the keys and one more key, the sink, which has a score and no value."""
 
     cost = StepCost(at_64=1.13, at_512=1.15)
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        sink = self.sink(layer)[:, None, None].to(s.dtype)  # (H, 1, 1)
-        of_keys = s.masked_fill(~allowed, float("-inf"))
-        scores = torch.cat((of_keys, sink.expand(*s.shape[:-1], 1)), dim=-1)  # (B, H, T, S + 1)
-        return torch.softmax(scores, dim=-1)[..., :-1]
+        sink_score = self.sink(layer)[:, None, None].to(s.dtype)  # (H, 1, 1)
+        sink_scores = sink_score.expand(*s.shape[:-1], 1)  # (B, H, T, 1)
+        key_scores = s.masked_fill(~allowed, float("-inf"))  # (B, H, T, S)
+        scores = torch.cat((key_scores, sink_scores), dim=-1)  # (B, H, T, S + 1)
+        return torch.softmax(scores, dim=-1)[..., :-1]  # without the weight of the sink
 
 
 class Sink(KeyWithoutValue):
@@ -35,7 +36,7 @@ class Sink(KeyWithoutValue):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.s = nn.Parameter(torch.zeros(shape.n_layers, shape.n_heads))  # (L, H)
+        self.s = nn.Parameter(torch.zeros(shape.n_layers, shape.n_heads))  # s_h of each layer, (L, H)
 
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.n_heads
