@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
+from token_stores import store_of
 
 from posenc.core.seeds import generator_for
-from posenc.data import ScheduledSampler, WindowSampler, WindowStage
+from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, WindowStage, plant_of
 from posenc.encodings.registry import own_encodings
 from posenc.model.attention import LatentAttention
+from posenc.settings.tree import PlantSettings
 from posenc.training.optimizer import build_optimizer, learning_rate
 
 WINDOWS = 4  # in a batch
@@ -184,6 +186,14 @@ def test_checkpoints_before_a_step_that_is_not_finite_stay(poisoned, store, tmp_
 
 # --- Stopped and continued
 
+
+def with_assignments(store, seed=3):
+    """Windows of 2T, half of them with a line NAME = VALUE, twice."""
+    settings = PlantSettings(kind="assignments", share=0.5, pairs=1, cue=1, alphabet=2, weight=2.0)
+    plant = plant_of(settings, store_of([b""], [b"a b c d"]))  # the tiny corpus has no words
+    return PlantedSampler(store, 2 * T, seed, plant)
+
+
 QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
 ENCODINGS = [
     pytest.param(name, {}, {}, marks=[] if name in QUICK else [pytest.mark.slow]) for name in own_encodings()
@@ -205,6 +215,7 @@ MUON = replace(OPTIMIZATION, name="muon")
         pytest.param("rope", {}, {"attention": LATENT}, id="mla"),
         pytest.param("rope", {}, {"positions": RANDOMIZED}, id="randomized"),
         pytest.param("rope", {"sampler": growing}, {}, id="growing"),
+        pytest.param("rope", {"sampler": with_assignments}, {}, id="assignments"),
         pytest.param("rope", {"sampler": growing}, {"positions": CREAM}, id="growing-cream"),
         pytest.param("rope", {"sampler": growing}, {"positions": OFFSET}, id="growing-offset"),
     ],
