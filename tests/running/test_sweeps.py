@@ -380,7 +380,7 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     before = stamps(run_copy / "checkpoints")
     result = train("-m", "encoding=rope", "seed=0,1,0")
     assert result.code == 0, result.err
-    assert re.search(r"^1 of 2 done, 1 running, \d+ s left$", result.err, re.M)  # before any job has ended
+    assert re.search(r"^1 of 2 done, 1 running, .* left$", result.err, re.M)  # before any job has ended
     told = [line for line in result.err.splitlines() if "seed=" in line]  # a busy machine is told in between
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
     ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"

@@ -18,6 +18,8 @@ from posenc.running.jobs import CheckedJob
 from posenc.running.sweep.resources import seconds_of_all, threads_of
 from posenc.running.sweep.task import SweepTask
 
+START_SECONDS = 5.0  # of a process that imports torch and checks its job, on a quiet machine
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -84,10 +86,13 @@ class SweepEstimate:
         for name in [*seconds_running, *waiting]:
             task = self._tasks[name]
             speed = speeds[name]
-            if speed is None:  # it has not begun, or still loads torch and tokenises
-                seconds.append(task.seconds * usual_slowness)
+            running_for = seconds_running.get(name, 0.0)
+            start_left = max(0.0, START_SECONDS * usual_slowness - running_for)
+            if speed is None:
+                work_left = task.seconds * usual_slowness
             else:
-                seconds.append(task.seconds_left(speed, seconds_running.get(name, 0.0)))
+                work_left = task.seconds_left(speed, running_for)
+            seconds.append(start_left + work_left)
         return seconds_of_all(seconds, self._at_once)
 
 
