@@ -24,7 +24,7 @@ from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
-from posenc.evaluation.models.given_attention import AttentionParts
+from posenc.evaluation.models.transformers_attention import AttentionParts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request

@@ -308,7 +308,7 @@ def test_what_leaves_the_rotation_alone_acts_from_any_length(extension):
     [
         ("dynamic", {"name": "yarn"}, "dynamic.*for each window by its length"),
         ("dynamic", {"name": "dca"}, "dynamic.*for each window by its length"),
-        ("deepseek", {"name": "self_extend"}, "which this architecture hides"),
+        ("deepseek", {"name": "self_extend"}, "out of reach in this architecture"),
         ("phimoe", {"name": "pi"}, "makes its frequencies anew in each pass"),
         ("phi-3", {"name": "string", "shift": T // 2}, "up to 32 tokens are others"),
     ],

@@ -489,7 +489,7 @@ def test_without_a_prompt_a_sample_goes_on_with_a_test_document(posenc, working_
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("extend=rerope", "before their rotation"),
+        ("extend=longrope", "its divisors must be given"),
         ("extend=pi,yarn", "several values"),
         ("extend.tune=true", "chooses by losses"),
         ("eval.lengths=[1x]", "there is no such setting"),

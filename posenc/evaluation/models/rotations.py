@@ -96,12 +96,12 @@ class ModelRotation:
             rope_type=rope_type,
             base=float(settings["rope_theta"]),
             theta=_frequencies(module, config, kind, rope_type).double().cpu(),
-            gain=float(getattr(module, _of_kind(kind, "attention_scaling"))),
+            gain=float(getattr(module, _of_kind(kind, "attention_scaling"), 1.0)),
             scaled_lengths=scaled_lengths(settings, config),
         )
 
-    def set(self, module: Any, rotary: Rotary | None) -> None:
-        """Give a module, a copy of the model's own, the rotation of an extension. None: nothing turns.
+    def write(self, module: Any, rotary: Rotary | None) -> None:
+        """Write the rotation of an extension into a copy of the model's module. None: nothing turns.
 
         The change is made to each table that the module has, since longrope chooses one by the window.
         """
@@ -118,8 +118,8 @@ class ModelRotation:
             setattr(module, _of_kind(self.kind, "attention_scaling"), rotary.gain)
 
     def stop(self, module: Any) -> None:
-        """Let a module, a copy of the model's own, turn nothing: cos is 1 and sin is 0."""
-        self.set(module, None)
+        """Write into a copy of the model's module that nothing turns: cos is 1 and sin is 0."""
+        self.write(module, None)
         setattr(module, _of_kind(self.kind, "attention_scaling"), 1.0)
 
     def follows_tables(self, module: Any) -> bool:

@@ -36,7 +36,6 @@ from posenc.evaluation.models.callables import (
     NextLogits,
     OnLayer,
 )
-from posenc.evaluation.models.given_attention import AttentionParts, attention, score_options
 from posenc.evaluation.models.rotations import (
     LONGROPE,
     KnownRotary,
@@ -46,6 +45,7 @@ from posenc.evaluation.models.rotations import (
     rotations_of,
     why_rotation_is_fixed,
 )
+from posenc.evaluation.models.transformers_attention import AttentionParts, attention, score_options
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # T in configurations
@@ -129,31 +129,28 @@ class TransformersModel(CallableModel):
             raise NotForThisEncodingError(kind, architecture, obstacle.reason, hint=obstacle.hint) from error
         if extension is None:
             return
-        obstacle = self._obstacle_in_attention(extension, window)
-        if obstacle is None:
-            obstacle = self._obstacle_in_rotation(extension, window)
+        parts = leaves(extension.effective_encoding(window))
+        obstacle = self._obstacle_in_attention(extension, parts)
+        obstacle = obstacle or self._obstacle_in_rotation(extension, parts)
         if obstacle is not None:
             raise NotForThisEncodingError(type(extension), architecture, obstacle.reason, hint=obstacle.hint)
 
-    def _obstacle_in_attention(self, extension: Extension, window: int) -> Obstacle | None:
-        """Return why an extension cannot act in the attention of this model; None if it can."""
-        architecture = self.config.model_type
-        parts = leaves(extension.effective_encoding(window))
+    def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
+        """Return why the parts of an extension cannot act in the attention; None if they can."""
         others = [part for part in parts if not isinstance(part, Redistanced)]
         if any(part.hooks - USABLE_HOOKS for part in others):
             return Obstacle("it acts where transformers lets nothing in")
         if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
             return Obstacle("transformers lets nothing into the attention of this architecture")
-        if changes_distances(parts) and architecture not in KNOWN_ATTENTIONS:
-            reason = "it needs queries and keys before their rotation, which this architecture hides"
+        if changes_distances(parts) and self.config.model_type not in KNOWN_ATTENTIONS:
+            reason = "it needs queries and keys before their rotation, out of reach in this architecture"
             return Obstacle(reason, f"extend=yarn, pi, ...; {extension.name} acts in llama, qwen3, phi3, ...")
         return None
 
-    def _obstacle_in_rotation(self, extension: Extension, window: int) -> Obstacle | None:
-        """Return why an extension cannot change the rotation of this model; None if it can, or leaves it."""
-        parts = leaves(extension.effective_encoding(window))
-        is_left = self.encoding in parts and not changes_distances(parts)
-        if self.rotation is None or is_left:
+    def _obstacle_in_rotation(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
+        """Return why the parts of an extension cannot change the rotation; None if they can, or leave it."""
+        is_as_trained = self.encoding in parts and not changes_distances(parts)
+        if self.rotation is None or is_as_trained:
             return None
         (module,) = self.rotations.values()
         if not self.rotation.follows_tables(module):
@@ -314,7 +311,7 @@ class TransformersModel(CallableModel):
         if changes_distances(parts):
             rotation.stop(copied)  # the attention function turns queries and keys
             return
-        rotation.set(copied, next((part for part in parts if isinstance(part, Rotary)), None))
+        rotation.write(copied, next((part for part in parts if isinstance(part, Rotary)), None))
 
     @contextmanager
     def _attending(self, acting: Encoding) -> Iterator[None]:
@@ -329,9 +326,9 @@ class TransformersModel(CallableModel):
         as_trained = AttentionParts.of(())
 
         def attend(
-            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any
+            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **layer_options: Any
         ) -> tuple[Tensor, None]:
-            options = score_options(module, q.shape[-1], given)
+            options = score_options(module, q.shape[-1], layer_options)
             acts = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
             return attention(parts if acts else as_trained, q, k, v, mask, options), None
 

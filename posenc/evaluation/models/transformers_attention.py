@@ -74,14 +74,15 @@ def attention(
     k = k.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
     v = v.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
     pos = torch.arange(length, device=q.device)
-    # a part multiplies its own products by D^-1/2, and this layer may have another scale
+    # These parts multiply their own products by D^-1/2, where this layer may have another scale. The first
+    # argument, which they do not use, would be the layer's input: transformers does not show it.
     q_scaled = q * (options.scale * q.shape[-1] ** 0.5)
     states = [part.prepare(q, q_scaled, k, options.layer) for part in parts.redistanced]
     for part in parts.rotating:
         q, k = part.rotate(q, k, pos, pos, options.layer)
     blocks = []
-    starts = range(0, length, QUERY_BLOCK)
-    for start in reversed(starts):  # the block with most keys first, so that all are rotated anew once
+    # the block with most keys comes first: then queries and keys are rotated to new positions only once
+    for start in reversed(range(0, length, QUERY_BLOCK)):
         end = min(start + QUERY_BLOCK, length)
         q_pos = pos[start:end]
         k_pos = pos[:end]
