@@ -308,6 +308,8 @@ def runs_command(
     arguments = directories or []
     conditions = where or []
     if delete:
+        if columns or format != "table" or sort != "path":
+            raise UserError("--delete", None, "has no list: --columns, --format and --sort are for one")
         from posenc.cli.delete_runs import delete_runs
 
         raise typer.Exit(delete_runs(arguments, conditions, split_list("--delete", delete), yes=yes))

@@ -38,7 +38,7 @@ BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tell how a job ended."""
+    """How a job ended."""
 
     exit_code: int
     records: list[Record] | None = None  # to show; None: all that are stored
@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Hold a corpus as tokens."""
+    """A corpus as tokens."""
 
     store: TokenStore
     byte_store: TokenStore | None  # the corpus as bytes, for the reference; None: no reference is measured
@@ -80,7 +80,7 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, trained_here=None)
-        records = measure(job, model, corpus, facts, stop, newer=False)
+        records = measure(job, model, corpus, facts, stop, replaces_same_step=False)
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
     if is_training:  # the training sends all records at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
@@ -94,7 +94,7 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
     """Measure a model that posenc did not train."""
     directory = job.directory
     assert job.subject is not None
-    # what is wrong with the weights is said before a text is tokenised, and before anything is written
+    # First of all, so that wrong weights are an error before a text is tokenised and anything is written.
     subject = job.subject.loaded()
     corpus = tokenise(job)
     with locked(directory, waits=invocation.waits):
@@ -102,7 +102,7 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
         with run_directory.recorded_status(directory, stop):
             run_directory.write_config(directory, job.settings)
             model = subject.to(job.device).eval()
-            records = measure(job, model, corpus, subject_facts(job, subject), stop, newer=True)
+            records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
         run_directory.write_status(directory, "finished", step=0)
     return records
 
@@ -142,29 +142,29 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
         return Corpus(store, None)
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
-    # now, not when the reference is measured: hours later the text may be out of reach, or changed
+    # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
     return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.facts)))
 
 
 def measure(
-    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
+    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, replaces_same_step: bool
 ) -> list[Record]:
     """Measure every planned cell, write results.json, and return the records.
 
-    `newer`: these facts replace stored ones of the same step. Raises InterruptedRunError once a stop was
-    requested; finished cells are stored.
+    With `replaces_same_step` the facts replace stored ones of the same step. Raises InterruptedRunError once
+    a stop was requested; finished cells are stored.
     """
     if not job.is_own_text:
         _say_what_is_measured(job)
     with stop.at_once():
         records = current().first(lambda: _measure_cells(job, model, corpus, facts["steps"], stop))
-    # of the model's own text the table says whether the loss is below that of a byte trigram
+    # For the model's own text the table compares the loss with that of a byte trigram instead.
     if not job.is_own_text:
         length = job.settings.context_length
         warning = unigram_warning(records, corpus.store, job.evaluation.split, length)
         if warning is not None:
             say(warning)
-    run_directory.put_together(job.directory, facts, newer=newer)
+    run_directory.put_together(job.directory, facts, replaces_same_step=replaces_same_step)
     return records
 
 
@@ -260,8 +260,8 @@ def _training_precision(job: Job) -> str:
 
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
-    # of another corpus nothing is planted: a model knows the keys of its own
     tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.writes_words else None
+    # `job.data` has a plant only if the model was trained on it: a model knows no other keys
     return job.evaluation.request(store, job.data.plant, job.settings.seed, tokenizer)
 
 

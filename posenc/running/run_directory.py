@@ -213,14 +213,18 @@ def records_at(directory: Path, step: int) -> list[Record]:
 
 
 @only_in_first_process
-def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
+def put_together(directory: Path, facts: RunFacts, *, replaces_same_step: bool) -> None:
     """Write results.json from the files in records/.
 
-    Stored facts stay if they are from a later step. With `newer`, facts of the same step are replaced.
+    Stored facts stay if they are from a later step. With `replaces_same_step`, those of the same step are
+    replaced.
     """
     with locked(directory, "results", seconds=60):  # train and eval may end at the same time
         stored = load_run(directory).facts
-        if stored is not None and stored.get("steps", 0) >= facts["steps"] + int(newer):
+        stored_step = -1 if stored is None else stored.get("steps", 0)
+        is_later = stored_step > facts["steps"]
+        is_same = stored_step == facts["steps"]
+        if stored is not None and (is_later or (is_same and not replaces_same_step)):
             facts = stored
         assemble_results(directory, facts)
 

@@ -132,7 +132,7 @@ def _train_and_measure(
             trained_here = TrainedHere(peak_memory(job.device), utilization_of(job, model))
         history = {**asdict(trained), "fingerprint": store.fingerprint}
         facts = run_facts(job, model, history, trained.step, trained_here)
-        records = measure(job, model, corpus, facts, stop, newer=trained.advanced)
+        records = measure(job, model, corpus, facts, stop, replaces_same_step=trained.advanced)
         tracker.log_evaluation(run_directory.records_at(directory, trained.step))
         # the settings again: a finished run that was measured further has other ones now
         run_directory.write_config(directory, settings)

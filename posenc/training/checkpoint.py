@@ -49,7 +49,7 @@ class NonFiniteWeightsError(Exception):
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint differs from what was written; the message says in what."""
+    """A checkpoint differs from what was written; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _moments_of(model: Decoder, optimizer: AdamW) -> dict[str, Tensor]:
 
 
 def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder of files so that it is there with all of them, synced, or not at all."""
+    """Write a folder of files and sync it. If that fails, the folder does not exist at all."""
     temporary = path.with_name(f".tmp-{path.name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -168,7 +168,7 @@ def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Rename a checkpoint, then remove it: a kill in between leaves no half of a checkpoint."""
+    """Rename a checkpoint, then remove it, so that a kill in between leaves no half of a checkpoint."""
     renamed = path.with_name(f".tmp-{path.name}-dropped")
     shutil.rmtree(renamed, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -183,7 +183,7 @@ def drop_leftovers(folder: Path) -> None:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """List the folders that are no checkpoints yet, or no longer."""
+    """List the folders of checkpoints that were not wholly written, or not wholly removed."""
     return list(folder.glob(".tmp-step-*"))
 
 
@@ -221,11 +221,11 @@ def _check_room(folder: Path, model: Decoder) -> None:
     """Raise RunError unless checkpoints and results fit; old ones are replaced, so their room counts."""
     weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
     checkpoint_bytes = 3 * weights_bytes  # with two moments
-    bytes_there = 0
+    old_bytes = 0
     for path in checkpoint_paths(folder):
-        bytes_there += sum(file.stat().st_size for file in path.iterdir())
+        old_bytes += sum(file.stat().st_size for file in path.iterdir())
     count = CHECKPOINTS_KEPT + 1  # a new one is written before an old one is dropped
-    needed = count * checkpoint_bytes + BYTES_OF_RESULTS - bytes_there
+    needed = count * checkpoint_bytes + BYTES_OF_RESULTS - old_bytes
     check_room(folder, needed, f"{count} checkpoints and the results", hint=CONTINUES)
 
 
@@ -239,7 +239,7 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 
 
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
-    """Warn if the bits of what follows differ from those of a run without a stop."""
+    """Warn if the continued run will not have, bit for bit, the weights of a run without a stop."""
     now = made_by(model)
     before = checkpoint.state["made_by"]
     changes = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
@@ -325,7 +325,7 @@ def step_of(path: Path) -> int:
 
 
 def problem_of(path: Path) -> str | None:
-    """Return in what a checkpoint differs from what was written; None if every bit of every file is the same.
+    """Return how a checkpoint differs from what was written; None if every bit of every file is the same.
 
     safetensors does not notice changed bits: of 300 files with a flipped bit, 298 were loaded in a trial.
     Raises RunError if it cannot be read now (too many open files, no network disk), which says nothing about

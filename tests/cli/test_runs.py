@@ -375,6 +375,12 @@ def test_what_a_link_leads_to_is_not_deleted(posenc, alike):
     assert elsewhere.exists()
 
 
+@pytest.mark.parametrize("option", [("--format", "json"), ("--sort", "age"), ("--columns", "run")])
+def test_options_of_the_list_are_refused_beside_a_deletion(posenc, alike, option):
+    assert posenc("runs", "--delete", "short", "--yes", *option).code == 2
+    assert (alike / "short").exists()
+
+
 @pytest.mark.usefixtures("alike")
 def test_yes_without_anything_to_delete_is_refused(posenc):
     assert posenc("runs", "--yes").code == 2

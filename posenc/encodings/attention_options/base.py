@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, Shape
 
 NONE = "none"  # switches off options that have names, unless their key has another word for it
-PAIRS_AT_ONCE = 1 << 21  # of a query and a key, whose masks are counted together
+PAIRS_AT_ONCE = 1 << 21  # most pairs of a query and a key whose masks are in memory at once
 
 
 class AttentionOption(Encoding):
@@ -23,7 +23,7 @@ class AttentionOption(Encoding):
     choice: ClassVar[str | type]  # a name, such as logn; or the type of the value, such as int
     off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
     order: ClassVar[int] = 0  # options act in this order
-    # True: it is refused by latent attention, whose heads have a part that others do not have
+    # True: latent attention (`attention=mla`) refuses it, since its keys consist of two parts
     needs_whole_heads: ClassVar[bool] = False
     hint_at_misfit: ClassVar[str] = ""  # what to type where `misfit` has a reason
     relative = True
@@ -40,7 +40,7 @@ class AttentionOption(Encoding):
 
 
 class Normalizer(AttentionOption):
-    """An option that stands in the place of the softmax."""
+    """An option that replaces the softmax."""
 
     off = "softmax"
     acts_on = "weights"
@@ -89,7 +89,7 @@ class CountingOption(AttentionOption):
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        self.counted = tuple(counted)  # a tuple: modules in it are not registered twice
+        self.counted = tuple(counted)  # in a tuple, modules are not registered a second time
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
@@ -103,7 +103,7 @@ class CountingOption(AttentionOption):
         if not with_masks:
             index_of_query = torch.arange(earlier_keys, len(k_pos), device=q_pos.device)
             return (index_of_query + 1)[None].float()
-        # in blocks, as the attention itself: the pairs of a long window do not fit into memory
+        # In blocks, as the attention itself: all pairs of a long window do not fit into memory.
         size = max(1, PAIRS_AT_ONCE // len(k_pos))
         counts: list[Tensor] = []
         for start in range(0, queries, size):

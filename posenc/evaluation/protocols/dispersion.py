@@ -42,11 +42,11 @@ class WatchedBlocks(Blocks):
         return super().tokens(window) + self.tokens_beside(window)
 
     def tokens_beside(self, window: int) -> int:
-        """Count a window of T tokens at far positions for each block, which there is past T."""
+        """Count the pass at far positions, which is made past T: T tokens for each block."""
         return len(self.documents) * self.context_length if self.has_far_pass(window) else 0
 
     def has_far_pass(self, window: int) -> bool:
-        """Tell whether the targets, which must fit into half of T, are scored at far positions, too."""
+        """Tell whether the targets are scored at far positions, too. They must fit into half of T."""
         return window > self.context_length and 2 * self.block <= self.context_length
 
 
@@ -92,7 +92,7 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
             far_nats=_far_nats(context, plan, window),
         )
         sums = plan.sums(context, watched.nats.sum(axis=1))
-        # A record holds finite numbers only. Without these it says `diverged`.
+        # A record holds finite numbers only. If these are left out, it says `diverged`.
         return replace(sums, extra={DISPERSION: dispersion}) if is_finite(dispersion) else sums
 
     def _fixed_target(self) -> FixedTarget:
@@ -100,9 +100,9 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
 
 
 def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float | None:
-    """Return the mean loss of the targets at far positions; None within T, and where no position is far.
+    """Return the mean loss of the targets at far positions. Raises OutOfMemoryError.
 
-    Raises OutOfMemoryError.
+    It is None within T, if the targets do not fit, and if the encoding refuses such positions.
     """
     from posenc.evaluation.attention import far_losses
 

@@ -1,12 +1,12 @@
 """exact: are whole answers of a task right? The share of instances, and of the tokens of their answers.
 
 A window of W inputs holds one instance, the largest that fits, from its first token on. A target is a token
-of the answer; it is right if no other token has a higher logit. Instances are those of the test, the same for
-every model and seed, and none of them is ever trained on.
+of the answer. It is right if no other token has a higher logit. Instances are those of the test split: they
+are the same for every model and seed, and none of them is ever trained on.
 
-With `eval.generate` the model also writes the answers itself, and goes on from its own tokens instead of the
-right ones. Up to its first mistake these are the same, so an instance is wholly right in both ways or in
-neither. Behind a mistake the shares of right tokens differ.
+With `eval.generate` the model also writes the answers itself: it reads its own tokens in place of the right
+ones. Up to its first mistake these are the same, so that an instance is wholly right in both ways or in
+neither. After a mistake the shares of right tokens differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan(Plan):
-    """The task whose instances are asked for in every window."""
+    """The task, and how many of its instances are asked in every window."""
 
     task: TaskInstances
     split: str

@@ -70,19 +70,20 @@ def cue_tokens(request: EvalRequest) -> int:
 
 
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
-    """Find the places of a document, tokens (L,), whose token can be copied only from far: (N,) int64.
+    """Find the places in a document, tokens (L,), whose token can be copied only from far: (N,) int64.
 
-    It is a place p >= longest if the `cue` tokens before it came earlier, too, and the last time they were
-    followed by the same token at p - d, with near < d and d + cue <= longest.
+    A place p counts if the `cue` tokens before it came earlier, too, and the last time they were followed by
+    the same token, at p - d. The distance is far (d > near), the cue lies within the longest window (d + cue
+    <= longest), and a longest window fits before the place (p >= longest).
     """
-    n_cues = len(tokens) - cue  # a cue that starts before this has a token after it
+    n_cues = len(tokens) - cue  # of those that have a token after them
     if n_cues <= longest - cue:
         return np.zeros(0, dtype=np.int64)
     codes = cue_codes(tokens, cue, n_cues)
-    order = np.argsort(codes, kind="stable")  # equal cues side by side, in the order of the text
+    order = np.argsort(codes, kind="stable")  # equal cues become neighbours, in the order of the text
     is_repeated = codes[order[1:]] == codes[order[:-1]]
-    starts = order[1:][is_repeated]  # start of a cue
-    earlier = order[:-1][is_repeated]  # start of its last occurrence before
+    starts = order[1:][is_repeated]  # of a cue that came before
+    earlier = order[:-1][is_repeated]  # start of the last one before it
     distance = starts - earlier
     is_far = (distance > near) & (distance + cue <= longest) & (starts + cue >= longest)
     is_copy = tokens[starts + cue] == tokens[earlier + cue]
@@ -93,7 +94,8 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
 def cue_codes(tokens: np.ndarray, cue: int, n_cues: int) -> np.ndarray:
     """Return a number for each run of `cue` tokens, equal where the runs are equal: (n_cues,) uint64.
 
-    It is a hash and may collide, but 3 MB of text have 1e13 pairs of cues, and 2^64 is 2e19.
+    The number is a hash and may collide. That is improbable: 3 MB of text have 1e13 pairs of cues, and there
+    are 2^64 = 2e19 numbers.
     """
     codes = np.zeros(n_cues, dtype=np.uint64)
     for offset in range(cue):

@@ -2,9 +2,9 @@
 
 A reference model, trained at 8T, decides which targets are key tokens: loss(T) - loss(8T) > GAIN and
 loss(8T) < CLEAR, where loss(W) is its loss on the target in a window of W tokens. The reference is fixed, so
-all models are measured on the same tokens. Which tokens it calls key is kept in a file, as bits over the
-targets of `fixed-target`: beside this module for a corpus and settings that ship, else in the directory of a
-run (`eval.key_tokens`), where scripts/key_tokens.py writes it.
+that all models are measured on the same tokens. A file keeps its decisions, a bit for each target of
+`fixed-target`. For one corpus and its default settings the file ships beside this module. For others it is in
+the directory of a run (`eval.key_tokens`), where scripts/key_tokens.py writes it.
 
 Source: Fang et al. 2024, arXiv 2410.23771. The paper asks for 2 nats a token of an LLM, whose tokens are
 about four bytes. With byte tokens a gain of 2 nats leaves 43 of SymPy's 30,384 targets, 1 nat leaves 235.
@@ -45,7 +45,7 @@ SETTING = "eval.key_tokens"
 
 
 class ReferenceTargets(BaseModel):
-    """The identity of the targets that a reference is for. It says nothing of other targets."""
+    """The identity of the targets that a reference was made for. It cannot be used for others."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -78,13 +78,13 @@ class Reference(ReferenceTargets):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyBlocks(Blocks):
-    """The blocks of fixed-target, so that its passes are used again, and which of their targets count."""
+    """The blocks of fixed-target, whose passes are made once for both, and which of their targets count."""
 
     is_key: np.ndarray  # (N, block) bool
 
 
 def absolute_path(run: str) -> str:
-    """Return the absolute path of a run: the stored setting must mean the same from any folder."""
+    """Return the absolute path of a run, so that the stored setting means the same from any folder."""
     return str(expanded(run).absolute())
 
 
@@ -178,7 +178,7 @@ def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) 
     """Raise UserError if the file has no entry for these targets."""
     references = read_references(run)
     for reference in references:
-        # `hf` may be any tokenizer of the hub. Whether it is the right one shows later, by the targets' hash.
+        # `hf` may be any tokenizer of the hub. The hash of the targets, known later, shows if it is this one.
         may_be_same_tokenizer = tokenizer == "hf" or tokenizer == reference.tokenizer
         if reference.targets == targets and may_be_same_tokenizer:
             return
