@@ -129,7 +129,7 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
 def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     """Return the corpus as tokens, to measure on, and to train on at `context_length`.
 
-    Raises UserError if it is too short.
+    Raises UserError if it is too short, or does not have the words to plant.
     """
     processes = current()
     evaluation = job.evaluation
@@ -137,7 +137,7 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
     if job.data.plant is not None:
-        plant_of(job.data.plant, store)  # raises UserError for a text without enough words, now and not later
+        plant_of(job.data.plant, store)  # only for its check of the text, before anything is written
     if not evaluation.measures_headline or not job.is_own_text:
         return Corpus(store, None)
     if store.tokenizer["name"] == "bytes":

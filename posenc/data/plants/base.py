@@ -1,6 +1,6 @@
 """Define what a kind of plant is: what a planted pair is made of, and how the pairs of a window are drawn.
 
-A pair is a cue, then a value of one token, then an end. The cue tells which pair it is. Windows are N.
+A pair is a cue, then a value of one token, then an end. The cue tells which pair it is. N windows.
 """
 
 from __future__ import annotations
