@@ -54,6 +54,11 @@ class Evaluation:
         return FixedTarget.name in self.protocol_names
 
     @property
+    def count_keys(self) -> list[str]:
+        """Return the keys of the `eval` group that say how much the protocols measure, each once."""
+        return list(dict.fromkeys(protocol.count_key for protocol in self.protocols))
+
+    @property
     def writes_words(self) -> bool:
         """Tell whether a protocol needs the tokenizer itself."""
         return any(protocol.writes_words for protocol in self.protocols)

@@ -1,8 +1,9 @@
 """Fit the evaluation of a model of transformers to the text and the machine, where the user left it open.
 
-Lengths are those that enough documents have. Targets are as many as take about `eval.max_minutes`. What was
-chosen once for a model, a text and a time is kept in the cache: later, under load, fewer targets would be
-chosen, but an extension has to be measured on the same targets as the model as trained.
+Lengths are those that enough documents have. Targets, and windows of protocols that count these, are as many
+as take about `eval.max_minutes`. What was chosen once for a model, a text and a time is kept in the cache:
+later, under load, fewer would be chosen, but an extension has to be measured on the same targets as the model
+as trained.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import UserError, plural
@@ -21,7 +23,8 @@ from posenc.report.texts import length_text
 from posenc.results.statistics.documents import FEW_DOCUMENTS
 from posenc.running.estimate import estimate_evaluation, measured_bytes_a_token
 from posenc.running.job import Job
-from posenc.settings.tree import NONE, EvalSettings, ExtendRequest, TokenizerSettings
+from posenc.settings.base import flattened
+from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendRequest, TokenizerSettings
 
 ENOUGH_WINDOWS = 8  # of the longest length; if time is left for fewer, that length is left out
 # The longest document may be longer than its estimate by this factor: only then a length is refused.
@@ -66,10 +69,38 @@ class LongTexts:
 
 @dataclass(frozen=True)
 class FitLimits:
-    """Say for how long to measure, and whether lengths may be left out for that."""
+    """Say for how long to measure, and what may be lowered for that: what the user did not name."""
 
-    has_open_lengths: bool  # the user did not name any
+    has_open_lengths: bool  # lengths may be left out
+    open_counts: tuple[str, ...]  # keys of the `eval` group that say how much is measured
     max_minutes: float
+
+    @classmethod
+    def of(cls, asked: EvalOverrides, evaluation: Evaluation) -> FitLimits:
+        """Return the limits by what the user asked for."""
+        values = flattened(asked.plain())
+        open_counts = [key for key in evaluation.count_keys if values.get(key) is None]
+        return cls(asked.lengths is None, tuple(open_counts), asked.max_minutes)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Hold what was chosen."""
+
+    lengths: list[int]  # windows in tokens
+    counts: dict[str, int]  # by keys of the `eval` group, such as max_targets and needle.windows
+    minutes: float  # that this is estimated to take
+
+    def applied(self, settings: EvalSettings) -> EvalSettings:
+        """Return the settings with what was chosen."""
+        changes: dict[str, Any] = {"lengths": self.lengths}
+        for key, count in self.counts.items():
+            group, _, name = key.rpartition(".")
+            if group:
+                changes[group] = {**settings.protocol_parameters[group], name: count}
+            else:
+                changes[name] = count
+        return settings.with_changes(**changes)
 
 
 def fitted_lengths(settings: EvalSettings, context_length: int, texts: LongTexts) -> list[int]:
@@ -95,7 +126,7 @@ def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTex
 
 
 def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendRequest) -> Evaluation:
-    """Return the evaluation with as many targets as take about `max_minutes`.
+    """Return the evaluation of as much as takes about `max_minutes`: fewer targets, fewer windows of needle.
 
     If hardly a window of the longest length would be left, shorter lengths are measured, where the user left
     them open. The choice is kept in the cache.
@@ -105,55 +136,57 @@ def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendReq
         job.facts.fingerprint,
         str(job.device),
         [str(window) for window in job.evaluation.lengths.windows],
-        job.evaluation.protocol_names,
+        [[protocol.name, protocol.settings.plain()] for protocol in job.evaluation.protocols],
         dataclasses.asdict(limits),
     ]
     path = cache_dir() / "fits" / f"{digest_of(key)}.json"
-    changes = read_sealed(path)
-    if changes is None:
-        changes = dataclasses.asdict(_fit(job, limits, texts))
+    stored = read_sealed(path)
+    fit = _fit(job, limits, texts) if stored is None else Fit(**stored)
+    if stored is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(path, changes)
-    settings = job.evaluation.settings.with_changes(**changes)
+        write_sealed(path, dataclasses.asdict(fit))
+    settings = fit.applied(job.evaluation.settings)
     return resolve_evaluation(settings, job.settings.context_length, extend)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Hold what was chosen, by the keys of the `eval` group."""
-
-    lengths: list[int]  # windows in tokens
-    max_targets: int
-
-
 def _fit(job: Job, limits: FitLimits, texts: LongTexts) -> Fit:
-    """Return the lengths and the number of targets that take about `max_minutes`."""
+    """Return the lengths and the counts that take about `max_minutes`, or else the fewest that were tried."""
     length = job.settings.context_length
-    evaluation = job.evaluation
-    windows = list(evaluation.lengths.windows)
-    most = evaluation.settings.max_targets
-    block = evaluation.headline.block(evaluation.lengths)
+    windows = list(job.evaluation.lengths.windows)
     while True:
         beyond = [window for window in windows if window > length]
         # without one length beyond T there is nothing to extrapolate to
         is_last = not limits.has_open_lengths or len(beyond) <= 1
-        least = min(most, block if is_last else ENOUGH_WINDOWS * block)
-        targets = most
-        while targets >= least:
-            fit = Fit(windows, targets)
-            if _minutes(job, fit, texts) <= limits.max_minutes:
-                return fit
-            # halved, so that two estimates of one machine seldom choose differently
-            targets //= 2
-        if is_last:  # the fewest that were tried, which take longer than the user wished
-            return Fit(windows, max(1, targets * 2))
+        fit = _fit_counts(job, limits, texts, windows, least_windows=1 if is_last else ENOUGH_WINDOWS)
+        if is_last or fit.minutes <= limits.max_minutes:
+            return fit
         windows = windows[:-1]
 
 
-def _minutes(job: Job, fit: Fit, texts: LongTexts) -> float:
-    """Estimate how long the model as trained is measured at these lengths, on so many targets."""
-    settings = job.evaluation.settings.with_changes(**dataclasses.asdict(fit))
+def _fit_counts(job: Job, limits: FitLimits, texts: LongTexts, windows: list[int], least_windows: int) -> Fit:
+    """Halve the counts until they take about `max_minutes`, or hardly a window of each protocol is left."""
+    evaluation = job.evaluation
+    settings = flattened(evaluation.settings.plain())
+    counts = {key: int(settings[key]) for key in limits.open_counts}
+    least = {}
+    for key, most in counts.items():
+        a_window = evaluation.headline.block(evaluation.lengths) if key == "max_targets" else 1
+        least[key] = min(most, least_windows * a_window)
+    while True:
+        fit = _estimated(job, texts, windows, counts)
+        # halved, so that two estimates of one machine seldom choose differently
+        halved = {key: count // 2 if count // 2 >= least[key] else count for key, count in counts.items()}
+        if fit.minutes <= limits.max_minutes or halved == counts:
+            return fit
+        counts = halved
+
+
+def _estimated(job: Job, texts: LongTexts, windows: list[int], counts: dict[str, int]) -> Fit:
+    """Estimate how long the model as trained is measured at these lengths, on so much of the text."""
+    fit = Fit(windows, counts, minutes=0.0)
     as_trained = ExtendRequest(name=NONE, tune=False, tries=1)
+    settings = fit.applied(job.evaluation.settings)
     evaluation = resolve_evaluation(settings, job.settings.context_length, as_trained)
     trial = dataclasses.replace(job, evaluation=evaluation)
-    return estimate_evaluation(trial, 0, bytes_a_token=texts.bytes_a_token).seconds / 60
+    seconds = estimate_evaluation(trial, 0, bytes_a_token=texts.bytes_a_token).seconds
+    return dataclasses.replace(fit, minutes=seconds / 60)

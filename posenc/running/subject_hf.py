@@ -44,6 +44,7 @@ from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plan_evaluation import filled_in
 from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.unloaded_model import UnloadedModel, sizes_of
+from posenc.settings.base import flattened
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import (
     NONE,
@@ -260,19 +261,18 @@ def _fitted_to_text(
 
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -> Job:
-    """Return the job with as many targets as take about `eval.max_minutes`, if the user gave no number."""
-    if settings.eval.max_targets is not None:
+    """Return the job of as much as takes about `eval.max_minutes`, where the user gave no numbers."""
+    limits = FitLimits.of(settings.eval, job.evaluation)
+    if not limits.open_counts:
         return job
-    limits = FitLimits(settings.eval.lengths is None, settings.eval.max_minutes)
     evaluation = fit_to_time(job, limits, texts, settings.extend)
-    count = evaluation.settings.max_targets
+    before = flattened(job.evaluation.settings.plain())
+    after = flattened(evaluation.settings.plain())
+    chosen = " ".join(f"eval.{key}={after[key]}" for key in limits.open_counts)
     longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
-    note = (
-        f"targets    {count:,}, up to {longest}, by eval.max_minutes={limits.max_minutes:g} "
-        "(not the windows of needle: eval.needle.windows)"
-    )
-    has_all_targets = count == job.evaluation.settings.max_targets
-    notes = job.notes if has_all_targets else (*job.notes, note)
+    note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
+    is_lowered = any(after[key] != before[key] for key in limits.open_counts)
+    notes = (*job.notes, note) if is_lowered else job.notes
     fitted = job.settings.with_changes(eval=evaluation.settings)
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 

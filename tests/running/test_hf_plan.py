@@ -11,8 +11,9 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
+from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.running import estimate, fit_evaluation, hf_checkpoint, subject_hf
-from posenc.running.fit_evaluation import FitLimits
+from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import plan_job
 from posenc.running.unloaded_model import products_with
 
@@ -143,14 +144,40 @@ def test_one_length_beyond_t_is_always_left(plan):
     assert [window for window in windows if window > T] == [2 * T]
 
 
-def test_where_no_block_fits_the_targets_are_as_many_as_without_a_limit(monkeypatch):
+def test_where_no_block_fits_the_targets_are_as_many_as_without_a_limit(plan, monkeypatch):
     """With T = 131,072 a block has 65,536 targets, more than all that are measured by default."""
-    monkeypatch.setattr(fit_evaluation, "_minutes", lambda *_: 1e9)
-    evaluation = SimpleNamespace(
-        lengths=SimpleNamespace(windows=(T, 2 * T)),
-        settings=SimpleNamespace(max_targets=100),
-        headline=SimpleNamespace(block=lambda lengths: 1000),
+    job = plan("eval.max_targets=100")
+    monkeypatch.setattr(FixedTarget, "block", lambda self, lengths: 1000)
+    monkeypatch.setattr(
+        fit_evaluation, "_estimated", lambda job, texts, windows, counts: Fit(windows, counts, minutes=1e9)
     )
-    job = SimpleNamespace(settings=SimpleNamespace(context_length=T), evaluation=evaluation)
-    limits = FitLimits(has_open_lengths=True, max_minutes=1.0)
-    assert fit_evaluation._fit(job, limits, texts=None).max_targets == 100
+    limits = FitLimits(has_open_lengths=True, open_counts=("max_targets",), max_minutes=1.0)
+    assert fit_evaluation._fit(job, limits, texts=None).counts == {"max_targets": 100}
+
+
+# --- windows of needle that the machine has time for
+NEEDLE = ("eval.protocols=[needle]", "eval.lengths=[8x,16x]")
+
+
+def test_fewer_minutes_are_fewer_windows_of_needle(plan):
+    job = plan(*NEEDLE, "eval.max_minutes=0.001")
+    windows = job.evaluation.settings.protocol_parameters["needle"]["windows"]
+    assert 1 <= windows < 64
+    assert job.notes[-1] == f"chosen     eval.needle.windows={windows}, up to 16x, by eval.max_minutes=0.001"
+
+
+def test_the_time_of_needle_is_about_what_was_asked_for(plan):
+    job = plan(*NEEDLE, "eval.max_minutes=0.02")
+    assert estimate.estimate_evaluation(job, 0).seconds < 2 * 60 * 0.02
+
+
+def test_a_number_of_windows_is_taken_as_it_is(plan):
+    job = plan(*NEEDLE, "eval.needle.windows=5", "eval.max_minutes=0.0001")
+    assert job.evaluation.settings.protocol_parameters["needle"]["windows"] == 5
+
+
+def test_targets_and_windows_are_lowered_together(plan):
+    job = plan(*NEEDLE, "eval.protocols=[fixed-target,needle]", "eval.max_minutes=0.001")
+    settings = job.evaluation.settings
+    assert settings.max_targets < 32000
+    assert settings.protocol_parameters["needle"]["windows"] < 64

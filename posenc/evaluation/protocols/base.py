@@ -54,6 +54,7 @@ class Protocol(ABC, Generic[PlanT]):
     sample_noun: ClassVar[str] = "document"  # whose scatter gives the interval of a single seed
     of_tasks: ClassVar[bool] = False  # True: it scores answers of a task; False: it scores text
     writes_words: ClassVar[bool] = False  # True: `plan` writes words of its own and needs the tokenizer
+    count_key: ClassVar[str] = "max_targets"  # the key of `eval` that says how much of a text it scores
     refuses_given: ClassVar[str | None] = None  # why it cannot score models that posenc did not train
     refuses_transformers: ClassVar[str | None] = None  # why it cannot score models of transformers
 

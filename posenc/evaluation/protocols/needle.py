@@ -150,6 +150,7 @@ class Needle(Protocol[NeedleTexts]):
     note = explain
     unit = "nats per token of the value"
     writes_words = True
+    count_key = "needle.windows"
 
     class Settings(ProtocolSettings):
         needle: NeedleSettings
