@@ -134,6 +134,24 @@ def recall_records(correct_by_distance, windows=100, has_fixed_draw=False):
     return records
 
 
+def needle_records(correct_by_multiple, keys=(1,), answers=16, **changes):
+    """Make records of needle, from how many of 16 are found at depths 0, 0.5 and 1, by multiple of T."""
+    records = []
+    for multiple, correct in correct_by_multiple.items():
+        needle = {
+            "depth": [0.0, 0.5, 1.0] * len(keys),
+            "keys": [number for number in keys for _ in range(3)],
+            "answers": [answers] * 3 * len(keys),
+            "correct": [*correct] * len(keys),
+            "nats": [1.0] * 3 * len(keys),
+        }
+        window = int(multiple * T)
+        records.append(
+            record(window, 1.0, protocol="needle", targets_hash="e" * 16, needle=needle, **changes)
+        )
+    return records
+
+
 def dispersion_record(window, loss, *, entropy=2.0, first=0.3, variance=1.0, far_nats=None):
     """Make a record of the protocol `dispersion` with two layers; the first has more on the first token."""
     dispersion = {

@@ -15,7 +15,7 @@ from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.figure import FORMATS, Figure, check_font, check_kind, size_in_points
 from posenc.report.formats import render
 from posenc.results.comparison import Comparison
-from posenc.results.records import EXACT, RECALL
+from posenc.results.records import EXACT, NEEDLE, RECALL
 
 if TYPE_CHECKING:
     from posenc.report.charts import Drawing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PICTURES = {f".{format}": format for format in FORMATS}
 PAGES = {".html": "html", ".htm": "html"}
 TABLES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json", ".txt": "table"}
-PLOT_OF_PROTOCOL = {RECALL: "recall", EXACT: "exact"}  # instead of the default
+PLOT_OF_PROTOCOL = {RECALL: "recall", EXACT: "exact", NEEDLE: "needle"}  # instead of the default
 
 
 @dataclass(frozen=True)

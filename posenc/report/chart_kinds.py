@@ -9,6 +9,7 @@ PLOTS = {
     "recall": "share of planted values found, by window and distance",
     "exact": "answers of a task that are wholly right, by window",
     "tasks": "answers wholly right in the longest window, by encoding and task",
+    "needle": "share of facts found, by window and depth in the text",
     "use": "harm and use: recall against the change of the loss, in the longest window",
     "memory": "how far next-token distributions move when text farther back than a window comes in",
     "why": "why rows fail: entropy, first token, output variance of attention and far positions by length",

@@ -24,6 +24,7 @@ from posenc.report.grid_charts import change_grid, recall_grid
 from posenc.report.line_charts import change_chart, loss_chart
 from posenc.report.looks import PAPER, Look, configured, specification
 from posenc.report.memory_chart import memory_chart
+from posenc.report.needle_charts import needle_grid
 from posenc.report.use_chart import use_chart
 from posenc.report.vega import draw_svg, image_bytes
 from posenc.report.why_chart import why_chart
@@ -48,6 +49,7 @@ class Kind:
 
 
 NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
+NO_NEEDLE = "no run was asked for facts: posenc eval run=DIR 'eval.protocols=[needle]'"
 NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
 NO_DISPERSION = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,dispersion]'"
 NO_MEMORY = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,memory]'"
@@ -56,6 +58,7 @@ KINDS_OF_CHARTS = {
     "change": Kind(change_chart),
     "heatmap": Kind(change_grid, needs_full_width=True),
     "recall": Kind(recall_grid, NO_RECALL),
+    "needle": Kind(needle_grid, NO_NEEDLE),
     "use": Kind(use_chart, NO_RECALL),
     "exact": Kind(exact_chart, NO_TASK),
     "tasks": Kind(tasks_grid, NO_TASK, needs_full_width=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from posenc.report.needles import needle_tables
 from posenc.report.reports import short_report
 from posenc.report.terminal import has_color, terminal_text, terminal_width, write
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
-from posenc.results.records import HEADLINE
+from posenc.results.records import HEADLINE, NEEDLE
 from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings
 
@@ -29,9 +30,9 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     width = terminal_width()
     comparisons = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
     reports = [short_report(comparison) for comparison in comparisons]
-    needles = needle_tables(runs)
-    if needles:
-        reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *needles])
+    if NEEDLE in measured[1:]:
+        tables = [needle_tables(comparison.rows) for comparison in compare_runs(runs, CompareRequest(NEEDLE))]
+        reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *itertools.chain(*tables)])
     if saved is not None:
         is_weak = any(row.undertrained for comparison in comparisons for row in comparison.rows)
         command = next_command(runs[0], saved, is_weak, width)

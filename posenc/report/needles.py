@@ -2,90 +2,43 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from posenc.report.tables import Table, table_of_rows
-from posenc.report.texts import length_text, percent_interval
-from posenc.results.records import NEEDLE, Record
-from posenc.results.runs import Run
-from posenc.results.statistics.proportions import wilson
+from posenc.report.texts import length_text, percent_interval, row_label
+from posenc.results.comparison import Row
+from posenc.results.needles import NeedleCell
 
 
-@dataclass(frozen=True)
-class NeedleCell:
-    """The facts found at a depth in windows of one length."""
-
-    extend: str | None
-    depth: float  # 0 is the beginning of the text, 1 its end
-    keys: int
-    multiple: float  # of T: the window
-    window: int  # tokens
-    correct: int
-    answers: int
-
-    @property
-    def share(self) -> float:
-        """Return the share of facts found."""
-        return self.correct / self.answers
-
-    @property
-    def text(self) -> str:
-        """Return the share and its 95% interval, `98 [91, 100]`."""
-        interval = wilson(self.share, self.answers)
-        return f"{100 * self.share:.0f} {percent_interval(interval)}"
-
-
-def needle_cells(run: Run) -> list[NeedleCell]:
-    """Return what a run found, in the order of its records."""
-    return [cell for record in run.records for cell in _cells_of(record)]
-
-
-def _cells_of(record: Record) -> Iterator[NeedleCell]:
-    counts = record.get("needle")
-    if record["protocol"] != NEEDLE or counts is None:
-        return
-    extend = record["extend"]
-    columns = zip(counts["depth"], counts["keys"], counts["correct"], counts["answers"], strict=True)
-    for depth, keys, correct, answers in columns:
-        yield NeedleCell(
-            extend=None if extend is None else extend["name"],
-            depth=depth,
-            keys=keys,
-            multiple=record["multiple"],
-            window=record["window"],
-            correct=correct,
-            answers=answers,
-        )
-
-
-def needle_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return a table for each run, extension and number of keys, with a row a depth and a column a window."""
+def needle_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return a table for each row and number of keys, with a line a depth and a column a window."""
     tables = []
-    for run in runs:
-        cells = needle_cells(run)
-        cells_of_table: dict[tuple[str | None, int], list[NeedleCell]] = defaultdict(list)
-        for cell in cells:
-            cells_of_table[cell.extend, cell.keys].append(cell)
-        for (extend, keys), chosen in cells_of_table.items():
-            tables.append(_table(chosen, _title(run, extend, keys)))
+    for row in rows:
+        cells = row.needle or ()
+        for keys in dict.fromkeys(cell.keys for cell in cells):
+            chosen = [cell for cell in cells if cell.keys == keys]
+            tables.append(_table(chosen, needle_title(row_label(row), keys)))
     return tables
 
 
-def _title(run: Run, extend: str | None, keys: int) -> str:
-    name = run.name if extend is None else f"{run.name} +{extend}"
+def needle_title(name: str, keys: int) -> str:
+    """Return the title of a table."""
     among = "" if keys == 1 else f" among {keys}"
     return f"{name}: % of facts found{among}, by depth in the text and window [95% CI]"
 
 
 def _table(cells: Sequence[NeedleCell], title: str) -> Table:
-    windows = sorted({(cell.window, cell.multiple) for cell in cells})
+    multiples = sorted({cell.multiple for cell in cells})
     depths = sorted({cell.depth for cell in cells})
-    text_of = {(cell.depth, cell.window): cell.text for cell in cells}
-    rows = []
+    text_of = {(cell.depth, cell.multiple): _cell_text(cell) for cell in cells}
+    lines = []
     for depth in depths:
-        texts = [text_of.get((depth, window), "-") for window, _ in windows]
-        rows.append([f"{depth:g}", *texts])
-    heads = ["depth", *(length_text(round(multiple, 4)) for _, multiple in windows)]
-    return table_of_rows(heads, rows, title)
+        texts = [text_of.get((depth, multiple), "-") for multiple in multiples]
+        lines.append([f"{depth:g}", *texts])
+    heads = ["depth", *(length_text(round(multiple, 4)) for multiple in multiples)]
+    return table_of_rows(heads, lines, title)
+
+
+def _cell_text(cell: NeedleCell) -> str:
+    """Return the share and its 95% interval, `98 [91, 100]`."""
+    return f"{100 * cell.share:.0f} {percent_interval(cell.ci95)}"

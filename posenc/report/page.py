@@ -55,7 +55,7 @@ WORD_CLASSES = {  # style classes of the words in cells
 MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 CHART_HEIGHT = 280  # pixels
 LEGEND_COLUMNS = 2  # fit a phone
-CHARTS_OF_LOSSES = ("context", "change", "use", "memory")
+CHARTS_OF_LOSSES = ("context", "change", "use", "needle", "memory")
 CHARTS_OF_TASKS = ("exact",)
 RUN_COLUMNS = ("run", "status", "encoding", "T", "seed", "tokens", "precision", "corpus")
 MOST_OPEN_RUNS = 12  # a longer list is folded
@@ -234,7 +234,7 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
     kinds = CHARTS_OF_TASKS if is_exact(comparison) else CHARTS_OF_LOSSES
     for kind in kinds:
         chart = make_chart(kind, [comparison], names, PAGE)
-        if chart is None:
+        if chart is None or len(chart.panels) > 1:  # the page has no room for a panel of each row
             continue
         layers = chart.layers.properties(
             width="container",

@@ -19,6 +19,7 @@ from posenc.report.columns import (
     rank_of_number,
 )
 from posenc.report.exact import exact_notes, exact_table, is_exact
+from posenc.report.needles import needle_tables
 from posenc.report.sentences import (
     also_measured_note,
     answer,
@@ -103,7 +104,8 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     lengths = _lengths_of_table(comparison, with_short_lengths)
     notes += [marks_note(comparison, lengths), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
-    return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes))
+    tables = [table, *needle_tables(comparison.rows)]
+    return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes))
 
 
 def _is_one_measured_row(comparison: Comparison) -> bool:
@@ -153,6 +155,7 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(lengths_table)
     if comparison.recall is not None:
         tables.append(recall_table(comparison))
+    tables += needle_tables(comparison.rows)
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
@@ -186,8 +189,8 @@ def _run_report(comparison: Comparison) -> Report:
         also_measured_note(header),
         *left_out_notes(header),
     ]
-    table = _run_table(comparison, row)
-    return Report(facts_of(comparison), answer(comparison), [table], _non_empty(notes), has_gap=True)
+    tables = [_run_table(comparison, row), *needle_tables([row])]
+    return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes), has_gap=True)
 
 
 def _run_table(comparison: Comparison, row: Row) -> Table:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import Curve, Dispersion, Exact, Extend, Memory, Metric, Recall, Record
+from posenc.results.records import Curve, Dispersion, Exact, Extend, Memory, Metric, Needle, Recall, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
@@ -90,6 +90,7 @@ class Measurement:
     curve: Curve | None = None
     recall: Recall | None = None
     exact: Exact | None = None
+    needle: Needle | None = None
     dispersion: Dispersion | None = None
     memory: Memory | None = None
 
@@ -161,6 +162,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         curve=record.get("curve"),
         recall=record.get("recall"),
         exact=record.get("exact"),
+        needle=record.get("needle"),
         dispersion=record.get("dispersion"),
         memory=record.get("memory"),
     )

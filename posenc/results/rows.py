@@ -23,6 +23,7 @@ from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
 from posenc.results.memory import RowMemory
+from posenc.results.needles import NeedleCell, needles_of
 from posenc.results.numbers import printed_change
 from posenc.results.plain import NOT_IN_JSON
 from posenc.results.recall import Learning, RowRecall
@@ -51,6 +52,7 @@ class Row:
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
     recall: RowRecall | None  # of the protocol `recall`
     exact: RowExact | None  # of the protocol `exact`
+    needle: tuple[NeedleCell, ...] | None  # of the protocol `needle`
     dispersion: RowDispersion | None  # of the protocol `dispersion`
     memory: RowMemory | None  # of the protocol `memory`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
@@ -109,6 +111,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         recovered=extras.recovered,
         recall=extras.recall,
         exact=extras.exact,
+        needle=needles_of(group.members),
         dispersion=extras.dispersion,
         memory=extras.memory,
         members=group.members,

@@ -10,6 +10,7 @@ from fake_runs import (
     dispersion_record,
     exact_records,
     memory_record,
+    needle_records,
     positions,
     recall_records,
     record,
@@ -45,7 +46,8 @@ def comparisons_of(root, **request):
 
 def comparisons_for(kind, root):
     """The tables that a kind of chart is of."""
-    return comparisons_of(root, protocol="exact" if kind in ("exact", "tasks") else "fixed-target")
+    protocols = {"exact": "exact", "tasks": "exact", "needle": "needle"}
+    return comparisons_of(root, protocol=protocols.get(kind, "fixed-target"))
 
 
 def chart_of(kind, comparisons):
@@ -98,6 +100,7 @@ def swept(tmp_path_factory):
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
             special = {448: 10} if name == "rope" else {8: 20 + seed}
             records += recall_records(FOUND | special)
+            records += needle_records({1: (16, 15, 14), 8: (seed, 4, 8)})
             records += exact_records({1: 95 + seed, 2: 80, 8: 10 * seed})
             records += [dispersion_record(int(m * T), loss, far_nats=loss) for m, loss in losses.items()]
             records += [memory_record(int(m * T), loss) for m, loss in losses.items()]
@@ -247,6 +250,14 @@ def test_recall_is_a_grid_of_windows_and_distances_for_each_row(swept):
 
 def test_the_grid_of_recall_has_only_as_many_pairs_as_the_training(swept):
     assert len(shares_of(chart_of("recall", comparisons_of(swept)))) == 2 * (1 + 3 + 4 + 5 + 6)
+
+
+def test_facts_are_a_grid_of_depths_and_windows_for_each_row(swept):
+    made = chart_of("needle", comparisons_for("needle", swept))
+    shares = {(point["panel"], point["row"], point["column"]): point["text"] for point in points_of(made)}
+    assert set(made.panels) == {"alibi", "rope"}
+    assert shares["rope", "0.5", "64"] == "94"  # 45 of 48, three seeds together
+    assert shares["rope", "0", "512"] == "6"  # 0, 1 and 2 of 16
 
 
 def test_every_panel_of_recall_has_its_axes(swept):

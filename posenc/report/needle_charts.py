@@ -1,0 +1,55 @@
+"""The heat map of the protocol `needle`: facts found, by window and depth in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import altair as alt
+
+from posenc.report.chart import Chart, Panel, RowNames, short_number, source_sentence
+from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Square, grid_layers
+from posenc.report.looks import Look
+
+
+def needle_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    """Return a panel for each row and number of keys: depths below each other, windows beside each other."""
+    squares = [square for panel in panels for square in _squares(panel, names)]
+    if not squares:
+        return None
+    windows = {square.column for square in squares}
+    depths = {square.row for square in squares}
+    x_axis = alt.Axis(title="window (tokens)", orient="top", labelAngle=0, ticks=False, domain=False)
+    y_axis = alt.Axis(title="depth in the text", labelColor=look.faint, ticks=False, domain=False)
+    meaning = "Per cent of facts found in a window; depth 0 is the beginning of the text, 1 its end."
+    return Chart(
+        title="Facts found",
+        layers=grid_layers(
+            squares,
+            x=alt.X("column:O", sort=sorted(windows, key=int), axis=x_axis),
+            y=alt.Y("row:O", sort=sorted(depths, key=float), axis=y_axis),
+            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
+        ),
+        panels=list(dict.fromkeys(square.panel for square in squares)),
+        rows=[],
+        caption=f"{meaning} {source_sentence(panels)}",
+        height=alt.Step(CELL_HEIGHT),
+    )
+
+
+def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
+    """Yield the cells of each row."""
+    for row in panel.comparison.rows:
+        cells = row.needle or ()
+        has_several_keys = len({cell.keys for cell in cells}) > 1
+        for cell in cells:
+            parts = [names.name(row), panel.title]
+            if has_several_keys:
+                parts.append(f"{cell.keys} keys" if cell.keys > 1 else "1 key")
+            yield Square(
+                panel=", ".join(part for part in parts if part),
+                row=f"{cell.depth:g}",
+                column=str(cell.window),
+                of="share",
+                text=f"{100 * cell.share:.0f}",
+                shade=short_number(cell.share),
+            )
