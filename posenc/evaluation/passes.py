@@ -7,8 +7,9 @@ window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -126,9 +127,19 @@ class EvalContext:
         """
         return score_windows(self, read, count, window, n_targets, with_best=False).nats
 
-    def window_scores(self, read: WindowReader, count: int, window: int, n_targets: int) -> Scores:
-        """Return the same losses and whether each target is the model's first choice."""
-        return score_windows(self, read, count, window, n_targets, with_best=True)
+    def window_scores(
+        self,
+        read: WindowReader,
+        count: int,
+        window: int,
+        n_targets: int,
+        encoding: Encoding | None = None,
+    ) -> Scores:
+        """Return the same losses and whether each target is the model's first choice.
+
+        `encoding` is the one that acts; None: that of windows of this length.
+        """
+        return score_windows(self, read, count, window, n_targets, with_best=True, encoding=encoding)
 
     def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
         """Return windows (count, window + 1) in which the model has written the marked tokens itself.
@@ -137,6 +148,22 @@ class EvalContext:
         NotApplicableError, OutOfMemoryError.
         """
         return generate(self, tokens, is_generated)
+
+    @property
+    def first_tokens(self) -> list[int]:
+        """Return what stands before a prompt: BOS, where the model begins texts with it."""
+        bos = self.model.bos if isinstance(self.model, CallableModel) else None
+        return [] if bos is None else [bos]
+
+    def written(
+        self, prompt: Sequence[int], count: int, window: int, is_enough: Callable[[list[int]], bool]
+    ) -> list[int]:
+        """Return at most `count` tokens that the model writes after a prompt: each is its first choice.
+
+        It ends earlier at one of the model's end tokens, or where `is_enough` says so of the tokens so far.
+        The encoding is that of windows of `window` tokens. Raises NotApplicableError.
+        """
+        return write_text(self, prompt, count, window, is_enough)
 
 
 def score_windows(
@@ -372,6 +399,40 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 
     run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
     return generated
+
+
+@torch.no_grad()
+def write_text(
+    context: EvalContext,
+    prompt: Sequence[int],
+    count: int,
+    window: int,
+    is_enough: Callable[[list[int]], bool],
+) -> list[int]:
+    """Return the tokens that the model writes after a prompt, as `EvalContext.written` says."""
+    encoding = context.effective_encoding(window)
+    if inputs_given(encoding, window, 1) < window:
+        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    model = context.model.to(context.device).eval()
+    pos = positions_of_windows(context, encoding, window, window)[0]
+    end_tokens = model.end_tokens if isinstance(model, CallableModel) else frozenset()
+    written: list[int] = []
+    past: Any = None  # of a given model: what it keeps of the text
+    while len(written) < count and not is_enough(written):
+        context.check_stop()
+        text = torch.tensor([[*prompt, *written]])  # (1, n)
+        if isinstance(model, CallableModel):
+            new_tokens = text if past is None else text[:, -1:]
+            with autocast(_precision_of(context, model), context.device):
+                step = model.next_logits(new_tokens.to(context.device), past, encoding)
+            past = step.past
+            choice = int(step.logits[0].argmax())
+        else:
+            choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
+        if choice in end_tokens:
+            break
+        written.append(choice)
+    return written
 
 
 def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import TextIO
 
 from posenc.core.paths import choice_files
-from posenc.report.needles import needle_tables
+from posenc.report.needles import found_tables
 from posenc.report.reports import short_report
+from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text, terminal_width, write
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
-from posenc.results.records import HEADLINE, NEEDLE
+from posenc.results.records import HEADLINE, NEEDLE, RULER
 from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings
 
@@ -30,14 +30,23 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     width = terminal_width()
     comparisons = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
     reports = [short_report(comparison) for comparison in comparisons]
-    if NEEDLE in measured[1:]:
-        tables = [needle_tables(comparison.rows) for comparison in compare_runs(runs, CompareRequest(NEEDLE))]
-        reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *itertools.chain(*tables)])
+    for protocol in measured[1:]:
+        if protocol in (NEEDLE, RULER):
+            tables = _tables_of_facts(runs, protocol)
+            reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
     if saved is not None:
         is_weak = any(row.undertrained for comparison in comparisons for row in comparison.rows)
         command = next_command(runs[0], saved, is_weak, width)
         reports[-1] = replace(reports[-1], tail=[f"saved  {saved}", f"next   {command}"])
     write(terminal_text(reports, width, has_color(stream)), stream)
+
+
+def _tables_of_facts(runs: Sequence[Run], protocol: str) -> list[Table]:
+    """Return the tables of a protocol that is not the first one measured, for the end of its report."""
+    tables = []
+    for comparison in compare_runs(runs, CompareRequest(protocol)):
+        tables += found_tables(comparison.rows)
+    return tables
 
 
 def next_command(run: Run, saved: Path, is_weak: bool, width: int) -> str:

@@ -1,4 +1,4 @@
-"""The table of the protocol `needle`: facts found, by depth and window, with an interval for each."""
+"""Tables of facts found in a text, by the protocols `needle` and `ruler`, with an interval for each share."""
 
 from __future__ import annotations
 
@@ -7,38 +7,53 @@ from collections.abc import Sequence
 from posenc.report.tables import Table, table_of_rows
 from posenc.report.texts import length_text, percent_interval, row_label
 from posenc.results.comparison import Row
-from posenc.results.needles import NeedleCell
+from posenc.results.needles import NeedleCell, RulerCell
 
 
-def needle_tables(rows: Sequence[Row]) -> list[Table]:
-    """Return a table for each row and number of keys, with a line a depth and a column a window."""
+def found_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return the tables of each row: a column a window, a line a depth or a task of RULER."""
+    return [*_needle_tables(rows), *_ruler_tables(rows)]
+
+
+def _needle_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return a table for each row and number of keys."""
     tables = []
     for row in rows:
         cells = row.needle or ()
         for keys in dict.fromkeys(cell.keys for cell in cells):
-            chosen = [cell for cell in cells if cell.keys == keys]
-            tables.append(_table(chosen, needle_title(row_label(row), keys)))
+            of_keys = [cell for cell in cells if cell.keys == keys]
+            heads = [f"{cell.depth:g}" for cell in of_keys]
+            among = "" if keys == 1 else f" among {keys}"
+            title = f"{row_label(row)}: % of facts found{among}, by depth in the text and window [95% CI]"
+            tables.append(_table("depth", heads, of_keys, title))
     return tables
 
 
-def needle_title(name: str, keys: int) -> str:
-    """Return the title of a table."""
-    among = "" if keys == 1 else f" among {keys}"
-    return f"{name}: % of facts found{among}, by depth in the text and window [95% CI]"
+def _ruler_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return a table for each row."""
+    tables = []
+    for row in rows:
+        cells = row.ruler or ()
+        if cells:
+            title = f"{row_label(row)}: % of values found in tasks of RULER, by window [95% CI]"
+            tables.append(_table("task", [cell.task for cell in cells], cells, title))
+    return tables
 
 
-def _table(cells: Sequence[NeedleCell], title: str) -> Table:
+def _table(
+    first_head: str, heads: Sequence[str], cells: Sequence[NeedleCell | RulerCell], title: str
+) -> Table:
+    """Return a table whose lines are the distinct `heads`, of which each cell has one."""
     multiples = sorted({cell.multiple for cell in cells})
-    depths = sorted({cell.depth for cell in cells})
-    text_of = {(cell.depth, cell.multiple): _cell_text(cell) for cell in cells}
+    text_of = {(head, cell.multiple): _cell_text(cell) for head, cell in zip(heads, cells, strict=True)}
     lines = []
-    for depth in depths:
-        texts = [text_of.get((depth, multiple), "-") for multiple in multiples]
-        lines.append([f"{depth:g}", *texts])
-    heads = ["depth", *(length_text(round(multiple, 4)) for multiple in multiples)]
-    return table_of_rows(heads, lines, title)
+    for head in dict.fromkeys(heads):
+        texts = [text_of.get((head, multiple), "-") for multiple in multiples]
+        lines.append([head, *texts])
+    lengths = [length_text(round(multiple, 4)) for multiple in multiples]
+    return table_of_rows([first_head, *lengths], lines, title)
 
 
-def _cell_text(cell: NeedleCell) -> str:
+def _cell_text(cell: NeedleCell | RulerCell) -> str:
     """Return the share and its 95% interval, `98 [91, 100]`."""
     return f"{100 * cell.share:.0f} {percent_interval(cell.ci95)}"

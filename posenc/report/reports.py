@@ -19,7 +19,7 @@ from posenc.report.columns import (
     rank_of_number,
 )
 from posenc.report.exact import exact_notes, exact_table, is_exact
-from posenc.report.needles import needle_tables
+from posenc.report.needles import found_tables
 from posenc.report.sentences import (
     also_measured_note,
     answer,
@@ -104,7 +104,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     lengths = _lengths_of_table(comparison, with_short_lengths)
     notes += [marks_note(comparison, lengths), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
-    tables = [table, *needle_tables(comparison.rows)]
+    tables = [table, *found_tables(comparison.rows)]
     return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes))
 
 
@@ -155,7 +155,7 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(lengths_table)
     if comparison.recall is not None:
         tables.append(recall_table(comparison))
-    tables += needle_tables(comparison.rows)
+    tables += found_tables(comparison.rows)
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
@@ -189,7 +189,7 @@ def _run_report(comparison: Comparison) -> Report:
         also_measured_note(header),
         *left_out_notes(header),
     ]
-    tables = [_run_table(comparison, row), *needle_tables([row])]
+    tables = [_run_table(comparison, row), *found_tables([row])]
     return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes), has_gap=True)
 
 

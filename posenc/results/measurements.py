@@ -15,7 +15,18 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import Curve, Dispersion, Exact, Extend, Memory, Metric, Needle, Recall, Record
+from posenc.results.records import (
+    Curve,
+    Dispersion,
+    Exact,
+    Extend,
+    Memory,
+    Metric,
+    Needle,
+    Recall,
+    Record,
+    Ruler,
+)
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
@@ -91,6 +102,7 @@ class Measurement:
     recall: Recall | None = None
     exact: Exact | None = None
     needle: Needle | None = None
+    ruler: Ruler | None = None
     dispersion: Dispersion | None = None
     memory: Memory | None = None
 
@@ -163,6 +175,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         recall=record.get("recall"),
         exact=record.get("exact"),
         needle=record.get("needle"),
+        ruler=record.get("ruler"),
         dispersion=record.get("dispersion"),
         memory=record.get("memory"),
     )

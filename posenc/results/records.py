@@ -35,6 +35,7 @@ HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
 RECALL = "recall"  # the protocol that stands beside it
 EXACT = "exact"  # the protocol of tasks
 NEEDLE = "needle"  # the protocol whose facts have a table of their own
+RULER = "ruler"  # the protocol of RULER's needle tasks
 DISPERSION = "dispersion"  # the protocol that says why a row fails
 MEMORY = "memory"  # the protocol that says how far back predictions hang on the text
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
@@ -156,6 +157,23 @@ def _check_needle(needle: Needle) -> Needle:
     return needle
 
 
+class Ruler(TypedDict):
+    """Values found in windows of one length, aligned lists: one place for each task of RULER."""
+
+    task: Annotated[list[str], MinLen(1)]
+    samples: list[Positive]
+    answers: list[Positive]  # values that all samples ask for
+    correct: list[Count]  # values that stand in what the model wrote
+
+
+def _check_ruler(ruler: Ruler) -> Ruler:
+    """Return values whose lists are aligned."""
+    columns: list[Sequence[object]] = [ruler["task"], ruler["samples"], ruler["answers"], ruler["correct"]]
+    if len({len(column) for column in columns}) > 1:
+        raise _wrong("lists of different lengths")
+    return ruler
+
+
 class Dispersion(TypedDict):
     """What attention does for the queries of the targets: lists have a mean for each layer."""
 
@@ -233,6 +251,7 @@ class Record(TypedDict):
     recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
     exact: NotRequired[Exact]  # of the protocol `exact`
     needle: NotRequired[Annotated[Needle, AfterValidator(_check_needle)]]  # of the protocol `needle`
+    ruler: NotRequired[Annotated[Ruler, AfterValidator(_check_ruler)]]  # of the protocol `ruler`
     dispersion: NotRequired[Annotated[Dispersion, AfterValidator(_check_dispersion)]]  # of `dispersion`
     memory: NotRequired[Annotated[Memory, AfterValidator(_check_memory)]]  # of the protocol `memory`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's

@@ -23,7 +23,7 @@ from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
 from posenc.results.memory import RowMemory
-from posenc.results.needles import NeedleCell, needles_of
+from posenc.results.needles import NeedleCell, RulerCell, needles_of, ruler_of
 from posenc.results.numbers import printed_change
 from posenc.results.plain import NOT_IN_JSON
 from posenc.results.recall import Learning, RowRecall
@@ -53,6 +53,7 @@ class Row:
     recall: RowRecall | None  # of the protocol `recall`
     exact: RowExact | None  # of the protocol `exact`
     needle: tuple[NeedleCell, ...] | None  # of the protocol `needle`
+    ruler: tuple[RulerCell, ...] | None  # of the protocol `ruler`
     dispersion: RowDispersion | None  # of the protocol `dispersion`
     memory: RowMemory | None  # of the protocol `memory`
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
@@ -112,6 +113,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         recall=extras.recall,
         exact=extras.exact,
         needle=needles_of(group.members),
+        ruler=ruler_of(group.members),
         dispersion=extras.dispersion,
         memory=extras.memory,
         members=group.members,

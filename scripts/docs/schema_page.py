@@ -38,6 +38,7 @@ RESULTS = [
     "records.Recall",
     "records.Exact",
     "records.Needle",
+    "records.Ruler",
     "records.Dispersion",
     "records.Memory",
 ]

@@ -10,6 +10,7 @@ TEXT_PROTOCOLS = tuple(name for name in protocol_names() if not find_protocol(na
 RECALL = {"distances": [4], "pairs": [1], "windows": 4}
 NEEDLE = {"depths": [0.5], "keys": [1], "values": 1, "queries": 1, "windows": 4}
 MEMORY = {"shorter": [4, 8, 16]}
+RULER = {"tasks": ["niah_multikey_3"], "samples": 2, "essays": None}
 SETTINGS = {
     "target_fraction": 0.25,
     "stride": None,
@@ -17,6 +18,7 @@ SETTINGS = {
     "recall": RECALL,
     "needle": NEEDLE,
     "memory": MEMORY,
+    "ruler": RULER,
 }
 
 

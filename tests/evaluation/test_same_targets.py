@@ -16,7 +16,7 @@ from posenc.evaluation.resolve import resolve_evaluation
 def targets_of(record):
     """What a record says of its targets."""
     sums = record["per_document"]
-    if sums is None:  # no sentence of needle fits into so short a window
+    if sums is None:  # nothing of needle or ruler fits into so short a window
         return record["targets_hash"], record["targets"], ()
     counts = tuple(zip(sums["document"], sums["targets"], sums["bytes"], strict=True))
     return record["targets_hash"], record["targets"], counts
@@ -99,7 +99,7 @@ def test_the_second_copy_is_scored_without_the_first(truncated):
     assert truncated["induction", 8 * T]["nats"] is not None
 
 
-OF_TEXT = sorted({*TEXT_PROTOCOLS} - {"induction", "recall", "key-tokens", "needle"})
+OF_TEXT = sorted({*TEXT_PROTOCOLS} - {"induction", "recall", "key-tokens", "needle", "ruler"})
 THINGS = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
 
 

@@ -70,6 +70,8 @@ class CallableModel(nn.Module):
 
     # True if the run directory is named by these very weights, so that its stored cells are the model's own
     has_known_weights = False
+    bos: int | None = None  # the token that stands before every text; None: there is none
+    end_tokens: frozenset[int] = frozenset()  # with which a text ends that the model writes
 
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
         super().__init__()

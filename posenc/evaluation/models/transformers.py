@@ -75,6 +75,7 @@ class TransformersModel(CallableModel):
         config = whole_config.get_text_config()
         super().__init__(model, config.vocab_size, train_length)
         self.bos = bos
+        self.end_tokens = end_tokens_of(model)
         self.is_placed = is_placed
         self.config = config
         self.shape = shape_of(config, train_length)
@@ -354,6 +355,14 @@ def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
 
 
 # --- what a configuration says
+
+
+def end_tokens_of(model: Any) -> frozenset[int]:
+    """Return the tokens at which transformers stops writing: none, one or several."""
+    end = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    if end is None:
+        return frozenset()
+    return frozenset([end] if isinstance(end, int) else end)
 
 
 def shape_of(config: Any, train_length: int) -> Shape:

@@ -1,0 +1,206 @@
+"""ruler: RULER's needle tasks, with its own prompts. What share of the values is in the text that follows?
+
+A window of W inputs holds a prompt, which ends with the beginning of its answer, and leaves 128 tokens for
+what the model writes. It is a plain prompt, without a chat template, and the model writes its first choices.
+A value counts as found if it stands in the written text, as in lm-evaluation-harness. The loss is that of the
+right answer behind the prompt. If each of its tokens is the model's first choice, the model would write it,
+and nothing is written to find that out.
+
+The prompts are the same for every model with this tokenizer. They are not made of the corpus.
+
+Source: Hsieh et al. 2024 (arXiv 2404.06654); posenc/data/ruler.py has the strings and their licence.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge, Le, MinLen
+
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded, is_file, why_missing
+from posenc.core.seeds import seed_for
+from posenc.data.ruler import LEFT_OUT, NEW_TOKENS, TASKS, WORDS_PACKAGE, Sample, make_sample
+from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.lengths import EvalLengths
+from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
+from posenc.evaluation.request import EvalRequest, Plan
+from posenc.evaluation.sums import LossSums
+from posenc.results.records import RULER
+from posenc.results.records import Ruler as RulerCounts
+from posenc.settings.base import Settings as SettingsGroup
+from posenc.settings.numbers import Text, Whole
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import EvalContext
+
+REVISION = 1  # of the prompts
+SEED = 2404  # of the prompts, never the training seed
+
+
+class RulerSettings(SettingsGroup):
+    """The group `eval.ruler`."""
+
+    tasks: Annotated[list[str], MinLen(1)]
+    samples: Annotated[Whole, Ge(1), Le(10**4)]  # of each task, for each window length
+    essays: Text | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulerPlan(Plan):
+    """The prompts of each window, which are drawn when they are asked for."""
+
+    tasks: tuple[str, ...]
+    count: int  # samples of each task
+    tokenizer: Tokenizer
+    essays: Sequence[str]  # words
+
+    def samples(self, name: str, window: int) -> Iterator[Sample]:
+        """Yield the samples of a task for a window. Raises NotApplicableError if none fits."""
+        for number in range(self.count):
+            yield self._sample(name, window, number)
+
+    def _sample(self, name: str, window: int, number: int) -> Sample:
+        """Return a sample with the largest haystack with which it fits. Raises NotApplicableError."""
+        # the needles of a sample are the same whatever the size of its haystack
+        seed = seed_for(SEED, name, window, number)
+
+        def is_too_long(size: int) -> bool:
+            return not self._fits(make_sample(TASKS[name], size, Random(seed), self.essays), window)
+
+        most = len(self.essays) if TASKS[name].haystack == "essays" else window
+        size = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)
+        if size == 0:
+            raise NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
+        return make_sample(TASKS[name], size, Random(seed), self.essays)
+
+    def _fits(self, sample: Sample, window: int) -> bool:
+        """Tell whether a prompt leaves room for what the model writes, and for a BOS token."""
+        return len(self.tokenizer.encode(sample.prompt)) + NEW_TOKENS < window
+
+    def tokens(self, window: int) -> int:
+        """Count two passes a sample: one over the right answer, one over the prompt before the model writes.
+
+        A model that keeps no keys and values makes a pass for each token that it writes, which is more.
+        """
+        return 2 * len(self.tasks) * self.count * window
+
+    def targets_in(self, window: int) -> int:
+        return 1  # an answer; its tokens are known when it is drawn
+
+
+class RulerProtocol(Protocol[RulerPlan]):
+    name = RULER
+    title = "RULER's needles"
+    explain = "values that RULER's prompts hide and ask for, found in what the model writes"
+    note = explain
+    unit = "nats per token of the answer"
+    sample_noun = "sample"
+    writes_words = True
+    count_key = "ruler.samples"
+
+    class Settings(ProtocolSettings):
+        ruler: RulerSettings
+
+    settings: Settings
+
+    def check(self, lengths: EvalLengths) -> None:
+        """Raise UserError for a task that cannot be made here, by its name and with what is missing."""
+        settings = self.settings.ruler
+        for name in settings.tasks:
+            if name in LEFT_OUT:
+                raise UserError("eval.ruler.tasks", name, LEFT_OUT[name], allowed=list(TASKS))
+            if name not in TASKS:
+                raise UserError("eval.ruler.tasks", name, "there is no such task", allowed=list(TASKS))
+            if TASKS[name].haystack == "essays" and settings.essays is None:
+                problem = "hides values in Paul Graham's essays, which posenc does not download"
+                hint = "eval.ruler.essays=FILE, a text with them"
+                raise UserError("eval.ruler.tasks", name, problem, hint=hint)
+            if TASKS[name].draws_words and importlib.util.find_spec(WORDS_PACKAGE) is None:
+                problem = f"draws keys from the package {WORDS_PACKAGE}, which is not installed"
+                raise UserError("eval.ruler.tasks", name, problem, hint="pip install 'posenc[ruler]'")
+        if settings.essays is not None and not is_file(expanded(settings.essays)):
+            problem = why_missing(expanded(settings.essays), "file")
+            raise UserError("eval.ruler.essays", settings.essays, problem)
+
+    def plan(self, request: EvalRequest) -> RulerPlan:
+        """Take the tasks. The hash covers what the prompts are drawn from."""
+        settings = self.settings.ruler
+        essays = "" if settings.essays is None else expanded(settings.essays).read_text(encoding="utf-8")
+        essays_digest = hashlib.sha256(essays.encode()).hexdigest()
+        return RulerPlan(
+            hash=request.digest(self.name, REVISION, settings.tasks, settings.samples, essays_digest),
+            tasks=tuple(settings.tasks),
+            count=settings.samples,
+            tokenizer=request.tokenizer or Tokenizer("bytes"),
+            essays=re.split(r"\s+", essays),
+        )
+
+    def measure(self, context: EvalContext, plan: RulerPlan, window: int) -> LossSums:
+        """Ask for the values of every sample. Raises NotApplicableError if no prompt fits."""
+        answers = []
+        counts = RulerCounts(task=[], samples=[], answers=[], correct=[])
+        n_samples = len(plan.tasks) * plan.count
+        for name in plan.tasks:
+            found = []
+            for sample in plan.samples(name, window):
+                inner = _progress_of_one(context, len(answers), n_samples)
+                answer = answered(inner, plan.tokenizer, sample, window)
+                answers.append(answer)
+                found.append(answer.correct)
+            counts["task"].append(name)
+            counts["samples"].append(plan.count)
+            counts["answers"].append(plan.count * TASKS[name].n_answers)
+            counts["correct"].append(sum(found))
+        nats = np.array([answer.nats for answer in answers])
+        return LossSums(
+            documents=np.arange(n_samples),
+            nats=nats,
+            targets=np.array([answer.targets for answer in answers]),
+            bytes=np.zeros(n_samples, dtype=np.int64),
+            of_text=False,
+            extra={RULER: counts} if np.isfinite(nats).all() else {},
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hold how a model did on a sample."""
+
+    nats: float  # of the right answer, summed over its tokens
+    targets: int  # tokens of the right answer
+    correct: int  # values that it found
+
+
+def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window: int) -> Answer:
+    """Score the right answer behind the prompt; where the model would write another text, read that text."""
+    prompt = [*context.first_tokens, *tokenizer.encode(sample.prompt)]
+    right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
+    text = np.array([*prompt, *right_answer], dtype=np.int64)
+    encoding = context.effective_encoding(window)  # not that of this shorter text
+    scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
+    correct = len(sample.answers)
+    if not scores.is_best.all():
+        written = context.written(
+            prompt,
+            NEW_TOKENS,
+            window,
+            lambda tokens: sample.count_found(tokenizer.decode(tokens)) == len(sample.answers),
+        )
+        correct = sample.count_found(tokenizer.decode(written))
+    return Answer(float(scores.nats.sum()), len(right_answer), correct)
+
+
+def _progress_of_one(context: EvalContext, done: int, total: int) -> EvalContext:
+    """Return a context whose progress is that of one sample among all."""
+    return dataclasses.replace(context, on_batch=lambda share: context.on_batch((done + share) / total))
