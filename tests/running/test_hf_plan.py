@@ -1,5 +1,6 @@
 """The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
 
+import shutil
 from types import SimpleNamespace
 
 import hf_models
@@ -97,6 +98,24 @@ def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 no json")
     assert hf_checkpoint._tensors_of_file(file) == []
+
+
+def test_weights_are_read_once_for_their_digest(checkpoint, working_folder, monkeypatch):
+    read = hf_checkpoint.read_checkpoint(str(checkpoint), "main", False)
+    first = hf_checkpoint.identity_of(read)
+    monkeypatch.setattr(hf_checkpoint, "sha256_of_file", None)
+    assert hf_checkpoint.identity_of(read) == first
+
+
+def test_weights_that_were_written_again_have_another_digest(checkpoint, working_folder, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+    first = hf_checkpoint.identity_of(hf_checkpoint.read_checkpoint(str(folder), "main", False))
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    again = hf_checkpoint.identity_of(hf_checkpoint.read_checkpoint(str(folder), "main", False))
+    assert again != first
 
 
 # --- lengths that documents have
