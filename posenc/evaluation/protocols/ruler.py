@@ -148,7 +148,7 @@ class RulerProtocol(Protocol[RulerPlan]):
 
     def measure(self, context: EvalContext, plan: RulerPlan, window: int) -> LossSums:
         """Ask for the values of every sample. Raises NotApplicableError if no prompt fits."""
-        answers = []
+        answers: list[Answer] = []
         counts = RulerCounts(task=[], samples=[], answers=[], correct=[])
         n_samples = len(plan.tasks) * plan.count
         for name in plan.tasks:
