@@ -53,15 +53,6 @@ def logits_of(model, window=WINDOW):
     return model(tokens(window), use_cache=False).logits
 
 
-# --- the model as it is
-@pytest.mark.parametrize("kind", hf_models.SCALED)
-@pytest.mark.parametrize("window", [T, WINDOW])
-def test_a_checkpoint_is_measured_as_it_is(kind, window, subject):
-    torch.testing.assert_close(
-        subject(tokens(window), window), logits_of(model(kind), window), atol=1e-5, rtol=0
-    )
-
-
 # --- frequencies
 def by_parts(theta, s, truncate=True):
     """Return YaRN's frequencies, its ramp between the pairs that turn 32 times and once within T."""

@@ -83,7 +83,7 @@ class ModelRotation:
     base: float
     theta: Tensor  # (pairs,) float64 on the CPU; of longrope those beyond its original length
     gain: float  # factor of cos and sin
-    scaled_lengths: ScaledLengths | None  # None: not scaled, or no configuration says from which length
+    scaled_lengths: ScaledLengths | None  # None: not scaled, or its configuration does not say the lengths
 
     @classmethod
     def read(cls, module: Any, config: Any) -> ModelRotation:
@@ -126,15 +126,15 @@ class ModelRotation:
         """Tell whether a module turns by the tables that it is given. PhiMoE makes its own in each pass."""
         stopped = copy.deepcopy(module)
         self.stop(stopped)
-        kind = {} if self.kind is None else {"layer_type": self.kind}
+        options = {} if self.kind is None else {"layer_type": self.kind}
         x = torch.zeros(1, 1, 1)
         positions = torch.tensor([[0, 1, BEYOND_EVERY_LENGTH]])
         try:
-            turned = stopped(x, positions, **kind)
+            output = stopped(x, positions, **options)
         except (IndexError, RuntimeError, TypeError):  # it takes other positions, as models of images do
             return False
-        tables = [turned] if isinstance(turned, Tensor) else turned
-        return all(bool(((table == 0) | (table == 1)).all()) for table in tables)
+        factors = [output] if isinstance(output, Tensor) else output  # cos and sin, or one complex number
+        return all(bool(((factor == 0) | (factor == 1)).all()) for factor in factors)
 
     def acts_in(self, layer: int, config: Any) -> bool:
         """Tell whether a layer turns by it."""
@@ -202,16 +202,16 @@ def scaled_types(config: Any) -> list[str]:
 
 
 def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
-    """Return the lengths from which and to which a rotation was scaled; None if a configuration says none.
+    """Return the lengths from which and to which a rotation was scaled; None if the settings do not say them.
 
-    `linear` and `dynamic` name no length before: whether max_position_embeddings is the one or the other
-    differs from model to model.
+    `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
+    after in others.
     """
     before = settings.get("original_max_position_embeddings")
     if settings.get("rope_type") not in SCALED_TYPES or before is None:
         return None
     after = config.max_position_embeddings
-    if after <= before:  # some checkpoints keep the length before
+    if after <= before:  # Qwen's documentation adds a scaling and leaves max_position_embeddings as it was
         after = round(before * (settings.get("factor") or 1))
     return ScaledLengths(before, after) if after > before else None
 

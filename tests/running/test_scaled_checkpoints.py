@@ -1,13 +1,45 @@
-"""What is said of the rotation of a checkpoint, by its configuration alone."""
+"""Checkpoints on disk whose rotation is scaled: what is read, and what is said of the rotation."""
 
 import hf_models
 import pytest
+import torch
 import transformers
+from hf_models import LONG
 
-from posenc.running.hf_checkpoint import read_checkpoint
+from posenc.evaluation.models.transformers import TransformersModel
+from posenc.running.hf_checkpoint import load_weights, outline_of, read_checkpoint
 from posenc.running.rotation_notes import notes_on_rotation
 
 EQUAL = {"mscale": 1.0, "mscale_all_dim": 1.0}
+WINDOW = 2 * LONG
+
+
+@pytest.fixture
+def folder(kind, tmp_path):
+    """The folder of a checkpoint, saved by transformers."""
+    return hf_models.save(hf_models.scaled(kind), tmp_path)
+
+
+@pytest.fixture
+def checkpoint(folder):
+    """The same as posenc reads it."""
+    return read_checkpoint(str(folder), "main", trust_remote_code=False)
+
+
+@pytest.mark.parametrize("kind", hf_models.SCALED)
+def test_a_checkpoint_is_measured_as_transformers_loads_it(kind, folder, checkpoint):
+    subject = TransformersModel(load_weights(checkpoint, torch.float32, None), LONG)
+    tokens = torch.randint(250, (2, WINDOW), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = transformers.AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+    torch.testing.assert_close(subject(tokens, WINDOW), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in hf_models.SCALED if kind != "dynamic"])
+def test_the_rotation_is_known_before_the_weights_are_read(kind, checkpoint):
+    outlined = TransformersModel(outline_of(checkpoint), LONG).rotation
+    loaded = TransformersModel(load_weights(checkpoint, torch.float32, None), LONG).rotation
+    torch.testing.assert_close(outlined.theta, loaded.theta, atol=0, rtol=0)
 
 
 @pytest.fixture
