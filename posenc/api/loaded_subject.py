@@ -16,7 +16,7 @@ from posenc.data import build_tokenizer, inspect
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.subject_hf import default_data, read_model
+from posenc.running.subject_hf import default_data, read_subject
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import NONE, EvalCommandSettings
 from posenc.training.device import resolve_device
@@ -32,7 +32,7 @@ class LoadedSubject:
         """Check the model and the extension. Raises UserError."""
         if settings.extend.tune:
             raise UserError("extend.tune", True, "chooses by losses, which a sample has not", allowed="false")
-        self._hf = read_model(settings)
+        self._hf = read_subject(settings)
         self._data = settings.data or default_data()
         self._device = resolve_device(settings.device)
         self.train_length = self._hf.train_length

@@ -275,7 +275,7 @@ def _cell_seconds(cell: EvalCell, rates: Rates, inputs: int) -> float:
     """Return the seconds of the passes of a cell, whose windows have so many inputs."""
     context = cell.context
     model = context.model
-    if isinstance(model, UnloadedModel) and model.sizes is not None:
+    if isinstance(model, UnloadedModel):
         return _seconds_by_sizes(cell, model.sizes, rates, inputs)
     n_tokens = cell.plan.tokens(cell.window) * inputs / cell.window
     return forward_seconds(model, rates, inputs, n_tokens, context.batch_tokens)
@@ -304,7 +304,7 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
 
 def _count_parameters(model: Subject) -> int:
     """Return the parameters of a model, also of one whose weights are not read."""
-    if isinstance(model, UnloadedModel) and model.sizes is not None:
+    if isinstance(model, UnloadedModel):
         return model.sizes.parameters
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -313,7 +313,7 @@ def _evaluation_memory(
     model: Subject, parameters: int, batch_tokens: int, window: int, n_targets: int
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
-    if isinstance(model, UnloadedModel) and model.sizes is not None:
+    if isinstance(model, UnloadedModel):
         logits = min(LOGITS_AT_ONCE, n_targets * model.vocab_size)
         return model.sizes.memory(batch_tokens, logits)
     weights = BYTES_A_WEIGHT * parameters

@@ -199,7 +199,7 @@ def stored_dtype(checkpoint: Checkpoint) -> str:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Hold what the header of a file says of a tensor."""
+    """What the header of a file, or an outline of the model, says of a weight that is not read."""
 
     name: str
     shape: tuple[int, ...]
@@ -217,6 +217,14 @@ def stored_tensors(checkpoint: Checkpoint) -> list[StoredTensor] | None:
     files = [] if folder is None else sorted(folder.glob("*.safetensors"))
     tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
     return tensors or None
+
+
+def outlined_tensors(outline: nn.Module) -> list[StoredTensor]:
+    """Return the weights of a model that was built without them, as float32."""
+    return [
+        StoredTensor(name, tuple(parameter.shape), 4 * parameter.numel())
+        for name, parameter in outline.named_parameters()
+    ]
 
 
 def _tensors_of_file(file: Path) -> list[StoredTensor]:

@@ -1,7 +1,8 @@
 """Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub.
 
-Everything is checked and estimated before the weights are read. The configuration is enough for that. For an
-extension an outline of the model is built too, which takes two seconds more.
+Everything is checked and estimated before the weights are read. The configuration and the headers of the
+files are enough for that. For an extension, and where there are no such headers, an outline of the model is
+built too, which takes two seconds more.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from posenc.running.hf_checkpoint import (
     identity_of,
     load_weights,
     outline_of,
+    outlined_tensors,
     read_checkpoint,
     stored_dtype,
+    stored_tensors,
 )
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
@@ -56,13 +59,14 @@ from posenc.settings.tree import (
 )
 from posenc.training.device import resolve_device
 
-# Architectures with a bias of slope times position, which bf16 would round. Falcon has one with `alibi`.
+# Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
 
 
 @dataclass(frozen=True, kw_only=True)
 class HfSubject:
-    """Hold the parameters of `subject=hf`, which conf/subject/hf.yaml explains."""
+    """The parameters of `subject=hf`, which conf/subject/hf.yaml explains."""
 
     path: str
     revision: str
@@ -77,35 +81,35 @@ class HfSubject:
 
 @dataclass(frozen=True)
 class WeightOptions:
-    """Say how weights are loaded."""
+    """How weights are loaded."""
 
-    dtype: str  # fp32, bf16 or fp16
-    device_map: str | None
+    dtype: str  # fp32, bf16 or fp16; of quantised weights the type of what is computed with them
+    device_map: str | None  # of transformers; None: all on one device
 
 
 @dataclass(frozen=True, kw_only=True)
 class HfModel:
-    """Hold a model of transformers before its weights are read, and how it is measured."""
+    """A model of transformers before its weights are read, and how it is measured."""
 
     subject: HfSubject
     checkpoint: Checkpoint
     train_length: int
     weights: WeightOptions
     evaluation: Evaluation  # as far as it does not depend on the text
-    bos: int | None
+    bos: int | None  # token that replaces the first of each window
     model: UnloadedModel
     tokenizer: TokenizerSettings
 
 
-def read_model(settings: EvalCommandSettings) -> HfModel:
+def read_subject(settings: EvalCommandSettings) -> HfModel:
     """Read the configuration and the tokenizer of `subject=hf`. Raises UserError."""
     assert settings.subject is not None
-    subject = HfSubject(
-        **check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
-    )
+    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
+    subject = HfSubject(**parameters)
     checkpoint = read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
-    is_auto = settings.context_length in (None, "auto")
-    length = trained_length(checkpoint.config) if is_auto else settings.context_length
+    length = settings.context_length
+    if length in (None, "auto"):
+        length = trained_length(checkpoint.config)
     assert isinstance(length, int)
     if not subject.rope_scaling:
         checkpoint = _without_scaling(checkpoint)
@@ -130,11 +134,11 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
         raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
     if settings.tracking.name != NONE:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
-    hf = read_model(settings)
+    hf = read_subject(settings)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
     dtype = hf.weights.dtype
-    # records in float32 keep the names that they had before there was a choice
+    # Records in float32 keep the names that they had before the type could be chosen.
     dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
     job = plan_given_model(
         GivenModel(
@@ -169,17 +173,18 @@ def _without_scaling(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _stored_subject(hf: HfModel) -> Choice:
-    """Return the subject as config.yaml keeps it: with the token and the architecture that were found."""
-    found_there = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
-    return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **found_there})
+    """Return the subject as config.yaml keeps it: with its BOS token and its architecture."""
+    resolved = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
+    return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
 
 
 def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
-    """Return how the weights are loaded. Raises UserError where they cannot be loaded so."""
+    """Return how the weights are loaded. Raises UserError if they cannot be loaded so."""
     device_map = subject.device_map
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         problem = "needs the package accelerate"
         raise UserError("subject.device_map", device_map, problem, hint="pip install accelerate")
+    # fp32 is the default, so that it cannot be told from a choice of the user: it means what `auto` does.
     if checkpoint.is_quantised and subject.dtype not in ("auto", "fp32"):
         problem = "its weights are quantised, and are loaded as transformers loads them"
         raise UserError("subject.dtype", subject.dtype, problem, allowed="auto")
@@ -190,9 +195,9 @@ def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
 def _evaluation(
     settings: EvalCommandSettings, length: int, checkpoint: Checkpoint, weights: WeightOptions
 ) -> Evaluation:
-    """Return what is measured, as far as it does not depend on the text. Raises UserError."""
+    """Return the protocols and windows to measure, before the text is looked at. Raises UserError."""
     default = EvalSettings.model_validate(own_yaml(conf_dir() / "eval" / "default.yaml"))
-    # the other protocols would take as long again; with a model that posenc trained they take seconds
+    # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
     default = default.with_changes(protocols=[FixedTarget.name])
     evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
     evaluation.check_given_model()
@@ -202,13 +207,13 @@ def _evaluation(
 
 
 def _check_precision(precision: str, dtype: str, config: Any) -> None:
-    """Raise UserError if precision and type of the weights disagree, or would round a bias of positions."""
+    """Raise UserError if precision and type of the weights disagree, or if one would round a bias."""
     if config.model_type in BIASED or has_bias_instead(config):
-        problem = "its bias is slope times position, which {} rounds: 256 and 257 are one"
-        if precision == "bf16":
-            raise UserError("eval.precision", "bf16", problem.format("bf16"), allowed="fp32")
-        if dtype != "fp32":
-            raise UserError("subject.dtype", dtype, problem.format(dtype), allowed="fp32")
+        for key, rounding in (("eval.precision", precision), ("subject.dtype", dtype)):
+            alike = FIRST_ALIKE.get(rounding)
+            if alike is not None:
+                problem = f"its bias is slope times position, and {rounding} rounds: {alike} are equal"
+                raise UserError(key, rounding, problem, allowed="fp32")
     if dtype != "fp32" and precision not in ("auto", dtype):
         problem = f"its weights are loaded in {dtype}"
         raise UserError("eval.precision", precision, problem, hint="subject.dtype=fp32")
@@ -218,20 +223,25 @@ def _unloaded_model(
     checkpoint: Checkpoint, length: int, bos: int | None, evaluation: Evaluation, weights: WeightOptions
 ) -> UnloadedModel:
     """Return the model before its weights are read. Raises UserError for an extension that cannot act."""
-    is_placed = weights.device_map is not None or checkpoint.is_quantised
+    stays_in_place = weights.device_map is not None or checkpoint.is_quantised
 
     def load() -> TransformersModel:
         model = load_weights(checkpoint, DTYPES[weights.dtype], weights.device_map)
-        return TransformersModel(model, length, bos, is_placed=is_placed)
+        return TransformersModel(model, length, bos, is_placed=stays_in_place)
 
-    encoding = None
-    # quantised weights stay as small as they are stored
-    sizes = sizes_of(checkpoint, None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize)
-    if evaluation.extend["name"] != NONE or sizes is None:
-        outline = TransformersModel(outline_of(checkpoint), length, bos)
-        outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
-        encoding = outline.encoding
-    return UnloadedModel(checkpoint, length, encoding, sizes, load)
+    # Quantised weights stay as small as they are stored.
+    bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
+    tensors = stored_tensors(checkpoint)
+    has_extension = evaluation.extend["name"] != NONE
+    if tensors is not None and not has_extension:
+        sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+        return UnloadedModel(checkpoint, length, None, sizes, load)
+    outline = TransformersModel(outline_of(checkpoint), length, bos)
+    outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
+    if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
+        tensors = outlined_tensors(outline.model)
+    sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+    return UnloadedModel(checkpoint, length, outline.encoding, sizes, load)
 
 
 def _fitted_to_text(
@@ -239,14 +249,14 @@ def _fitted_to_text(
 ) -> tuple[MeasuredText, LongTexts, Evaluation]:
     """Return the text, its long documents, and the evaluation at lengths that enough of them have.
 
-    Raises UserError for lengths that the user asked for and no document has.
+    Raises UserError if no document has a length that the user asked for, or without such lengths T.
     """
     has_open_lengths = settings.eval.lengths is None
-    least = evaluation  # what the text has to allow
+    least = evaluation  # the evaluation that the text has to allow
     if has_open_lengths:
         at_train_length = evaluation.settings.with_changes(lengths=[length])
         least = resolve_evaluation(at_train_length, length, settings.extend)
-    # what it was trained on is not known: perhaps on the part of this text that a training takes
+    # What the model was trained on is not known: it may have been the part of this text that trains others.
     text = text_to_measure(settings.data or default_data(), tokenizer, least, keeps_split=True)
     texts = LongTexts.of(text.facts, tokenizer, evaluation.split)
     texts.check(least.lengths.longest, text.facts, tokenizer)
@@ -284,26 +294,28 @@ def default_data() -> DataSettings:
 
 
 def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
-    """Return the token that replaces the first of each window; None if none is to be replaced.
+    """Return the token that replaces the first one of each window; None if it stays. Raises UserError.
 
-    `subject.bos=auto` replaces it where the model's own tokenizer begins a text so. Raises UserError.
+    `subject.bos=auto` replaces it if the model's own tokenizer begins every text with a BOS token.
     """
-    bos = getattr(tokenizer, "bos_token_id", None)
     if subject.bos is False:
         return None
+    bos = getattr(tokenizer, "bos_token_id", None)
+    if subject.bos is True:
+        if bos is None:
+            raise UserError("subject.bos", True, "its tokenizer has none")
+        return int(bos)
     has_own_tokenizer = subject.tokenizer is None
-    if subject.bos == "auto" and (bos is None or not has_own_tokenizer):
+    if bos is None or tokenizer is None or not has_own_tokenizer:
         return None
-    if bos is None or tokenizer is None:
-        raise UserError("subject.bos", True, "its tokenizer has none")
-    texts_begin_with_it = tokenizer("a")["input_ids"][:1] == [bos]
-    return int(bos) if subject.bos is True or texts_begin_with_it else None
+    begins_with_bos = tokenizer("a")["input_ids"][:1] == [bos]
+    return int(bos) if begins_with_bos else None
 
 
 def _tokenizer(subject: HfSubject, tokenizer: Any | None) -> TokenizerSettings:
-    """Return the settings of the model's own tokenizer, or of the one that the user chose.
+    """Return the settings of the tokenizer that the user chose, or else of the model's own one.
 
-    Raises UserError if it has none that can be read.
+    Raises UserError if the model has none that can be read.
     """
     if subject.tokenizer == "bytes":
         return TokenizerSettings.model_validate({"name": "bytes"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers import TransformersModel, shape_of, size_in_layers
-from posenc.running.hf_checkpoint import Checkpoint, stored_tensors
+from posenc.running.hf_checkpoint import Checkpoint, StoredTensor
 
 FLOAT_BYTES = 4
 # How many numbers a layer holds for a token at once besides queries, keys and values: so many times its
@@ -30,7 +30,7 @@ EXPERTS = "experts"  # in the names of weights of which each token meets a part:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Hold the sizes that decide time and memory of a pass."""
+    """The sizes that decide time and memory of a pass."""
 
     shape: Shape  # its T is not used
     parameters: int
@@ -55,15 +55,11 @@ def attention_flops(shape: Shape, window: int) -> float:
     return 4.0 * keys * shape.n_heads * shape.head_dim * shape.n_layers
 
 
-def sizes_of(checkpoint: Checkpoint, bytes_a_weight: float | None) -> ModelSizes | None:
-    """Return the sizes of a checkpoint by its configuration and the headers of its files; None if unknown.
+def sizes_of(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: float | None) -> ModelSizes:
+    """Return the sizes of a model by its configuration and its weights.
 
     `bytes_a_weight` is that of the loaded weights. None: they take as much memory as in the files.
     """
-    tensors = stored_tensors(checkpoint)
-    if tensors is None:
-        return None
-    config = checkpoint.text_config
     shape = shape_of(config, 1)
     parameters = sum(tensor.numbers for tensor in tensors)
     weight_bytes = sum(tensor.bytes for tensor in tensors)
@@ -105,7 +101,7 @@ class UnloadedModel(CallableModel):
         checkpoint: Checkpoint,
         train_length: int,
         encoding: Encoding | None,
-        sizes: ModelSizes | None,
+        sizes: ModelSizes,
         load: Callable[[], TransformersModel],
     ) -> None:
         config = checkpoint.text_config

@@ -228,7 +228,7 @@ def test_the_bias_of_mpt_is_not_rounded(checkpoints, settings, corpus):
 
 @pytest.mark.parametrize("name", ["bloom", "mpt"])
 def test_a_bias_that_would_be_rounded_is_refused(name, checkpoints, settings):
-    with pytest.raises(UserError, match="256 and 257 are one"):
+    with pytest.raises(UserError, match="256 and 257 are equal"):
         evaluate(checkpoints(name), settings, context_length=T, **{"eval.precision": "bf16"})
 
 
@@ -322,7 +322,7 @@ def test_the_number_of_bos_is_stored(checkpoints, settings):
     [
         ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
         ("falcon", {"extend": "yarn", "context_length": T}, "does not apply to encoding=falcon"),
-        ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are one"),
+        ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are equal"),
         ("llama", {"subject.path": "./nowhere"}, "there is no such folder"),
         ("llama", {"subject.path": Path(__file__)}, "is a file"),
         ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
@@ -331,7 +331,8 @@ def test_the_number_of_bos_is_stored(checkpoints, settings):
         ("llama", {"eval.protocols": ["key-tokens"]}, "a reference with this model's tokenizer"),
         ("llama", {"subject.dtype": "fp8"}, "subject.dtype=fp8"),
         ("llama", {"subject.device_map": "auto"}, "needs the package accelerate"),
-        ("bloom", {"subject.dtype": "bf16", "context_length": T}, "256 and 257 are one"),
+        ("bloom", {"subject.dtype": "bf16", "context_length": T}, "256 and 257 are equal"),
+        ("bloom", {"subject.dtype": "fp16", "context_length": T}, "2048 and 2049 are equal"),
         ("llama", {"subject.dtype": "bf16", "eval.precision": "fp32"}, "its weights are loaded in bf16"),
         ("llama", {"context_length": "aut"}, "context_length=aut"),
         ("llama", {"subject.bos": "maybe"}, "subject.bos=maybe"),

@@ -89,6 +89,13 @@ def test_parameters_are_counted_by_the_headers_of_the_files(plan, checkpoint):
     assert sizes.products == sum(parameter.numel() for parameter in layers)
 
 
+def test_parameters_without_headers_are_those_of_an_outline(plan, monkeypatch):
+    """Files of torch have no header, and a model of the hub may not be loaded yet."""
+    sizes = plan().subject.sizes
+    monkeypatch.setattr(subject_hf, "stored_tensors", lambda checkpoint: None)
+    assert plan().subject.sizes == sizes
+
+
 def test_of_experts_those_count_that_a_token_is_sent_to():
     config = SimpleNamespace(vocab_size=100, num_local_experts=8, num_experts_per_tok=2)
     assert products_with("layers.0.mlp.experts.up", (8, 4, 16), config) == 2 * 4 * 16
