@@ -38,7 +38,7 @@ LONGEST_PROBE = 4096  # tokens of the longest text whose logits identify a model
 
 @dataclass(frozen=True, kw_only=True)
 class GivenModel:
-    """Hold a model to measure, and where its records go."""
+    """A model to measure that posenc did not train, and where its records go."""
 
     model: CallableModel
     name: str
@@ -49,21 +49,22 @@ class GivenModel:
     runs_dir: str
     experiment_name: str
     seed: int = 0
-    digest: str | None = None  # identifies the weights; None: the logits for one text do
-    subject: Choice | None = None  # how it was found, which config.yaml keeps
+    digest: str | None = None  # identifies the weights; None: its logits for two texts do
+    subject: Choice | None = None  # the setting that names it, for config.yaml
     precision: str = "fp32"  # of the weights
-    text: MeasuredText | None = None  # None: it is read by `data`
+    text: MeasuredText | None = None  # None: the text of `data`
 
 
 def plan_given_model(given: GivenModel) -> Job:
     """Return the validated job of a given model. Raises UserError."""
-    evaluation, model = given.evaluation, given.model
+    evaluation = given.evaluation
+    model = given.model
     evaluation.check_given_model()
     check_name("name", given.name)
     folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
     check_runs_dir(given.runs_dir, folder, writing=True)
     tokenizer = absolute_tokenizer(given.tokenizer)
-    # what it was trained on is not known: perhaps on the part of this text that a training takes
+    # What the model was trained on is not known: it may have been the part of this text that trains others.
     text = given.text or text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
     data = text.data
     facts = text.facts
@@ -72,7 +73,8 @@ def plan_given_model(given: GivenModel) -> Job:
     length = model.shape.train_length
     if not model.has_known_weights:
         model.vocab_size = encoder.vocab_size
-    digest = _digest(model, f"{given.name} {length} {encoder.identity()}", given.digest, given.device)
+    name = f"{given.name} {length} {encoder.identity()}"
+    digest = _digest(model, name, given.digest, given.device)
     settings = SubjectSettings(
         encoding=EncodingSettings(name=given.name),
         data=data,
@@ -128,12 +130,15 @@ def _in_cache(definition: str) -> TokenizerSettings:
 
 
 @torch.no_grad()
-def _digest(model: CallableModel, text: str, digest: str | None, device: torch.device) -> str:
-    """Return eight hex digits of its name and `digest`; without one, of its logits for texts of T and 8T."""
+def _digest(model: CallableModel, name: str, digest: str | None, device: torch.device) -> str:
+    """Return eight hex digits that identify a model by its name and by the digest of its weights.
+
+    Without a digest its logits for two texts, of T and of up to 8T tokens, take the place of weights: those
+    of a Python function cannot be read.
+    """
     if digest is not None:
-        return hashlib.sha256(f"{text} {digest}".encode()).hexdigest()[:8]
-    # The weights of a function cannot be read. Its logits for two texts tell models apart.
-    sha = hashlib.sha256(text.encode())
+        return hashlib.sha256(f"{name} {digest}".encode()).hexdigest()[:8]
+    sha = hashlib.sha256(name.encode())
     length = model.shape.train_length
     model.to(device).eval()
     for window in (length, max(length, min(8 * length, LONGEST_PROBE))):
