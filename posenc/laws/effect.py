@@ -12,7 +12,7 @@ from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, owner_of
 from posenc.laws.float64 import Float64
-from posenc.laws.subject import Subject, logits, tokens
+from posenc.laws.subject import Subject, logits, parameters_of_encodings, tokens
 from posenc.laws.verdict import Verdict, largest_difference, require
 from posenc.model.decoder import Decoder
 from posenc.settings.signature import parameters_of
@@ -38,11 +38,13 @@ def effect(subject: Subject) -> Verdict:
         if not _setting_acts(subject, key):
             require(key in encoding.inert, f"encoding.{key} changes no number")
             inert.append(key)
+    model = subject.build(0)
     for name, row in inert_rows(subject).items():
-        owner, name_in_owner = owner_of(encoding, name)
-        require(name_in_owner in owner.inert, f"{name}{row} changes no number")
-        inert.append(name)
-    count = len(list(encoding.parameters()))
+        owner, name_in_owner = owner_of(model, name)
+        short_name = name.removeprefix("encoding.")
+        require(name_in_owner in owner.inert, f"{short_name}{row} changes no number")
+        inert.append(short_name)
+    count = len(parameters_of_encodings(model))
     reason = f"declared inert: {', '.join(inert)}" if inert else ""
     return Verdict("pass", f"{len(varied)} settings, {count} tensors", reason)
 
@@ -171,7 +173,9 @@ def inert_rows(subject: Subject) -> dict[str, str]:
 
 
 def _has_gradient(subject: Subject, seed: int) -> dict[str, Tensor]:
-    """Return where the gradients of the encoding's parameters are not zero at T or at 8T, by name.
+    """Return where gradients are not zero at T or at 8T, by the name of a parameter in the model.
+
+    The parameters are those of the encoding and its options.
 
     They are computed in float64; each tensor has the parameter's shape, bool.
     """
@@ -182,7 +186,7 @@ def _has_gradient(subject: Subject, seed: int) -> dict[str, Tensor]:
             output = model(tokens(model, n, batch=4), model.positions(n, generator_for(0, "law")))
             weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(n))
             (output * weights).sum().backward()
-            for name, parameter in model.encoding.named_parameters():
+            for name, parameter in parameters_of_encodings(model).items():
                 gradient = torch.zeros_like(parameter)
                 if parameter.grad is not None:
                     gradient = parameter.grad.abs()

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.initial_values import construct_again, parts_of_construction, same_values
-from posenc.laws.subject import Subject, logits, tokens
+from posenc.laws.subject import (
+    Subject,
+    encoding_and_options,
+    logits,
+    parameters_of_encodings,
+    tokens,
+)
 from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError, require, require_identical
 from posenc.model.decoder import count_parameters
 
@@ -26,10 +32,11 @@ def gradient(subject: Subject) -> Verdict:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
             output = model(tokens(model, subject.train_length, batch=4), pos)
         output.float().logsumexp(-1).square().sum().backward()
+        names_of_encodings = parameters_of_encodings(model)
         for name, parameter in model.named_parameters():
-            # an encoding's parameter with a row for each layer: every layer has to use its own
-            is_of_encoding = name.startswith("encoding.")
-            is_by_layer = is_of_encoding and parameter.ndim > 1 and parameter.shape[0] == len(model.blocks)
+            # a parameter of an encoding with a row for each layer: every layer has to use its own
+            has_rows = parameter.ndim > 1 and parameter.shape[0] == len(model.blocks)
+            is_by_layer = has_rows and name in names_of_encodings
             _check_gradient(name, parameter, is_by_layer, precision)
     total = len(list(model.parameters()))
     total_of_encoding = len(list(model.encoding.parameters()))
@@ -58,6 +65,12 @@ def count(subject: Subject) -> Verdict:
     real = count_parameters(model).encoding
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, "learned_parameters is not what it has", figure)
+    for option in encoding_and_options(model)[1:]:
+        declared_by_option = option.learned_parameters() or 0  # an option without parameters declares nothing
+        real_of_option = sum(parameter.numel() for parameter in option.parameters())
+        figure = f"{declared_by_option:,} declared, {real_of_option:,} there"
+        reason = f"learned_parameters of {option.name} is not what it has"
+        require(declared_by_option == real_of_option, reason, figure)
     return Verdict("pass", f"{real:,}", f"learned = {encoding.learned or 'as its parts'}")
 
 
@@ -65,8 +78,9 @@ def seeds(subject: Subject) -> Verdict:
     """Initial values follow from the seed and the parameter's name, whatever else is drawn."""
     for seed in (0, 1):
         model = subject.build(seed)
-        for name, parameter in model.encoding.named_parameters():
-            require(bool(parameter.isfinite().all()), f"nothing sets all values of {name}")
+        for name, parameter in parameters_of_encodings(model).items():
+            short_name = name.removeprefix("encoding.")
+            require(bool(parameter.isfinite().all()), f"nothing sets all values of {short_name}")
         with torch.random.fork_rng():
             torch.manual_seed(seed + 1)  # the global generator must not matter
             again = dict(subject.build(seed).named_parameters())
@@ -81,7 +95,18 @@ def initial(subject: Subject) -> Verdict:
     What `__init__` sets without drawing it must be what training starts from. Where `initialize` is to
     decide, `__init__` leaves the parameter as `torch.empty`.
     """
-    encoding = subject.build(0).encoding
+    total = 0
+    set_by_class = 0
+    for encoding in encoding_and_options(subject.build(0)):
+        total += sum(parameter.numel() for parameter in encoding.parameters())
+        set_by_class += _check_initial(encoding)
+    if not total:
+        return Verdict("pass", "no parameters")
+    return Verdict("pass", f"{set_by_class:,} of {total:,} numbers are set by __init__ without a draw")
+
+
+def _check_initial(encoding: Encoding) -> int:
+    """Return how many numbers `__init__` sets without a draw. Raises ViolationError if one is replaced."""
     parameters = dict(encoding.named_parameters())
     set_by_class = 0
     for name, fixed in fixed_values(encoding).items():
@@ -91,10 +116,7 @@ def initial(subject: Subject) -> Verdict:
             figure = f"{fixed.value[is_lost][0]:.3g} becomes {parameter[is_lost][0]:.3g}"
             raise ViolationError(f"__init__ sets {name}, and initialize replaces it", figure)
         set_by_class += int(fixed.is_fixed.sum())
-    if not parameters:
-        return Verdict("pass", "no parameters")
-    total = sum(parameter.numel() for parameter in parameters.values())
-    return Verdict("pass", f"{set_by_class:,} of {total:,} numbers are set by __init__ without a draw")
+    return set_by_class
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,20 @@ class BuildModel(Protocol):
     def __call__(self, seed: int, **changes: Any) -> Decoder: ...
 
 
+def parameters_of_encodings(model: Decoder) -> dict[str, nn.Parameter]:
+    """Return the parameters of the encoding and of its options, by their names in the model."""
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if name.startswith(("encoding.", "options."))
+    }
+
+
+def encoding_and_options(model: Decoder) -> list[Encoding]:
+    """Return the encoding, then its options."""
+    return [part for part in (model.encoding, *model.options) if isinstance(part, Encoding)]
+
+
 @dataclass(frozen=True)
 class Subject:
     """An encoding with its settings, as models of one size."""
@@ -39,7 +53,7 @@ class Subject:
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
         """Return a new model whose parameters are not zero: zeros would hide faults."""
         model = self.build(seed, **changes)
-        for number, parameter in enumerate(model.encoding.parameters()):
+        for number, parameter in enumerate(parameters_of_encodings(model).values()):
             is_zero = not parameter.detach().any()
             if is_zero:
                 std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0

@@ -28,5 +28,8 @@ class SSMax(LogN):
         start = 1 / math.log(shape.train_length)
         self.s = nn.Parameter(torch.full((shape.n_layers, shape.n_heads), start))  # (L, H)
 
+    def learned_parameters(self) -> int:
+        return self.shape.n_layers * self.shape.n_heads
+
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         return self.s[layer].float()[:, None] * self.log_visible(q_pos, k_pos, layer)  # (H, T)
