@@ -1,8 +1,11 @@
 """ALiBi: attention with linear biases.
 
-Formula: score_ij - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H. For H not a power of two: the slopes of the
-next lower power p, then every other slope of 2p. Scores keep 1/sqrt(D); the bias is not divided.
-`learned_slopes` trains log m_h, starting from these.
+Formula: score_ij - m_h (i - j).
+  m_h  the slope of head h = 1..H: 2^(-8h/H). If H is not a power of two, the heads get the slopes of the
+       next lower power p, and then every other slope of 2p.
+Setting:
+  learned_slopes  true: log m_h is trained, from the same start
+Scores keep their factor 1/sqrt(D). The bias does not have it.
 """
 
 import torch

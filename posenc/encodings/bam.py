@@ -1,12 +1,16 @@
 """BAM: a learned generalized Gaussian over distances (Bayesian attention mechanism).
 
-Formula: score_ij - a_h |i - j - m_h|^b_h, a_h > 0 and b_h learned for each head, shared by the layers; for
-b < 1 far keys lose little, for b near 0 nearly nothing. ALiBi is m = 0, b = 1, the start.
-  learned_location  true: m is learned too, as 2 sinh of a parameter from 0; false, as in the released code: 0
+Formula: score_ij - a_h |i - j - m_h|^b_h.
+  a_h, b_h  learned for each head, shared by the layers; a_h > 0. With b < 1 far keys lose little, with b near
+            0 nearly nothing.
+  m_h       0 as in the released code, unless `learned_location`
+ALiBi is m = 0 and b = 1. Training starts there, with ALiBi's slopes for a.
+Setting:
+  learned_location  true: m_h is learned too, as 2 sinh of a parameter that starts at 0
+As in the released code, 1e-5 is added to |i - j - m| before it is raised to the power.
 The paper combines it with scalable softmax: `attention.scale=ssmax`.
-|i - j - m| + 1e-5 is raised, as in the released code. Slopes start as ALiBi's.
 Source: the authors' code.
-Departure: one learning rate; theirs has others for a, b and m.
+Departure: all parameters have one learning rate. The authors have others for a, b and m.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,15 @@
 """The interface between an encoding and the model: one class whose hooks do nothing unless overridden.
 
 Shapes, here and in every encoding: B batch, T queries, S keys, R distances, H heads, D head width.
+
+Symbols in the formulas, which say what a score (or a vector) becomes:
+  i, j      positions of a query and of a key, j <= i
+  score_ij  q_i . k_j / sqrt(D), the scaled score before the softmax
+  x_t       the vector of token t in the residual stream; where the formula says so, the layer's normed input
+  h         a head, 1..H
+  d, L      d_model, and the number of layers
+  T         the training length (in shapes: the number of queries)
+
 Positions are explicit int64 arguments. Angles, distances, slopes, biases and cumulative sums are computed in
 float32 or better and cast once, at the end: in bf16 the positions 256 and 257 are equal, which looks exactly
 like failed extrapolation.
@@ -103,7 +112,7 @@ class Encoding(nn.Module):
     paper: ClassVar[str] = "not given"
     formula: ClassVar[str] = "not given"
     acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
-    past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
+    past_training: ClassVar[str] = "not given"  # what the encoding does beyond T, in one line
     learned: ClassVar[str | None] = None  # the formula of `learned_parameters`, as text for the catalogue
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
@@ -118,7 +127,7 @@ class Encoding(nn.Module):
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
     cumulates_gates: bool = False  # `scores` adds what `gates_of` says, and nothing else
-    cost: StepCost = StepCost()  # measured where it is above 1.1; the dry run multiplies by it
+    cost: StepCost = StepCost()  # given if it is above 1.1; a dry run multiplies the time of `nope` by it
     decouples: bool = False  # it may act on the rotary part of `attention=mla`, without the other part
 
     construction: Construction
@@ -139,8 +148,10 @@ class Encoding(nn.Module):
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
         self.ends_at: int | None = None  # first position that cannot be encoded at all
-        self.derived: dict[str, Any] = {}  # values of parameters that are null in the YAML, by the shape
-        self.seed = 0  # set when the model is initialised; for values that are drawn but never trained
+        # What parameters that are null in the YAML stand for at this shape. A run records it.
+        self.derived: dict[str, Any] = {}
+        # For values that are drawn but never trained. The seed of the run takes its place with the weights.
+        self.seed = 0
 
     @cached_property
     def hooks(self) -> frozenset[str]:
@@ -159,7 +170,7 @@ class Encoding(nn.Module):
         return None
 
     def weights_in_products(self) -> int:
-        """Return how many numbers its linear maps of the tokens have, as FLOPs are counted by them."""
+        """Return how many weights its linear maps of the tokens have. FLOPs are counted by them."""
         return 0
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -234,7 +245,7 @@ class Encoding(nn.Module):
         return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        """Return what `scores` needs of a whole window, computed once in each layer.
+        """Return what `scores` needs to know of a whole window, computed once in each layer.
 
         x (B, S, d_model) is the layer's normed input; q and k are not rotated yet.
         """
@@ -253,9 +264,9 @@ class Encoding(nn.Module):
     ) -> Tensor:
         """Return changed scores of a block of queries: s (B, H, T, S) float32, scaled and biased.
 
-        s is the product of q and k, which are rotated; `state` is what `prepare` returned. The S keys are the
-        window's first tokens, and the T queries are the last T of these: the last query and the last key are
-        the same token.
+        q and k are rotated already, and s is their product. `state` is what `prepare` returned. The S keys
+        are the window's first tokens, and the T queries are the last T of these: the last query and the last
+        key are the same token.
         """
         return s
 
@@ -264,9 +275,9 @@ class Encoding(nn.Module):
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
     def sink(self, layer: int) -> Tensor:
-        """Return the score of one more key without a value, (H,) float32.
+        """Return the score of one more key, which has no value: (H,) float32.
 
-        It tells a fused kernel what this encoding's `weights` does, so that the kernel need not call it.
+        With it a fused kernel computes what this encoding's `weights` does, and need not call `weights`.
         """
         raise TypeError(f"{type(self).__name__} has no sink")
 
@@ -283,9 +294,10 @@ class Encoding(nn.Module):
 
 
 def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
-    """Return the hooks that read or change scores and weights, which a fused kernel does not hold in memory.
+    """Return the hooks that read or change scores and weights, which no fused kernel holds in memory.
 
-    An encoding with the hook `sink` has `weights` for the other kernels alone: a fused one adds the sink.
+    `weights` is not among them if the encoding has a `sink`: a fused kernel adds the sink instead, and only
+    the other kernels call `weights`.
     """
     on_scores = {"scores", "weights", "values"}
     if "sink" in encoding.hooks:

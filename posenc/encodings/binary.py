@@ -1,8 +1,11 @@
-"""Binary positions: a learned row for each bit of the position, added where the bit is set.
+"""Binary positions: every bit of the position that is set adds a learned row.
 
-Formula: x_t + sum over m of b_m(t) E[m], b_m(t) = floor(t / 2^m) mod 2, E a learned (bits, d) table in each
-place. Positions from 2^bits on are refused. Bits above log2(T) are never set in training, so their rows keep
-their initial values.
+Formula: x_t + sum over m of b_m(t) E[m].
+  b_m(t)  bit m of the position: floor(t / 2^m) mod 2
+  E       a learned table (bits, d), one for each place where positions enter
+Setting:
+  bits  rows of the table; positions from 2^bits on are refused
+Training never sets the bits above log2(T), so their rows keep their initial values.
 """
 
 import torch

@@ -1,12 +1,16 @@
 """CABLE: context-aware biases for length extrapolation.
 
-Formula: score_ij - g_i * sum over l = j+1..i of f_l
-  f_l = relu(w_h . x_l), g_i = softplus(v_h . x_i); x is the layer's normed input
-  w (`slope`) and v (`gain`) are learned for each layer and head; ALiBi is f = 1, g = m_h
-  weighted  if false, g = 1: the paper's CABLE_NW
+Formula: score_ij - g_i * sum over l = j+1..i of f_l.
+  f_l   relu(w_h . x_l): what token l, between the key and the query, takes off the score
+  g_i   softplus(v_h . x_i): a factor that the query chooses
+  x     the layer's normed input
+  w, v  learned for each layer and head (`slope`, `gain`)
+ALiBi is f = 1 and g = m_h.
+Setting:
+  weighted  false: g = 1, which is the paper's CABLE_NW
 Paper: Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067 (version 3 has the weights g).
-Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v are initialised like the model's
-other linear maps; the paper's kernel -log(b^2 + 1) for shallow models is left out.
+Departures: scores keep 1/sqrt(D), which the paper's formula leaves out. w and v are initialised like the
+model's other linear maps. The paper's kernel -log(b^2 + 1) for shallow models is left out.
 """
 
 import torch
@@ -35,6 +39,7 @@ class Cable(CumulativeGates):
         return vectors * self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
+        # what a token costs: the base class subtracts the sum of these from the score
         return F.relu(F.linear(x, self.slope[layer]))  # (B, S, H)
 
     def weight(self, x: Tensor, layer: int) -> Tensor | None:

@@ -1,10 +1,12 @@
 """CARoPE: rotary angles that each head sums up from the tokens.
 
-Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k,
-f_h(x) = 1 / (1 + softplus(w_h . x)) in (0, 1), x the layer's normed input; w for each layer and head.
-RoPE is f = base^(-2/D) for every token, with k from 1 instead of 0. Sums in float64.
-Departures: x is the input of each layer, where the paper speaks of token embeddings; pairs are (2k, 2k+1); w
-starts like the model's other linear maps, so f is around 0.6, where the paper starts from RoPE.
+Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k.
+  f_h(x)  1 / (1 + softplus(w_h . x)), in (0, 1)
+  x       the layer's normed input
+  w       learned for each layer and head
+If f is base^(-2/D) for every token, this is RoPE with exponents k from 1 instead of 0. The sums are float64.
+Departures: x is the input of each layer, where the paper speaks of token embeddings. Pairs are (2k, 2k+1). w
+starts like the model's other linear maps, so that f is around 0.6; the paper starts from RoPE.
 """
 
 import torch

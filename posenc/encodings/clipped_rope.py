@@ -1,10 +1,13 @@
 """Clipped RoPE ("CoPE"): the lowest frequencies fade out.
 
-Formula: RoPE, theta_k = base^(-2k/D); of the `pairs` lowest frequencies number i = 0.. (the highest first) is
-multiplied by 0.5 (1 + cos(pi i / (pairs - 1))).
-  pairs  how many are clipped; null: 20 of 64, the share of the released code for Llama, and 2 at least
-  hard   true: they become zero instead, so that nothing of them turns
-Another method is called CoPE as well, the contextual encoding `cope`. At test time it is `extend=clip`.
+Formula: RoPE, with its lowest frequencies changed. Sort the `pairs` lowest of theta_k = base^(-2k/D) from
+high to low. The i-th of them, i = 0.., is multiplied by 0.5 (1 + cos(pi i / (pairs - 1))): the highest stays
+as it is, and the lowest becomes 0.
+Settings:
+  pairs  how many of a head's pairs are clipped; null: 20/64 of them (as released for Llama), at least 2
+  hard   true: all of these frequencies become 0, so that their pairs do not turn
+The authors call the method CoPE. Here `cope` is another encoding, the contextual one. To clip the frequencies
+of a model that was trained with RoPE, use the test-time extension `extend=clip`.
 Source: the authors' code.
 """
 
@@ -19,7 +22,7 @@ from posenc.encodings.shared.rotary import Layout, Rotary, check_pairs
 class ClippedRoPE(Rotary):
     name = "clipped_rope"
     paper = "Li, Ren, Yuille, Wang 2026 (CoPE), arXiv 2602.05258"
-    formula = "RoPE, the n lowest theta times 0.5 (1 + cos(pi i / (n-1))), i = 0..n-1"
+    formula = "RoPE; of its n = `pairs` lowest theta the i-th, i = 0.., times 0.5 (1 + cos(pi i / (n-1)))"
     past_training = "the slowest pairs hardly turn; the others reach few angles that training never showed"
     learned = "0"
 
@@ -28,7 +31,7 @@ class ClippedRoPE(Rotary):
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
         self.pairs = pairs_to_clip(pairs, shape.head_dim // 2)
         if pairs is None:
-            self.derived["pairs"] = self.pairs
+            self.derived["pairs"] = self.pairs  # a run records what null stood for
         self.hard = hard
 
     def learned_parameters(self) -> int:

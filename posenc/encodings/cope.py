@@ -1,14 +1,18 @@
 """CoPE: contextual position encoding. Positions are sums of gates: a head counts the tokens it selects.
 
-Formula: gates g_ij = sigmoid(q_i . k_j / sqrt(D)), position p_ij = min(sum over l = j..i of g_il, p_max);
-score_ij + q_i . E[p_ij], unscaled, E interpolated linearly between the whole positions next to p_ij. The
-gradient reaches the gates through the interpolation.
-  p_max   largest position; E has p_max + 1 rows
-  shared  one E for all layers instead of one for each; heads always share
-Gates and their sums in float32, the future masked before the sum.
-Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so at a
-short T rows above T/2 would stay untrained. In a sum of encodings the gates read the score with the biases
-and rotations of the others; E meets the unrotated q.
+Formula: score_ij + q_i . E[p_ij].
+  g_ij  sigmoid(q_i . k_j / sqrt(D)), the gates
+  p_ij  min(sum over l = j..i of g_il, p_max), the position of key j as query i counts it
+  E     a learned table of p_max + 1 rows. Between whole positions it is interpolated linearly, and through
+        the interpolation the gradient reaches the gates.
+The added product is not divided by sqrt(D).
+Settings:
+  p_max   largest position; null: min(64, T/4)
+  shared  one E for all layers instead of one for each; the heads of a layer always share it
+Gates and their sums are float32. The future is masked before the sum.
+Departures: the paper has p_max = 64, at T = 1024. Gates start near 1/2, so at a short T rows above T/2 would
+stay untrained. In a sum of encodings the gates read the score with the biases and rotations of the other
+parts, while E meets the unrotated q.
 """
 
 from typing import Any

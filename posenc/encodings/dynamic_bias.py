@@ -1,10 +1,11 @@
 """Dynamic position bias: a small network from the distance to a bias for each head.
 
-Formula: score_ij + MLP_h(f(r)), r = i - j, f(r) = log(1 + r) (`log_distance`) or r / T; the MLP has one
-input, two hidden layers of `hidden` ReLUs and an output for each head. Shared by the layers, and evaluated
-once for each distance.
-Departures: one dimension; no layer norms; the last layer starts at zero, so that training begins without a
-bias; r is divided by T.
+Formula: score_ij + MLP_h(f(i - j)).
+  f(r)  log(1 + r) if `log_distance`, else r / T
+  MLP   one input, two hidden layers of `hidden` ReLUs, an output for each head; shared by the layers
+The network is evaluated once for each distance, not for each pair of tokens.
+Departures: positions have one dimension; those of the paper's images have two. There are no layer norms. The
+last layer starts at zero, so that training begins without a bias. r is divided by T.
 """
 
 from collections.abc import Mapping

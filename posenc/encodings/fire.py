@@ -1,13 +1,18 @@
 """FIRE: a learned function of the distance relative to how much text there is.
 
-Formula: score_ij + MLP_h(psi(i - j) / psi(max(i, threshold))), psi(x) = log(c x + 1), the MLP with one
-input, 32 ReLUs and an output for each head; c > 0 and threshold > 0 learned. The input stays in [0, 1]
-at any length. It needs the query's position, so it is not shift-invariant.
-  shared  one set of parameters for all layers instead of one for each
-Paper: Li et al. 2023, arXiv 2310.04418. As there, c starts at 0.1 and of the threshold a factor is learned:
-learned in tokens, a step of Adam would move it by the learning rate.
-Departures: the threshold starts at T/4 unless set: the paper's 512 is never passed in training at a short T.
-c and the factor are kept positive by a softplus, in the released code by an absolute value.
+Formula: score_ij + MLP_h(psi(i - j) / psi(max(i, threshold))).
+  psi(x)     log(c x + 1), c > 0 learned
+  threshold  learned; a query before it measures distances against it instead of its own position
+  MLP        one input, 32 ReLUs, an output for each head
+The input of the MLP stays in [0, 1] at any length. It depends on the query's position i, so shifting a text
+changes the scores.
+Settings:
+  threshold  where it starts, in tokens; null: T/4
+  shared     one set of parameters for all layers instead of one for each
+Paper: Li et al. 2023, arXiv 2310.04418. As there, c starts at 0.1, and what is learned of the threshold is a
+factor. Learned in tokens, it would move by the learning rate, a fraction of a token, in a step of Adam.
+Departures: the paper's threshold of 512 would never be passed in training at a short T. c and the factor are
+kept positive by a softplus, in the released code by an absolute value.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,14 @@
 """FoPE: each rotary pair turns by a Fourier series of frequencies, all of which training has shown in full.
 
-Formula: of RoPE's frequencies theta_k = base^(-2k/D), FoPE keeps those with a whole period within T, which
-are those with 2 pi / theta_k <= T. There are n of them, the n highest. Seen as a complex number, pair m < n
-of q_t and k_t is multiplied by c_m(t) + i s_m(t), with
-  c_m(t) = sum over k < n of a_mk cos(t theta_k)
-  s_m(t) = sum over k < n of b_mk sin(t theta_k)
-The matrices a and b are the identity plus normal numbers of standard deviation gain / sqrt(n). They are drawn
-from the seed for each layer and head, and not trained. Pairs m >= n carry no position.
+Formula: pair m < n of q_t and k_t, seen as a complex number, is multiplied by c_m(t) + i s_m(t).
+  c_m(t)  sum over k < n of a_mk cos(t theta_k)
+  s_m(t)  sum over k < n of b_mk sin(t theta_k)
+  n       of RoPE's frequencies theta_k = base^(-2k/D), FoPE keeps those with a whole period within T, which
+          are those with 2 pi / theta_k <= T. They are the n highest.
+  a, b    for each layer and head the identity plus normal numbers of standard deviation gain / sqrt(n). They
+          are drawn from the seed and not trained.
+Pairs m >= n carry no position.
+Setting:
   gain  0.3 to 0.6 in the released configurations, larger for larger models; with 0 it is encoding=hope
 Source: the authors' code; of the paper only summaries were at hand.
 Departures from the authors' code: it keeps D/4 pairs at most, here all n are kept. Pairs are (2m, 2m + 1).

@@ -1,9 +1,12 @@
 """FoX, the forgetting transformer: a forget gate in the softmax, and nothing else that tells positions.
 
-Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), x_l the layer's normed input; w, b
-for each layer and head. Sums in float64, their differences in float32.
-Initialisation as in the released code: b = 0, so gates are around 1/2; w like the model's other linear maps
-(d^-1/2, there 0.02).
+Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h).
+  x     the layer's normed input
+  w, b  learned for each layer and head
+The sums from the beginning of the text are float64. The difference of two of them may be a sum of few terms,
+which long sums in float32 would round away. The differences are float32.
+Initialisation: b is 0 as in the released code, so that gates are around 1/2. w has the standard deviation
+d^-1/2 of the model's other linear maps, in the released code 0.02.
 Departure: the forget gate alone, without the QK-norm, output gate, output norm and token shift of the
 paper's "Pro" block.
 """
@@ -34,4 +37,5 @@ class FoX(CumulativeGates):
         return self.shape.n_layers * self.shape.n_heads * (self.shape.d_model + 1)
 
     def steps(self, x: Tensor, layer: int) -> Tensor:
+        # what a token costs: the base class subtracts the sum of these from the score
         return -F.logsigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)

@@ -1,6 +1,6 @@
 """GRAPE: rotations of queries and keys, and penalties that come from one family of maps.
 
-Formula: score_ij = q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij. Two settings choose the two parts.
+Formula: q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij in place of score_ij. Two settings choose the two parts.
 
 rotation=true: R(m) turns the pair (2k, 2k+1) by m theta_k, where theta_k = base^(-2k/D) exp(w_k / 16).
   w is learned for each layer and starts at 0, which is RoPE.
@@ -15,10 +15,10 @@ additive: what b_ij is; m_h are ALiBi's slopes.
           l is an absolute position, so the scores are not relative.
 x is the layer's normed input; P, u, v, o, w, b are learned for each layer.
 
-Departures from the released code: there is no QK-norm; p_i is scaled like p_l, as in the paper (the code
-scales p_l alone); u and v are not scaled to length 1. W is 8 as in the released configurations. Two things
-are left out: learned planes, which the maps of q and k already give, and GRAPE-M-ctx, whose angles are summed
-up from the text (`selective_rope` does that).
+Departures from the released code: there is no QK-norm. p_i is scaled like p_l, as in the paper; the code
+scales p_l alone. u and v are not scaled to length 1. W is 8 as in the released configurations. Two things are
+left out: learned planes, which the maps of q and k already give, and GRAPE-M-ctx, whose angles are summed up
+from the text (`selective_rope` does that).
 """
 
 from collections.abc import Mapping

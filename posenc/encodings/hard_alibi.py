@@ -1,9 +1,12 @@
 """Hard-ALiBi: the first m heads see the last 1, 2, ..., m tokens, the others everything, without positions.
 
-Formula: head h = 1..m attends to j > i - h alone (so to h tokens, its own among them); heads above m have the
-causal mask and nothing else. The masked heads can tell which tokens stand just before this one, and the
-others can look that up at any distance. So it should recall at every length, and serves as a control.
-  masked_heads  m; null: half of the heads, as in the paper's 8 of 16
+Formula: head h = 1..m attends to keys j > i - h alone, which are h tokens with the query's own. The heads
+above m have the causal mask and nothing else.
+Setting:
+  masked_heads  m; null: half of the heads, as the paper has 8 of 16
+The masked heads can tell which tokens stand just before a token, and the others can look for these at any
+distance. So the encoding should recall at every length. It is a control of the protocol `recall`: where even
+this encoding does not recall, the task or the training is at fault, not an encoding.
 """
 
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
 
-EVERYTHING = 1 << 62  # tokens
+UNLIMITED_REACH = 1 << 62  # tokens, more than any text has
 
 
 class HardALiBi(Encoding):
@@ -25,7 +28,7 @@ class HardALiBi(Encoding):
     learned = "0"
     relative = True
     refuses: Mapping[str, str] = {
-        "positions": "its windows count tokens, so drawn positions with gaps would empty them"
+        "positions": "its windows are h positions wide: between drawn positions with gaps they would be empty"
     }
 
     reach: Tensor
@@ -37,7 +40,7 @@ class HardALiBi(Encoding):
             self.derived["masked_heads"] = masked_heads
         if not 0 <= masked_heads <= shape.n_heads:
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
-        reach = torch.full((shape.n_heads,), EVERYTHING)  # (H,) tokens that a head sees
+        reach = torch.full((shape.n_heads,), UNLIMITED_REACH)  # (H,) how many positions a head sees
         reach[:masked_heads] = torch.arange(1, masked_heads + 1)
         self.register_buffer("reach", reach, persistent=False)
 
@@ -45,4 +48,5 @@ class HardALiBi(Encoding):
         return 0
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # Keys of the future pass as well: the attention applies the causal mask.
         return q_pos[:, None] - k_pos < self.reach[:, None, None]  # (H, T, S)

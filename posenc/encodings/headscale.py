@@ -1,10 +1,10 @@
 """HeadScale: NoPE with a learned softmax temperature for each head and layer.
 
-Formula: f_h score_ij, score_ij = q_i . k_j / sqrt(D), f_h learned for each layer and head; it starts at
-1, where this is `nope`.
-Departures: trained with the model from the first step. The paper tunes the temperatures alone, at a longer
-length, on a trained NoPE, and keeps them in a range; there is none here. In a sum of encodings the biases of
-the others are scaled like the score.
+Formula: f_h score_ij.
+  f_h  learned for each layer and head; it starts at 1, where this is `nope`
+Departures: f is trained with the model from the first step. The paper tunes the temperatures alone, on a
+trained NoPE and at a longer length, and keeps them in a range. In a sum of encodings the biases of the other
+parts are scaled like the score.
 """
 
 from typing import Any

@@ -1,10 +1,11 @@
 """HoPE: only the fast pairs are rotated; the others carry no position.
 
-Formula: RoPE, theta_k = base^(-2k/D), for the pairs whose period 2 pi / theta_k fits into the training length
-T: turns * period <= T. Every other pair is left as it is.
-  turns  how many periods must fit into T, which is `context_length` also where positions are drawn
-Departure: the paper finds the "activated" pairs, with periods near the training length, in trained models,
-and keeps the faster ones; here the border is one period within T unless `turns` is set.
+Formula: RoPE, theta_k = base^(-2k/D), for those pairs of which `turns` periods 2 pi / theta_k fit into the
+training length T. The other pairs are left as they are.
+Setting:
+  turns  how many periods must fit into T. T is `context_length`, also where positions are drawn.
+Departure: the paper finds the "activated" pairs in trained models, which are those with periods near the
+training length, and keeps the faster ones. Here the border is one period within T, unless `turns` is set.
 """
 
 import math

@@ -1,11 +1,13 @@
 """Learned and sinusoidal side by side: the first p of d dimensions from a table, the others fixed waves.
 
-Formula: sqrt(d) x_t + [sqrt(d) E[t]; PE_t], E a table of T rows of p numbers, p = learned_share * d rounded,
-PE_t the sinusoids of width d - p (their frequencies cover the whole range).
-  beyond  the p learned dimensions past T: untrained | clamp | truncate | refuse, as in `learned`
-Paper: none; background material credits it to T5, which has a bias by distance instead.
-Choice: sqrt(d) on both x and E, with E of standard deviation d^-1/2 at the start, so that each part has the
-size relative to the token embeddings that it has in `learned` and in `sinusoidal`.
+Formula: sqrt(d) x_t + [sqrt(d) E[t]; PE_t].
+  E   a learned table of T rows of p numbers, p = learned_share * d, rounded
+  PE  the sinusoids of width d - p, whose frequencies cover the whole range
+Setting:
+  beyond  what the learned part is past T: untrained | clamp | truncate | refuse, as in `learned`
+Paper: none. Background material credits it to T5, which has a bias by distance instead.
+Choice: sqrt(d) is on both x and E, and E starts with the standard deviation d^-1/2. So each part is as large,
+relative to the token embeddings, as it is in `learned` and in `sinusoidal`.
 """
 
 import math

@@ -1,9 +1,10 @@
 """Raw counting: the position times a learned vector. A control.
 
-Formula: x_t + t w, w in R^d learned, one in each place.
-Choice: w starts with standard deviation d^-1/2 / T, so that at T the vector is as large as a token embedding.
-With d^-1/2 it drowns the text: 2.67 nats at T = 64 after 1M tokens of sympy (nano, bytes), against 1.89 with
-this start, 1.85 with zeros and 2.33 without an encoding.
+Formula: x_t + t w.
+  w  in R^d, learned, one for each place where positions enter
+Choice: w starts with the standard deviation d^-1/2 / T, so that at T the vector is as large as a token
+embedding. With d^-1/2 it drowns the text: 2.67 nats at T = 64 after 1M tokens of sympy (nano, bytes), against
+1.89 with this start, 1.85 with zeros and 2.33 without an encoding.
 """
 
 import torch

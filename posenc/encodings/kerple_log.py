@@ -1,8 +1,9 @@
 """KERPLE, logarithmic kernel: a learned penalty by the logarithm of the distance.
 
-Formula: score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned for each head, shared by the layers.
-Initialisation: a uniform in (0, 2), b in (0, 1).
-Departure: 0.01 + softplus(.) keeps a and b positive; the released code clamps them to 0.01.
+Formula: score_ij - a_h log(1 + b_h (i - j)).
+  a_h, b_h  learned for each head, shared by the layers; both are above 0
+Initialisation: a is uniform in (0, 2), b in (0, 1).
+Departure: a and b are kept positive as 0.01 + softplus(parameter). The released code clamps them to 0.01.
 """
 
 from typing import ClassVar

@@ -1,8 +1,11 @@
 """KERPLE, power kernel: a learned penalty by a power of the distance.
 
-Formula: score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned for each head, shared by the layers.
-b = 1 is ALiBi with learned slopes. Initialisation: a uniform in (0, 1), b in (0, 2).
-Departure: 0.01 + softplus(.) and 0.01 + 1.99 sigmoid(.) keep a and b in range; the released code clamps.
+Formula: score_ij - a_h (i - j)^b_h.
+  a_h, b_h  learned for each head, shared by the layers; a_h > 0, 0 < b_h <= 2
+With b = 1 it is ALiBi with learned slopes.
+Initialisation: a is uniform in (0, 1), b in (0, 2).
+Departure: 0.01 + softplus(parameter) keeps a in its range and 0.01 + 1.99 sigmoid(parameter) keeps b in its
+own. The released code clamps them.
 """
 
 from typing import ClassVar

@@ -1,14 +1,16 @@
 """Learned absolute positions: a trained row for each position of the training window.
 
-Formula: x_t + E[t], E a table of T rows in each place (`per_layer`, `combine`). With
-`positions=randomized|offset` the table has a row for each position that training may draw.
-  beyond  past the end of the table:
+Formula: x_t + E[t].
+  E  a learned table of T rows, one for each place where positions enter (`per_layer`, `combine`). With
+     `positions=randomized|offset` it has a row for each position that training may draw.
+Setting:
+  beyond  what is used past the end of the table:
           untrained  rows drawn from (seed, t) with the initial distribution; neither saved nor decayed
           clamp      E[T-1] for every t >= T
           truncate   only the last T tokens are kept, so that the loss equals the truncated baseline
-          refuse     no number past T
-Departure: rows start with the standard deviation of the token embeddings, d^-1/2 (GPT-2 as released: 0.01,
-tokens 0.02).
+          refuse     nothing: no number past T
+Departure: rows start with the standard deviation of the token embeddings, d^-1/2. GPT-2 as released has 0.01
+for positions and 0.02 for tokens.
 """
 
 from torch import Tensor

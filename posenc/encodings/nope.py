@@ -1,6 +1,6 @@
 """NoPE: no positional encoding; order comes from the causal mask alone.
 
-Formula: nothing is added, rotated or biased.
+Formula: score_ij as it is. Nothing is added, rotated or biased.
 """
 
 from posenc.encodings.base import Encoding

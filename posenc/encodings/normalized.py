@@ -1,8 +1,10 @@
 """Positions scaled to the window: 0 for the first token, 1 for the last. A control.
 
-Formula: x_t + t/(n-1) w, w in R^d learned, one in each place; n - 1 is the last position given (the largest
-drawn one with `positions=`), and a window of one token gets 0.
-It leaks the length n: the same prefix has other vectors in a longer text, so it is not prefix-stable and
+Formula: x_t + t/(n-1) w.
+  w      in R^d, learned, one for each place where positions enter
+  n - 1  the last position of the window; with `positions=` the largest one that was drawn
+The only token of a window of one gets 0.
+It leaks the length n: the same prefix has other vectors in a longer text. So it is not prefix-stable and
 cannot decode with a cache. Past T every value was seen in training, but the step w/(n-1) was not.
 """
 

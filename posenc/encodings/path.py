@@ -1,16 +1,21 @@
 """PaTH: a product of Householder-like maps, one a token, between the query and the key.
 
-Formula: score_ij = q_i^T (I - beta_i w_i w_i^T) ... (I - beta_{j+1} w_{j+1} w_{j+1}^T) k_j / sqrt(D),
-w_s = u_s / |u_s|, u_s = sum over m = 0..2 of c_m * (B A x_{s-m}), A of `rank` rows, c_m for each number of
-each head (a causal convolution), beta_s = 2 sigmoid(v_h . x_s + b_h), x the layer's normed input; all learned
-for each layer, b from 0.
+Formula: q_i^T M_i M_{i-1} ... M_{j+1} k_j / sqrt(D) in place of score_ij.
+  M_s     I - beta_s w_s w_s^T, the map of token s
+  w_s     u_s / |u_s|, the direction that token s takes out of a key
+  u_s     sum over m = 0..2 of c_m * (B A x_{s-m}), a causal convolution; A has `rank` rows, c_m has a number
+          for each number of each head
+  beta_s  2 sigmoid(v_h . x_s + b_h)
+  x       the layer's normed input
+A, B, c, v and b are learned for each layer; b starts at 0.
+Settings:
   rank    32 as in the released code
-  forget  true: FoX's gates as well, + sum over l = j+1..i of log sigmoid(g_h . x_l + a_h) (PaTH-FoX)
-The products over a whole window at once, by one triangular solve (the UT transform), in float32.
-Departures: no QK-norm; the linear maps start like the model's others, c_m uniform up to 3^-1/2, as a
-convolution over three tokens does in torch, without the activation that the released module may apply. The
-gates of PaTH-FoX are added as they are, as in encoding=fox; the released kernel (fla) scales them by D^-1/2
-along with the scores.
+  forget  true: FoX's gates are added, sum over l = j+1..i of log sigmoid(g_h . x_l + a_h) (PaTH-FoX)
+The products over a whole window are computed at once, by one triangular solve (the UT transform), in float32.
+Departures: there is no QK-norm. The linear maps start like the model's others. c_m is uniform up to 3^-1/2,
+as a convolution over three tokens is in torch, and has no activation, which the released module may apply.
+The gates of PaTH-FoX are added as they are, as in encoding=fox; the released kernel (fla) scales them by
+D^-1/2 along with the scores.
 """
 
 from typing import Any

@@ -1,15 +1,20 @@
 """A pattern of layers: each layer has one of several encodings, with a window and a temperature of its own.
 
-Formula: layer l = 0, 1, ... has part `period[l mod len(period)]`; a key is seen at i - j < `windows` of that
-part (null: all of the past), and scores are multiplied by its `scales`: none; logn, log n_i / log T
-over the n_i keys that are seen; floor, 1 + a log(1 + floor((i + 1)/s)).
-From configuration alone (w a window):
+Formula: layer l = 0, 1, ... has the part number `period[l mod len(period)]` of `parts`. A key is seen at
+i - j < `windows` of that part, and scores are multiplied by its temperature.
+Settings:
+  parts    encodings, as in `sum`
+  period   numbers of parts, from 0
+  windows  one for each part, in positions; null: all of the past
+  scales   the temperature of each part. none: 1; logn: log n_i / log T, n_i the number of keys that query i
+           sees; floor: 1 + a log(1 + floor((i + 1)/s)), a and s being `floor_weight` and `floor_scale`
+Published patterns that these settings give (w is a window):
   SWAN, 2504.08719       parts=[rope,nope] period=[0,0,0,1] windows=[w,null] scales=[none,logn]
   iRoPE, Llama 4         parts=[rope,nope] period=[0,0,0,1] windows=[w,null] scales=[none,floor]
   Gemma 3, 2503.19786    parts=[rope,{name:rope,base:1e6}] period=[0,0,0,0,0,1] windows=[w,null]
   SmolLM3                parts=[rope,nope] period=[0,0,0,1]
-Departures: Llama 4 cuts its text into chunks where this has a window; SWAN trains its NoPE layers plainly
-and scales them in evaluation alone.
+Departures: Llama 4 cuts its text into chunks where this has a window. SWAN trains its NoPE layers plainly and
+scales them in evaluation alone.
 """
 
 import copy

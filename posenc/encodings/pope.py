@@ -1,10 +1,12 @@
 """PoPE: polar coordinates. Content sets the lengths, position the angles.
 
-Formula: score_ij = sum over c < D of softplus(q_ic) softplus(k_jc) cos((i - j) theta_c - delta_c) / sqrt(D),
-theta_c = base^(-c/D), delta_c learned for each layer and head, starting at zero. In RoPE a pair's own angle
-adds to that of its position; here content has no angle.
-Each of the D numbers of queries and keys becomes two (length times cosine and sine), so keys need twice the
-memory. The scale stays 1/sqrt(D).
+Formula: sum over c < D of softplus(q_ic) softplus(k_jc) cos((i - j) theta_c - delta_c) / sqrt(D) in place of
+score_ij.
+  theta_c  base^(-c/D)
+  delta_c  an angle learned for each layer and head; it starts at zero
+In RoPE the angle of a pair of numbers adds to that of its position. Here content has no angle. Each of the D
+numbers of queries and keys becomes two (its length times cosine and sine), so keys need twice the memory. The
+scale stays 1/sqrt(D).
 Departure: delta is not clamped to [-2 pi, 0]: an angle beyond a turn is the same angle, and a clamp stops the
 gradient.
 """

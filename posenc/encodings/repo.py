@@ -1,10 +1,13 @@
 """RePo: RoPE at positions that each head makes of the token, not at its place in the text.
 
-Formula: z_th = w_h . (silu(G x_t) * (C x_t)), a real number, x the layer's normed input; pairs (2k, 2k+1) of
-q_t and k_t are rotated by z_th theta_k, theta_k = base^(-2k/D). G and C (m, d), m = d/8, and w (H, m) are
-learned for each layer. The first `plain_layers` layers are plain RoPE: without them nothing but the causal
-mask tells order.
-  plain_layers  null: 5 of 16, as in the released configuration
+Formula: pairs (2k, 2k+1) of q_t and k_t are rotated by z_th theta_k.
+  z_th     the position of token t for head h, a real number: w_h . (silu(G x_t) * (C x_t))
+  theta_k  base^(-2k/D)
+  x        the layer's normed input
+  G, C, w  learned for each layer: G and C (m, d) with m = d/8, w (H, m)
+Setting:
+  plain_layers  so many first layers are plain RoPE, since without them nothing but the causal mask tells
+                order; null: 5 of 16 layers, as in the released configuration
 Source: the authors' code (`swigluex_multihead`), which continues the training of a RoPE model.
 Departure: trained from the start; G, C and w start like the model's other linear maps.
 """

@@ -1,10 +1,12 @@
 """RNoPE-SWA: most layers rotary with a window, every n-th without positions and with full attention.
 
-Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others
-RoPE and keys at i - j < `window`.
-Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training; where
-positions are drawn with gaps it is half their limit. With fewer layers than `every` the last one has no
-encoding. The paper ends with training at longer contexts, which is no part of the encoding.
+Formula: of the layers l = 0, 1, ..., those with (l + 1) mod `every` = 0 have no encoding and full attention.
+The others have RoPE, and see keys at i - j < `window`.
+Settings:
+  every   n; with fewer layers than that the last one has no encoding
+  window  null: T/2, or half the limit of the distances where positions are drawn with gaps
+Departures: the paper's window of 4096 goes with its 8192 tokens of training. It ends with a training at
+longer contexts, which is no part of the encoding.
 """
 
 from collections.abc import Mapping

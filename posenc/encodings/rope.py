@@ -1,12 +1,15 @@
 """RoPE: rotary position embedding.
 
-Formula: each pair (x_a, x_b) of q and k is rotated by the angle t * theta_k, theta_k = base^(-2k/D'), so that
-the score depends on i - j. D' is the rotated width:
-  layout     interleaved: pairs (2k, 2k+1) as in the paper
-             half: pairs (k, k + D'/2), the same rotation in another order
-  fraction   share of D that is rotated (partial rotary); D' = fraction * D, in the exponents too
-  drop_low   share of the pairs, those of the lowest frequencies, that is not rotated (p-RoPE); the others
-             keep their frequencies
+Formula: each pair of numbers of q_t and k_t is rotated by the angle t theta_k, so that the score depends on
+i - j.
+  theta_k  base^(-2k/D'), k = 0..D'/2 - 1
+  D'       how many numbers of a head are rotated
+Settings:
+  layout    interleaved: pairs (2k, 2k+1) as in the paper
+            half: pairs (k, k + D'/2), the same rotation in another order
+  fraction  D' = fraction * D, also in the exponents (partial rotary)
+  drop_low  the share of the pairs, those of the lowest frequencies, that is not rotated (p-RoPE); the others
+            keep their frequencies
 """
 
 import torch

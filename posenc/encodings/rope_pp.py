@@ -1,9 +1,11 @@
 """RoPE++: half of the heads score by the imaginary part of RoPE's complex product, with shared q and k.
 
-Formula: z_ij = sum over c < D/2 of q_ic conj(k_jc) exp(sqrt(-1) (i - j) theta_c), with pairs (2c, 2c+1) as
-complex numbers, theta_c = base^(-2c/D). Head h of the first half scores by Re z_ij, which is RoPE, head
-h + H/2 by Im z_ij of the *same* q and k, which is RoPE with q turned back by a right angle. Of an odd number
-of heads the middle one has no partner.
+Formula: z_ij = sum over c < D/2 of q_ic conj(k_jc) exp(sqrt(-1) (i - j) theta_c), where pairs (2c, 2c+1) are
+complex numbers and theta_c = base^(-2c/D).
+  head h        of the first half has the scores Re z_ij, which is RoPE
+  head h + H/2  has the scores Im z_ij of the *same* q and k: RoPE with q turned back by a right angle
+Of an odd number of heads the middle one has no partner.
+Setting:
   layout  as in `rope`
 Source: the paper's equations and the authors' code; of the text itself only the abstract was at hand.
 Departures: the paper has more heads for the same weights (EC) or fewer weights for the same heads (EH). Here

@@ -1,8 +1,9 @@
 """Sandwich: the inner product of sinusoidal positions as a bias by distance.
 
-Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos((i - j) / base^(2k/d')), h = 1..H: the inner product
-of two sinusoidal positions. d' (`width`) is 128 as in the paper, whatever the model's width.
-Departures: none; subtracting d'/2, as some do, changes nothing after the softmax.
+Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos((i - j) / base^(2k/d')), for head h = 1..H.
+  d'  `width`: 128 as in the paper, whatever the model's width
+The sum is the inner product of two sinusoidal positions.
+Departures: none. Some subtract d'/2, which changes nothing after the softmax.
 """
 
 import torch

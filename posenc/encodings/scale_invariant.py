@@ -1,16 +1,20 @@
 """Scale-invariant attention: every decade of distances gets a similar share of the attention.
 
-Formula: a_r z + m_r, z the scaled score, r = i - j, a_r^2 = 2 [log(r / tau + 1) + 1/2], m_r = 1 - a_r^2: for
-Gaussian z the expected exp(score) falls as 1 / (r / tau + 1), so that [r, 10 r) weighs the same at any r.
-Used with p-RoPE as in the paper: theta_k = base^(-2k/D') over the first D' = fraction * D numbers of a head.
+Formula: a_r z + m_r in place of the scaled score z at distance r = i - j, on top of p-RoPE.
+  a_r^2  2 [log(r / tau + 1) + 1/2]
+  m_r    1 - a_r^2
+For Gaussian z the expected exp(score) then falls as 1 / (r / tau + 1), so that the distances from r to 10 r
+weigh the same at any r. As in the paper, p-RoPE rotates the first D' = fraction * D numbers of a head, with
+theta_k = base^(-2k/D').
+Settings:
   tau       distances below it are nearly unchanged
   base      the paper's effective base of p-RoPE
   fraction  share of D that is rotated; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
   layout    interleaved: pairs (2k, 2k+1); half: pairs (k, k + D'/2)
 Choose base by T: 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
 angles past it; base 16 = 1024 T / 4096 was better at T and halved the loss at 8T (docs/study.md).
-Departures: no QK-norm, which kept z near unit variance in the paper. In a sum of encodings the biases of the
-others are scaled like the score.
+Departures: there is no QK-norm, which kept z near unit variance in the paper. In a sum of encodings the
+biases of the other parts are scaled like the score.
 """
 
 from collections.abc import Mapping

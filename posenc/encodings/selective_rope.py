@@ -1,15 +1,18 @@
 """Selective RoPE: rotary angles summed up from the tokens, by a network and a gate, in either direction.
 
-Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s),
-phi(s) = sum over m = 0..3 of c_m * (B A x'_{s-m}), theta_k = base^(-2k/D), g_h(x) = sigmoid(v_h . x' + b_h),
-x' the layer's normed input with each head's share of it scaled to length 1. A has `rank` rows, c_m is a
-number for each head and pair (a causal convolution). All are learned for each layer, b from 0. Sums in
-float64.
-  base   of the fixed factors of the pairs; 500000 as in the released code
-  rank   of the increments' linear map; 16 as in the released code
-  gate   false: g = 1
-Departures: pairs are (2k, 2k+1). The linear maps start like the model's others, c_m uniform up to 1/2, as a
-convolution over four tokens does in torch.
+Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s).
+  theta_k  base^(-2k/D)
+  phi(s)   sum over m = 0..3 of c_m * (B A x'_{s-m}), a causal convolution; A has `rank` rows, c_m has a
+           number for each head and pair
+  g_h(x)   sigmoid(v_h . x' + b_h)
+  x'       the layer's normed input x, with each head's part of it scaled to length 1
+A, B, c, v and b are learned for each layer; b starts at 0. The sums are float64.
+Settings:
+  base  of the fixed factors of the pairs; 500000 as in the released code
+  rank  of the linear map B A; 16 as in the released code
+  gate  false: g = 1
+Departures: pairs are (2k, 2k+1). The linear maps start like the model's others. c_m is uniform up to 1/2, as
+a convolution over four tokens is in torch.
 """
 
 import torch

@@ -1,11 +1,14 @@
 """Shaw's relative positions: a learned vector by clipped distance for the keys, and one for the values.
 
-Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D), output_i = sum_j p_ij (v_j + aV[c]), c = min(i - j, clip).
+Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D) and output_i = sum over j of p_ij (v_j + aV[c]).
+  c       min(i - j, clip)
+  aK, aV  learned tables of clip + 1 rows of D numbers for each layer
+Settings:
   clip      distances from here on share one vector; 16 as in the paper
-  per_head  tables for each head; false: the heads of a layer share them
-Departures: the past only; the paper's tables have 2 clip + 1 rows for both directions. The paper gives no
-initial values: here normal, D^-1/2. In a sum with a rotation aK meets the unrotated query: otherwise the
-score would depend on the query's own position.
+  per_head  true: tables for each head; false: the heads of a layer share them
+Departures: only the past has rows; the paper's tables have 2 clip + 1 rows for both directions. The paper
+gives no initial values: here they are normal with deviation D^-1/2. In a sum with a rotation aK meets the
+unrotated query: otherwise the score would depend on the query's own position.
 """
 
 from typing import Any

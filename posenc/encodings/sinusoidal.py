@@ -1,7 +1,10 @@
 """Sinusoidal absolute positions.
 
-Formula: sqrt(d) x_t + PE_t, PE_{t,2k} = sin(t / base^(2k/d)), PE_{t,2k+1} = cos(t / base^(2k/d)). Token
-embeddings start with standard deviation d^-1/2; with `per_layer` sqrt(d) is applied at the input alone.
+Formula: sqrt(d) x_t + PE_t.
+  PE_{t,2k}    sin(t / base^(2k/d))
+  PE_{t,2k+1}  cos(t / base^(2k/d))
+Token embeddings start with standard deviation d^-1/2, so that sqrt(d) x_t is about as large as PE_t. With
+`per_layer` the factor sqrt(d) is applied at the input alone.
 Departure: for an odd d the last sine has no cosine (the paper has no odd d).
 """
 

@@ -1,7 +1,10 @@
 """Sinusoidal absolute positions whose frequencies and phases are learned.
 
-Formula: sqrt(d) x_t + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(w_k t + f_k), w_k (radians a
-token) and f_k learned, d/2 of each in every place; they start at base^(-2k/d) and 0, as in `sinusoidal`.
+Formula: sqrt(d) x_t + PE_t.
+  PE_{t,2k}    sin(w_k t + f_k)
+  PE_{t,2k+1}  cos(w_k t + f_k)
+  w_k, f_k     learned, d/2 of each in every place where positions enter; w_k is in radians a token. They
+               start at base^(-2k/d) and 0, as in `sinusoidal`.
 Paper: none; the tutorials' variant of Vaswani et al. 2017, arXiv 1706.03762. Not the learnable Fourier
 features of Li et al. 2021, arXiv 2106.02795, which add an MLP.
 Precision: parameters are float32, so at position 65 536 the rounding of a frequency is worth up to 0.002

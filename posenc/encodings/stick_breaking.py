@@ -1,12 +1,14 @@
 """Stick-breaking attention: from the nearest key on, each takes its share of what is left. No softmax.
 
-Formula: A_ij = sigmoid(z_ij) * product over j < k < i of (1 - sigmoid(z_ik)), j < i, z the scaled score.
+Formula: sigmoid(z_ij) * product over j < k < i of (1 - sigmoid(z_ik)) is the weight A_ij of key j < i.
+  z  the scaled score
 Weights sum to less than 1, and a token's score with itself is not used.
-  remainder  none: the rest is dropped, so the first token's output is zero
+Setting:
+  remainder  none: the rest of the weight is dropped, so the first token's output is zero
              self: the rest goes to the token's own value, and weights sum to 1
-Computed in log space and float32: log A_ij = z_ij - sum over j <= k < i of softplus(z_ik).
-Paper: Tan, Yang, Courville, Panda, Shen 2024, arXiv 2410.17980. It has both; `none` did better there, and its
-released 3B model has it.
+It is computed in log space and float32: log A_ij = z_ij - sum over j <= k < i of softplus(z_ik).
+Paper: Tan, Yang, Courville, Panda, Shen 2024, arXiv 2410.17980. It has both remainders. `none` did better
+there, and the released 3B model has it.
 """
 
 from collections.abc import Mapping

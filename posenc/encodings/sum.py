@@ -1,9 +1,12 @@
 """A sum of encodings: all of them at once, such as a bias on top of rotated queries and keys.
 
-Formula: embeddings in the order of the parts, biases added, masks intersected, score changes one after
-another. `encoding=sum encoding.parts=[alibi,rope]`; a part with parameters of its own is a mapping,
-`encoding.parts=[alibi,{name:rope,base:500000.0}]`, the others keep those of their YAML.
-Parts that both rotate, both draw positions, or both replace the softmax or the values are refused.
+Formula: the parts act one after another. Embeddings and scores are changed in the order of the parts, biases
+are added, and masks are intersected.
+Setting:
+  parts  names of encodings: `encoding=sum encoding.parts=[alibi,rope]`. A part with parameters of its own is
+         a mapping, `encoding.parts=[alibi,{name:rope,base:500000.0}]`. Its other parameters are those of its
+         YAML.
+Two parts are refused if both rotate, both draw positions, or both replace the softmax or the values.
 """
 
 from torch import nn

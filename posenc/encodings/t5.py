@@ -1,11 +1,15 @@
 """T5's relative bias: a learned scalar for each head and bucket of distances.
 
-Formula: score_ij + b[h, bucket(i - j)]. Causal buckets: the first half hold one distance each, the second
-half widen logarithmically up to max_distance, the last one takes everything beyond. Shared by the layers.
-Departures: scores keep 1/sqrt(D), which T5 leaves out; b starts at zero; max_distance is min(128, T) unless
-set, and at least buckets/2 + 1: with the published 128 a training window of T < 128 leaves buckets untrained.
-Where positions are drawn with gaps, T is their limit. With max_distance = T ever more keys of a longer text
-share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).
+Formula: score_ij + b[h, bucket(i - j)].
+  b       a learned table (H, buckets), shared by the layers
+  bucket  the first half of the buckets hold one distance each. The second half widen logarithmically up to
+          max_distance, and the last one also holds everything beyond.
+Setting:
+  max_distance  null: min(128, T), and at least buckets/2 + 1. Where positions are drawn with gaps, T is the
+                limit of the distances.
+Departures: scores keep 1/sqrt(D), which T5 leaves out. b starts at zero. With the published max_distance of
+128 a training window of T < 128 leaves buckets untrained. With max_distance = T, in turn, more and more keys
+of a longer text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).
 """
 
 import math

@@ -1,15 +1,20 @@
 """TAPE: rotary positions that each layer's attention and the text change, from layer to layer.
 
-Formula: every head h and token i has a position e_ih of D/2 complex numbers, exp(i t theta_k) in the first
-layer, theta_k = base^(-2k/D). Pairs (2k, 2k+1) of q_i and k_i are multiplied by it. After each layer but the
-last, p its attention weights:
+Formula: pairs (2k, 2k+1) of q_i and k_i are multiplied by e_ih, the position of token i for head h, which is
+a vector of D/2 complex numbers. In the first layer it is exp(sqrt(-1) i theta_k), theta_k = base^(-2k/D).
+After each layer but the last:
   e_ih <- e_ih + sum over g of A_hg sum over j of p_ij^g e_jg
   e_ih <- e_ih + sum over m of V_hm silu(w_m . x_i) sum over g of U_mg e_ig
-A, U, V real, so that a shift of all positions, which turns every e alike, changes no score.
+with
+  p^g            the attention weights of head g in that layer
+  x              the next layer's normed input
+  A, U, V and w  learned for each of these updates
+A, U and V are real, so that a shift of all positions, which turns every e alike, changes no score.
+Setting:
   width  of U and V; null: 4 for each head, as in the released configuration
 Source: the authors' code; of the paper only abstracts and summaries were at hand.
-Departures: x_i is the next layer's normed input; there it is the output of the MLP before it. The first
-update mixes heads, by A; the einsum of the published code adds each head's own sum alone.
+Departures: in the authors' code x is the output of the MLP before the next layer. The first update mixes
+heads, by A; the einsum of the published code adds each head's own sum alone.
 Each forward pass has a copy of the module that carries e from layer to layer. A compiler would lose its
 gradient between two blocks, so it leaves these hooks alone.
 """

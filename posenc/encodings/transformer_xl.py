@@ -1,13 +1,15 @@
 """Transformer-XL's relative positions: a mapped sinusoid of the distance beside every key.
 
-Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R the distance's sinusoids, d wide;
-W (d, d) is learned for each layer, u and v for each layer and head.
+Formula: [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D) in place of score_ij.
+  R     the sinusoids of the distance, d numbers
+  W     (D, d) for each head, learned for each layer
+  u, v  learned for each layer and head
 Computed without a table of distances or a relative shift: with g_i = W^T (q_i + v) the last term is the sum
-over frequencies theta of g_sin sin((i-j) theta) + g_cos cos((i-j) theta), the inner product of g_i rotated by
-i with the sines and cosines of j.
-Departures: no recurrence over segments; u and v for each layer, where the formula has one of each. The paper
-gives no initial values: here u and v are zero, W as any linear map. In a sum with a rotation the added terms
-use the unrotated q and k: otherwise they would depend on each position alone.
+over frequencies theta of g_sin sin((i-j) theta) + g_cos cos((i-j) theta). That is the inner product of g_i,
+rotated by i, with the sines and cosines of j.
+Departures: there is no recurrence over segments. u and v are learned for each layer, where the formula has
+one of each. The paper gives no initial values: here u and v are zero, and W is as any linear map. In a sum
+with a rotation the added terms use the unrotated q and k: otherwise they would depend on each position alone.
 """
 
 from typing import Any

@@ -1,12 +1,12 @@
 """xPos: rotary positions whose pairs also fade with the distance, the fast pairs more.
 
 Formula: RoPE, and pair k of
-  a query at i  times z_k^(i/s)
-  a key at j    times z_k^(-j/s)
+  a query at i  is multiplied by z_k^(i/s)
+  a key at j    is multiplied by z_k^(-j/s)
   with          z_k = (2k/D + 0.4) / 1.4 and s = `scale_base` = 512
 so that pair k of the score has the factor z_k^((i-j)/s).
-i and j are counted from the middle of the window. The scores are the same, while z_k^(-j/s) alone would
-overflow float32 from j = 36 000 on.
+i and j are counted from the middle of the window. The scores are the same as if they were counted from its
+beginning, but then z_k^(-j/s) alone would overflow float32 from j = 36 000 on.
 Departure: windows over more than 128 s = 65 536 positions are refused (32 768 where positions are drawn),
 because the factors leave float32's range there.
 """

@@ -1,13 +1,16 @@
 """ASEntmax: entmax of scores that grow with the number of visible keys, as each query chooses.
 
-Formula: entmax, alpha = 1.5, of (1 + b_i (log(n_i + 1))^c_i) q_i . k_j / sqrt(D) plus the biases;
-b_i = softplus(w_h . x_i), c_i = 2 tanh(v_h . x_i), n_i the number of keys visible to query i, x the layer's
-normed input; w and v learned for each layer and head.
+Formula: entmax with alpha = 1.5 of (1 + b_i (log(n_i + 1))^c_i) q_i . k_j / sqrt(D) plus the biases.
+  b_i   softplus(w_h . x_i)
+  c_i   2 tanh(v_h . x_i)
+  n_i   the number of keys visible to query i
+  x     the layer's normed input
+  w, v  learned for each layer and head
 Setting: `attention.normalizer=asentmax`.
-Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640; the constants 1 and 2, log(n_i + 1) and
-the input x, not q, are those of its authors' code (`adapt-softplus-tanh`).
-Departures: all heads have it, also beside a bias, where the authors leave out the heads with ALiBi's; w and v
-are initialised like the model's other linear maps, and have no bias, which the authors' runs have
+Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640. The constants 1 and 2, log(n_i + 1) and
+the input x in place of q are those of the authors' code (`adapt-softplus-tanh`).
+Departures: all heads have it, also beside a bias; the authors leave out the heads with ALiBi's. w and v are
+initialised like the model's other linear maps, and have no bias, which the authors' runs have
 (`attn_scale_proj_bias=True`).
 """
 

@@ -35,7 +35,7 @@ class AttentionOption(Encoding):
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
-        """Return why the option makes no sense with an encoding, as far as its hooks tell; else None."""
+        """Return why the option makes no sense with an encoding, judged by its hooks; None if it does."""
         return None
 
 

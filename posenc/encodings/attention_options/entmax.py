@@ -1,8 +1,10 @@
 """Entmax with alpha = 1.5: a normaliser that gives keys with low scores a weight of exactly zero.
 
-Formula: p_ij = max(z_ij / 2 - t_i, 0)^2, z the scaled and biased scores, and t_i such that the weights of a
-query sum to 1. Its gradient is d z_ij = r_ij (g_ij - sum_k r_ik g_ik / sum_k r_ik), r_ij = sqrt(p_ij), g the
-gradient of p.
+Formula: the weights are p_ij = max(z_ij / 2 - t_i, 0)^2.
+  z_ij  the scaled and biased scores
+  t_i   the number with which the weights of query i sum to 1
+With r_ij = sqrt(p_ij) and the gradient g of p, the gradient of z_ij is
+  r_ij (g_ij - sum over k of r_ik g_ik / sum over k of r_ik)
 Setting: `attention.normalizer=entmax`.
 Paper: Peters, Niculae, Martins 2019, arXiv 1905.05702; in attention: Correia, Niculae, Martins 2019, arXiv
 1909.00015.

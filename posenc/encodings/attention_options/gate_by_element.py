@@ -1,7 +1,9 @@
 """A gate for each number of what the attention returns.
 
-Formula: y * sigmoid(W x), y the outputs of all heads, before the output map; x the layer's normed input, W of
-d x d learned for each layer.
+Formula: y * sigmoid(W x).
+  y  the outputs of all heads, before the output map
+  x  the layer's normed input
+  W  (d, d), learned for each layer
 Setting: `attention.gate=element`.
 Paper: Qiu et al. 2025 (gated attention), arXiv 2505.06708, its gate on the attention's output.
 W is initialised like the model's other linear maps, so that gates start around 1/2.

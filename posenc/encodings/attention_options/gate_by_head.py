@@ -1,7 +1,9 @@
 """A gate for each head on what its attention returns.
 
-Formula: y_h * sigmoid(w_h . x), y_h the output of head h, before the output map; x the layer's normed input,
-w learned for each layer and head.
+Formula: y_h * sigmoid(w_h . x).
+  y_h  the output of head h, before the output map
+  x    the layer's normed input
+  w    learned for each layer and head
 Setting: `attention.gate=head`.
 Paper: Qiu et al. 2025 (gated attention), arXiv 2505.06708, its gate on the attention's output.
 w is initialised like the model's other linear maps, so that gates start around 1/2.

@@ -1,9 +1,10 @@
 """Keys that hold a part of the token before: one layer can then find what followed an earlier token.
 
-Formula: k_t[c] <- k_(t-1)[c] for the numbers c of a head that the encoding leaves unrotated; where it rotates
-none at all, for the second half of the head. The first token keeps its own. No parameter.
+Formula: k_t[c] <- k_(t-1)[c] for some numbers c of a head.
+  c  the numbers that the encoding leaves unrotated; if it rotates none at all, the second half of the head
+The first token keeps its own key. Nothing is learned.
 Setting: `attention.key_offset=true`.
-Source: record 49 of modded-nanogpt (partial key offset), which has it in its layers with long windows; here
+Source: record 49 of modded-nanogpt (partial key offset), which has it in its layers with long windows. Here
 every layer with unrotated numbers has it.
 """
 

@@ -1,7 +1,10 @@
-"""Log-n scaling: softmax_j(f_i z_ij), f_i = log(n_i) / log(T), z the biased scores.
+"""Log-n scaling: the scores are multiplied by the logarithm of the number of keys.
 
-n_i is the number of keys visible to query i. It counts keys, not the window's length, so a longer text does
-not change its prefix.
+Formula: softmax over j of f_i z_ij.
+  z    the scaled and biased scores
+  f_i  log(n_i) / log(T)
+  n_i  the number of keys visible to query i. It is not the window's length, so that a longer text does not
+       change its prefix.
 Setting: `attention.scale=logn`.
 Paper: Chiang, Cholak 2022, arXiv 2202.12172.
 Departure: the constant 1/log(T), so that training starts near ordinary attention.

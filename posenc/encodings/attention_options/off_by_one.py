@@ -1,7 +1,8 @@
 """Softmax off by one: a head whose scores are all low puts little weight on any key.
 
-Formula: p_ij = exp(z_ij) / (1 + sum over allowed k of exp(z_ik)), z the scaled and biased scores. This is
-`sink` with the fixed score 0.
+Formula: the weights are p_ij = exp(z_ij) / (1 + sum over allowed k of exp(z_ik)).
+  z  the scaled and biased scores
+This is `sink` with the fixed score 0.
 Setting: `attention.normalizer=off_by_one`.
 Source: Miller 2023, "Attention is off by one" (a blog post).
 """

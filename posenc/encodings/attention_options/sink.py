@@ -1,7 +1,9 @@
 """A sink in the softmax: a head may put little weight on all keys together.
 
-Formula: p_ij = exp(z_ij) / (exp(s_h) + sum over allowed k of exp(z_ik)), z the scaled and biased scores, s_h
-learned for each layer and head. So the weights of the keys sum to less than 1; the remainder is dropped.
+Formula: the weights are p_ij = exp(z_ij) / (exp(s_h) + sum over allowed k of exp(z_ik)).
+  z    the scaled and biased scores
+  s_h  learned for each layer and head
+So the weights of the keys sum to less than 1; the remainder is dropped.
 Setting: `attention.normalizer=sink`.
 Source: gpt-oss (OpenAI 2025, arXiv 2508.10925), and its attention in transformers.
 s_h starts at 0, the value at which `off_by_one` keeps it. gpt-oss draws it with standard deviation 0.02.

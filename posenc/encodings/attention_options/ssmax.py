@@ -1,6 +1,9 @@
-"""Scalable softmax: softmax_j(f_i z_ij), f_i = s_h log(n_i), s_h learned by layer and head.
+"""Scalable softmax: log-n scaling with a learned factor.
 
-n_i is the number of keys visible to query i, as in `logn`.
+Formula: softmax over j of f_i z_ij.
+  z    the scaled and biased scores
+  f_i  s_h log(n_i), s_h learned for each layer and head
+  n_i  the number of keys visible to query i, as in `logn`
 Setting: `attention.scale=ssmax`.
 Paper: Nakanishi 2025, arXiv 2501.19399.
 Departure: s starts at 1/log(T), so that training starts near ordinary attention.

@@ -1,7 +1,7 @@
-"""A window: key j is visible to query i where i - j < W, so W keys with the token itself.
+"""A window: key j is visible to query i if i - j < W. These are W keys, with the token itself.
 
-Setting: `attention.window=W`. The test-time extension `sinks` builds it with `first`: keys at the beginning
-of the text that every query sees as well.
+Setting: `attention.window=W`. The test-time extension `sinks` builds it with `first`: so many keys at the
+beginning of the text are visible to every query as well.
 Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
 """
 

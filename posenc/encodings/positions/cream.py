@@ -1,8 +1,11 @@
 """CREAM: head, middle and tail of a window far apart in training; 0..n-1 in evaluation.
 
-The head begins at 0, the tail ends at max - 1; both are h = n/3 long or, as often, h = 4 max/n. The middle of
-m tokens ends in U(h + (m-1) a/2, a n/2 - h - 1), a from N(1 + max/n, sigma) cut to [2, 2 max/n] and rounded
-down.
+A window of n tokens is cut into three chunks, and max is the limit of the positions:
+  head    begins at 0; h tokens long
+  tail    ends at max - 1; h tokens long
+  middle  the other m = n - 2h tokens; its last position is drawn from U(h + (m-1) a/2, a n/2 - h - 1)
+  h       n/3 or, in half of the draws, 4 max/n, but at most n/3
+  a       drawn from N(1 + max/n, sigma) cut to [2, 2 max/n], and rounded down
 Paper: Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
 Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw,
 and the three chunks are neighbours in the text. A short head is never longer than n/3. An a beyond the cuts

@@ -2,7 +2,7 @@
 
 from posenc.encodings.base import Encoding, Shape
 
-LARGEST_LIMIT = 2**24  # a draw makes all of the positions below the limit, 134 MB
+LARGEST_LIMIT = 2**24  # a draw permutes all positions below the limit, which takes 134 MB at this one
 
 
 class DrawnPositions(Encoding):

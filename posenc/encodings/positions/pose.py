@@ -3,8 +3,8 @@
 A window is cut into `chunks` pieces at random places.
 Paper: Zhu et al. 2023, arXiv 2309.10400.
 Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw,
-and chunks are neighbours in the text. The cuts are anywhere; the code's first of two chunks has at most half
-of the window, so on average n/4 tokens where ours has n/2.
+and chunks are neighbours in the text. The cuts may be anywhere. In the authors' code the first of two chunks
+has at most half of the window, so n/4 tokens on average, where ours has n/2.
 """
 
 import torch

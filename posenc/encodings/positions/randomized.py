@@ -1,7 +1,7 @@
 """Randomized positions: a sorted random subset of [0, max), in training and, as in the paper, in evaluation.
 
-Evaluation has 16 draws from the seed for each length, used in turn by its windows; `dense` evaluates at
-0..n-1 instead.
+For each length an evaluation has 16 draws from the seed, which its windows use in turn.
+  dense  true: an evaluation has the positions 0..n-1 instead
 Paper: Ruoss et al. 2023, arXiv 2305.16843.
 Departure: max is 16 T unless set; the paper chooses it by its test lengths. A step's windows share one draw.
 """

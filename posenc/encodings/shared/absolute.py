@@ -22,7 +22,7 @@ PLACES = "(L if per_layer else 1)"
 class Absolute(Encoding):
     """Add or concatenate vectors of positions, which `rows` returns, in one or several places of the model.
 
-    per_layer  if false, in one place, the input; if true, before every block, with parameters of its own
+    per_layer  false: one place, the input; true: a place before every block, with parameters of its own
     combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place,
                initialised as a linear map: normal, fan_in^-1/2, no bias
     The first dimension of every parameter is the place.
@@ -130,9 +130,9 @@ class Tabled(Absolute):
 
 
 def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
-    """Return rows of a table (n, width) at positions (T,) float64, linearly between whole ones.
+    """Return rows of a table (n, width) at positions (T,) float64, interpolated between whole positions.
 
-    Past the last row they are the last one.
+    Past the end of the table every row is the last one.
     """
     last = len(table) - 1
     pos = pos.clamp_max(last)
@@ -144,7 +144,10 @@ def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
 
 @functools.lru_cache(1 << 20)  # a row takes 20 us
 def drawn_row(seed: int, place: int, position: int, width: int) -> Tensor:
-    """Return a normal row past the end of a table, (width,), by its own generator whatever else is drawn."""
+    """Return a normal row past the end of a table, (width,).
+
+    Each row has a generator of its own, so that it is the same whatever other rows are drawn.
+    """
     names: list[object] = [f"encoding.table[{position}]"]
     if place:
         names.append(place)

@@ -5,34 +5,35 @@ import math
 import torch
 from torch import Tensor
 
-PUBLISHED_SHARE = 20 / 64  # of a head's pairs: those that CoPE's released code clips of Llama's
+PUBLISHED_SHARE = 20 / 64  # of a head's pairs: the released code of clipped RoPE clips so many for Llama
 
 
-def pairs_to_clip(pairs: int | None, of: int) -> int:
-    """Return how many of a head's pairs are clipped; None stands for the published share, 2 at least.
+def pairs_to_clip(pairs: int | None, pairs_of_head: int) -> int:
+    """Return how many of a head's pairs are clipped; None stands for the published share, at least 2.
 
-    Raises ValueError for fewer than 2, or more than there are.
+    Raises ValueError for fewer than 2 pairs, since the fading needs both of its ends, or more than the head
+    has.
     """
-    if of < 2:
-        raise ValueError(f"a head with {of} pair has none to clip")
+    if pairs_of_head < 2:
+        raise ValueError(f"a head with {pairs_of_head} pair has none to clip")
     if pairs is None:
-        return max(2, round(PUBLISHED_SHARE * of))
-    if not 2 <= pairs <= of:
-        raise ValueError(f"pairs={pairs}: must be in 2..{of}, the pairs of a head")
+        return max(2, round(PUBLISHED_SHARE * pairs_of_head))
+    if not 2 <= pairs <= pairs_of_head:
+        raise ValueError(f"pairs={pairs}: must be in 2..{pairs_of_head}, the pairs of a head")
     return pairs
 
 
 def clipped(theta: Tensor, pairs: int, *, hard: bool) -> Tensor:
-    """Return theta (n,), highest first, with the lowest ones faded out by a cosine, or all zero if `hard`.
+    """Return theta (n,), highest first, whose `pairs` lowest are faded out by a cosine, or zero if `hard`.
 
-    Of the clipped ones the highest keeps its frequency and the lowest gets none.
+    The highest of the clipped frequencies stays as it is, and the lowest becomes zero.
     """
-    number = torch.arange(pairs, dtype=theta.dtype, device=theta.device)
-    fading = torch.zeros_like(number) if hard else 0.5 * (1 + torch.cos(math.pi * number / (pairs - 1)))
+    i = torch.arange(pairs, dtype=theta.dtype, device=theta.device)
+    factor = torch.zeros_like(i) if hard else 0.5 * (1 + torch.cos(math.pi * i / (pairs - 1)))
     changed = theta.clone()
-    changed[-pairs:] *= fading
+    changed[-pairs:] *= factor
     if not hard:
-        changed[-1] = 0.0  # cos(pi) is -1 only up to rounding, and a frequency near zero is none
+        changed[-1] = 0.0  # exactly: cos(pi) is -1 only up to rounding, and the pair would turn very slowly
     return changed
 
 

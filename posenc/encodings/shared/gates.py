@@ -9,7 +9,10 @@ from posenc.encodings.base import Encoding, float64
 
 
 class CumulativeGates(Encoding):
-    """Add -g_i * sum over l = j+1..i of f_l to scores; a subclass computes f_l >= 0 and g_i of each token."""
+    """Add -g_i * sum over l = j+1..i of f_l to score_ij; a subclass computes f_l >= 0 and g_i of each token.
+
+    The sum between two tokens is a difference of two sums from the beginning, which `prepare` makes once.
+    """
 
     acts_on = "scores"
     relative = True
@@ -42,8 +45,8 @@ class CumulativeGates(Encoding):
     ) -> Tensor:
         sums, weight = state
         queries, keys = s.shape[-2:]
-        # Sums start at the block's first query, so that float32 resolves the nearest tokens. If they started
-        # at its last query, a changed future token would change how the past is rounded.
+        # Sums are counted from the block's first query, since float32 is finest near 0. Counted from its last
+        # query, the rounding of an earlier query would depend on a later token.
         start = keys - queries
         since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
         difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)

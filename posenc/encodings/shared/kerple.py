@@ -12,14 +12,17 @@ KERPLE_FLOOR = 0.01  # lower bound of a and b, as in the released code
 
 
 class Kerple(Encoding):
-    """- a k(r; b), a and b learned for each head, shared by the layers, kept above 0.01 and not decayed."""
+    """Add the bias -a k(r; b), of a kernel k of the distance r that a subclass gives.
+
+    a and b are learned for each head, shared by the layers, kept above 0.01 and not decayed.
+    """
 
     paper = "Chi, Fan, Ramadge, Rudnicky 2022 (KERPLE), arXiv 2205.09921"
     acts_on = "bias"
     learned = "2*H"
     relative = True
     penalty = True
-    starts_below: ClassVar[dict[str, float]]  # a, b: upper ends of their uniform initial distributions
+    starts_below: ClassVar[dict[str, float]]  # for a and b: they start uniform between 0 and this
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

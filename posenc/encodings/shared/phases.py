@@ -13,7 +13,8 @@ from posenc.encodings.shared.rotary import rotate_pairs
 class PhaseSums(Encoding):
     """Rotate pairs (2k, 2k+1) of q and k by running sums over the text; a subclass computes the increments.
 
-    The hook `rotate` sees no text, so the product of the rotated replaces the plain one among the scores.
+    The hook `rotate` does not see the text. So the product of the rotated q and k is made in `prepare`, and
+    `scores` puts it in place of the plain product.
     """
 
     acts_on = "scores"

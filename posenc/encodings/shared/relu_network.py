@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_HIDDEN = 1 << 26  # numbers of a bias's hidden layer on a GPU: 256 MiB in each layer of a training
+MAX_HIDDEN = 1 << 26  # hidden numbers of a bias that a GPU may hold: 256 MiB for each layer of the model
 
 
 def relu_network(u: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
