@@ -1,6 +1,7 @@
 """Multi-head and latent attention, and the settings that choose between them (the group `attention`).
 
-B batch, T queries, S keys, H heads, D head width.
+B batch, T queries, S keys, H heads, D head width. In latent attention each head has D content numbers and
+D_R rotary ones.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Attention(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.layer = layer
-        self.derived: dict[str, int] = {}  # values of the parameters that may be left null
+        self.derived: dict[str, int] = {}  # what parameters that are null stand for; this class has none
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.q_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
@@ -42,23 +43,27 @@ class Attention(nn.Module):
 
     @property
     def key_value_width(self) -> int:
-        """Return the width of a key and a value of this layer, over all heads."""
+        """Return the width of a token's key plus that of its value, summed over the heads of this layer."""
         return self.n_heads * 2 * self.head_dim
 
     @staticmethod
-    def encoded_width(head_dim: int, **others: object) -> int:
-        """Return the width of queries and keys that `rotate` gets: the whole head."""
+    def encoded_width(head_dim: int, **parameters: object) -> int:
+        """Return the width of queries and keys that `rotate` gets: the whole head.
+
+        `parameters` are those of the attention's settings. Only latent attention reads one of them, but a
+        caller need not know which class it calls.
+        """
         return head_dim
 
     def forward(
         self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
     ) -> Tensor:
-        """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
-        batch, length, width = x.shape
+        """Attend from the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        batch, length, d_model = x.shape
         if n_targets == length:
             q, k, v = self._by_head(self.qkv(x), parts=3)  # (B, H, S, D) each
         else:
-            w_q, w_kv = self.qkv.weight.split((width, 2 * width))
+            w_q, w_kv = self.qkv.weight.split((d_model, 2 * d_model))
             (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), parts=1)  # (B, H, T, D)
             k, v = self._by_head(F.linear(x, w_kv), parts=2)  # (B, H, S, D) each
         if self.q_norm is not None and self.k_norm is not None:
@@ -66,7 +71,7 @@ class Attention(nn.Module):
             q = self.q_norm(q.to(self.q_norm.weight.dtype)).to(v.dtype)
             k = self.k_norm(k.to(self.k_norm.weight.dtype)).to(v.dtype)
         y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos, mask))  # (B, H, T, D)
-        return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
+        return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
     def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split x (B, S, parts * d_model) into `parts` tensors (B, H, S, D)."""
@@ -79,14 +84,17 @@ class Attention(nn.Module):
 class LatentAttention(nn.Module):
     """Latent attention with decoupled rotary parts: keys and values from one narrow latent, `attention=mla`.
 
-    Formula: c_t = norm(W_DKV x_t), kC = W_UK c, v = W_UV c for each head; queries likewise from a latent of
-    their own. The encoding turns qR (for each head) and kR (one, shared by the heads) and nothing else:
-      score_ij = (qC_i . kC_j + qR_i . kR_j) / sqrt(D_h + D_R)
+    Formula: score_ij = (qC_i . kC_j + qR_i . kR_j) / sqrt(D + D_R).
+      c_t     norm(W_DKV x_t), the latent of token t, `kv_rank` numbers
+      kC, v   W_UK c and W_UV c, D numbers for each head: the content of a key, and its value
+      kR      W_KR x_t, D_R = `rope_dim` numbers that the heads share
+      qC, qR  D and D_R numbers for each head, made of a latent of the queries (`q_rank` numbers) likewise
+    The encoding turns qR and kR, and nothing else.
     A key-value cache needs (kv_rank + rope_dim) numbers a token and layer, since W_UK can be multiplied into
     the map of the queries. If kC itself were turned, a rotation by i - j would stand between the two maps.
     Paper: DeepSeek-V2, arXiv 2405.04434.
-    Departures: the published ranks are 4 D_h and 12 D_h. In models of few heads that is more than d_model,
-    and they are cut to it.
+    Departures: the published ranks are 4 D and 12 D. In models of few heads that is more than d_model, and
+    they are cut to it.
     """
 
     is_decoupled = True  # positions act on a separate part of each head
@@ -102,34 +110,39 @@ class LatentAttention(nn.Module):
         rope_dim: int | None,
     ) -> None:
         super().__init__()
-        width = d_model // n_heads
-        kv = min(4 * width, d_model) if kv_rank is None else kv_rank
-        q_latent = min(12 * width, d_model) if q_rank is None else q_rank
-        for key, value in (("kv_rank", kv), ("q_rank", q_latent)):
-            if not 1 <= value <= d_model:
-                raise ValueError(f"{key}={value}: must be in 1..d_model={d_model}")
+        head_dim = d_model // n_heads
+        if kv_rank is None:
+            kv_rank = min(4 * head_dim, d_model)
+        if q_rank is None:
+            q_rank = min(12 * head_dim, d_model)
+        for key, rank in (("kv_rank", kv_rank), ("q_rank", q_rank)):
+            if not 1 <= rank <= d_model:
+                raise ValueError(f"{key}={rank}: must be in 1..d_model={d_model}")
         self.n_heads = n_heads
-        self.head_dim = width
+        self.head_dim = head_dim
         self.layer = layer
-        self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
-        self.kv_rank = kv
-        self.derived = {"kv_rank": kv, "q_rank": q_latent, "rope_dim": self.rope_dim}
-        self.q_down = nn.Linear(d_model, q_latent, bias=False)
-        self.q_norm = nn.RMSNorm(q_latent)
-        self.q_up = nn.Linear(q_latent, n_heads * (width + self.rope_dim), bias=False)
-        self.kv_down = nn.Linear(d_model, kv + self.rope_dim, bias=False)  # the latent, then kR
-        self.kv_norm = nn.RMSNorm(kv)
-        self.kv_up = nn.Linear(kv, 2 * d_model, bias=False)  # kC of every head, then v
+        self.rope_dim = self.encoded_width(head_dim, rope_dim=rope_dim)  # D_R
+        self.kv_rank = kv_rank
+        self.derived = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": self.rope_dim}
+        self.q_down = nn.Linear(d_model, q_rank, bias=False)
+        self.q_norm = nn.RMSNorm(q_rank)
+        self.q_up = nn.Linear(q_rank, n_heads * (head_dim + self.rope_dim), bias=False)
+        self.kv_down = nn.Linear(d_model, kv_rank + self.rope_dim, bias=False)  # the latent c, then kR
+        self.kv_norm = nn.RMSNorm(kv_rank)
+        self.kv_up = nn.Linear(kv_rank, 2 * d_model, bias=False)  # kC of every head, then v
         self.out = nn.Linear(d_model, d_model, bias=False)
 
     @property
     def key_value_width(self) -> int:
-        """Return the width of a key and a value of this layer, over all heads, as the products see them."""
+        """Return the width of a token's key plus that of its value, summed over the heads of this layer.
+
+        It is that of the products, not of the narrower cache.
+        """
         return self.n_heads * (2 * self.head_dim + self.rope_dim)
 
     @staticmethod
-    def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
-        """Return the width D_R of the part of each head that the encoding turns."""
+    def encoded_width(head_dim: int, *, rope_dim: int | None, **parameters: object) -> int:
+        """Return D_R, how many numbers each head has in addition to its D, for the encoding to turn."""
         width = head_dim // 2 if rope_dim is None else rope_dim
         if width < 2 or width % 2:
             raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
@@ -138,19 +151,20 @@ class LatentAttention(nn.Module):
     def forward(
         self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
     ) -> Tensor:
-        """Attend in the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        """Attend from the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, d_model = x.shape
         heads = self.n_heads
-        width = self.head_dim
+        head_dim = self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
         kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))  # (B, S, 2 * d_model)
-        kv_by_head = kv.view(batch, length, 2, heads, width).permute(2, 0, 3, 1, 4)  # (2, B, H, S, D)
+        kv_by_head = kv.view(batch, length, 2, heads, head_dim).permute(2, 0, 3, 1, 4)  # (2, B, H, S, D)
         k_content, v = kv_by_head.unbind(0)
         q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
-        q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
-        q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
+        q = q.view(batch, n_targets, heads, head_dim + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
+        q_content, q_rotary = q.split((head_dim, self.rope_dim), dim=-1)
         k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
         if "rotate" in encoding.hooks:
+            # the very tensor `pos` if all tokens are queries: `rotate` then computes the angles once
             q_pos = pos if n_targets == length else pos[-n_targets:]
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
@@ -175,6 +189,6 @@ def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the chosen attention alone, without the options of every attention."""
+    """Return the parameters of the chosen attention, without the options that all attentions share."""
     shared = {"name", *option_keys()}
     return {key: value for key, value in settings.items() if key not in shared}

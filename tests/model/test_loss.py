@@ -81,3 +81,12 @@ def test_a_hopeless_target_has_a_finite_loss():
     output.backward()
     assert output.item() == pytest.approx(300)
     assert hidden.grad.item() == pytest.approx(1)
+
+
+def test_a_second_backward_pass_over_the_same_graph_is_refused():
+    """The gradients of the first one have been scaled in place."""
+    hidden, weight, targets = inputs(torch.float32)
+    doubled = 2 * loss.next_token_loss(hidden.requires_grad_(), weight.requires_grad_(), targets)
+    doubled.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        doubled.backward()
