@@ -19,7 +19,7 @@ from posenc.report.figure import (
     size_in_points,
 )
 from posenc.report.lines import cells_table, seeds_table
-from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
+from posenc.results.comparison import ALL_PROTOCOLS, CompareRequest, Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
 from posenc.results.measurements import parse_multiple
@@ -82,7 +82,7 @@ class Runs(list[Run]):
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
         lines = LINES_PER[per](compare_runs(self, request))
         lines = [line for line in lines if extended or line["extend"] is None]
-        return pd.DataFrame([line for line in lines if protocol in (ALL, line["protocol"])])
+        return pd.DataFrame([line for line in lines if protocol in (ALL_PROTOCOLS, line["protocol"])])
 
     def compare(self, **request: Any) -> Table:
         """Return the table of `posenc compare`. Raises UserError.

@@ -12,12 +12,18 @@ from dataclasses import dataclass, fields
 from posenc.cli.compare_files import FileOptions, check_files, write_files
 from posenc.core.console import say
 from posenc.core.errors import UserError
-from posenc.report.explain import explain
+from posenc.report.explain import rules_of_tables
 from posenc.report.figure import renamed
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
-from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, suited_to_tasks
+from posenc.results.comparison import (
+    ALL_PROTOCOLS,
+    CompareRequest,
+    Comparison,
+    compare_runs,
+    suited_to_tasks,
+)
 from posenc.results.discovery import load_runs, paths_and_encodings
 from posenc.results.records import RECALL
 from posenc.results.runs import Run
@@ -57,7 +63,7 @@ def run_compare(
 ) -> None:
     """Read the runs below `paths` that meet the conditions, compare them, and write. Raises UserError."""
     if output.explain:
-        write(explain(), sys.stdout)
+        write(rules_of_tables(), sys.stdout)
         return
     _check(request, output)
     outputs = check_files(output.files, request.protocol)
@@ -150,9 +156,11 @@ def _page(
 
 def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     """Return the comparisons by the other protocols, with the same rows and all lengths."""
-    if request.protocol == ALL:
+    if request.protocol == ALL_PROTOCOLS:
         return []
-    everything = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
+    everything = CompareRequest(
+        ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
+    )
     on_the_page = (request.protocol, RECALL)  # the headline's table has recall in it
     return [
         comparison

@@ -1,7 +1,7 @@
 """The columns of the comparison, as data.
 
 An entry of CELL_COLUMNS is a number of each row and window, an entry of ROW_COLUMNS one of each row. The
-entry has everything that is said of it: its head and text in tables, its fields in CSV, its line of
+entry has everything that is said of it: its head and text in tables, its fields in CSV, its terms in
 `--explain`. A new column is a new entry (and, where no result has its number yet, a field of
 `posenc.results`, which brings it into the JSON).
 """
@@ -40,7 +40,7 @@ class CellColumn:
     head: Callable[[Comparison], str] | None = None
     text: Callable[[Comparison, Row, Cell], str] = lambda comparison, row, cell: ""
     csv: Callable[[Comparison, Row, Cell], CsvFields] = lambda comparison, row, cell: {}
-    explain: tuple[Term, ...] = ()
+    terms: tuple[Term, ...] = ()
     is_words: bool = False
 
 
@@ -53,7 +53,7 @@ class RowColumn:
     short: Callable[[Row], str] | None = None  # in the table of one screen, which does not have all columns
     paper: Callable[[Row], str] | None = None  # in a paper, with its interval
     csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
-    explain: tuple[Term, ...] = ()
+    terms: tuple[Term, ...] = ()
     protocol: str | None = None  # the table of one screen has it for this protocol alone
 
 
@@ -309,7 +309,7 @@ CELL_COLUMNS = (
         head=lambda comparison: LOSS_HEAD,
         text=lambda comparison, row, cell: loss_text(comparison.header.metric, cell),
         csv=_loss_csv,
-        explain=(
+        terms=(
             ("loss", "nats/token, or nats/byte where a token is a byte; --metric bpb, ppl"),
             ("1x (T)", "the crop line: the loss if you truncate the text to T tokens"),
         ),
@@ -322,7 +322,7 @@ CELL_COLUMNS = (
         head=_change_head,
         text=_change_column_text,
         csv=_change_csv,
-        explain=(
+        terms=(
             ("change", "loss minus the loss at 1x as trained; above 0, longer text harms"),
             ("±", "several seeds: standard deviation over seeds; one seed: half the 95% CI"),
         ),
@@ -330,7 +330,7 @@ CELL_COLUMNS = (
     CellColumn(
         head=lambda comparison: "95% CI",
         text=lambda comparison, row, cell: half_width(comparison.header.metric, None, cell.change_ci95),
-        explain=(
+        terms=(
             (
                 "95% CI",
                 "over test documents (by folder, book or article where known) and seeds; with one seed over "
@@ -344,7 +344,7 @@ CELL_COLUMNS = (
         text=_verdict_text,
         csv=_verdict_csv,
         is_words=True,
-        explain=(
+        terms=(
             (
                 "verdict",
                 "on the change in bits/byte, with its whole 95% CI: same within {same:g}, better or worse "
@@ -356,7 +356,7 @@ CELL_COLUMNS = (
         head=_versus_head,
         text=_versus_column_text,
         csv=_versus_csv,
-        explain=(
+        terms=(
             (BEST, "the best of what its column shows: the lowest loss, the lowest change or difference"),
             (
                 TIED,
@@ -392,7 +392,7 @@ CELL_COLUMNS = (
         head=lambda comparison: MEMORY,
         text=_memory_text,
         csv=_memory_csv,
-        explain=(
+        terms=(
             (
                 "memory",
                 "how far the next-token distribution moves when text farther back comes in: the total "
@@ -405,7 +405,7 @@ CELL_COLUMNS = (
     CellColumn(
         head=lambda comparison: "right token",
         text=lambda comparison, row, cell: _right_token_text(row, cell),
-        explain=(
+        terms=(
             (
                 "right token",
                 "of the memory: the probability that the right token gains where it gains, and loses where "
@@ -562,7 +562,7 @@ def _longest_right_token_text(row: Row) -> str:
 ROW_COLUMNS = (
     RowColumn(
         csv=_undertrained_csv,
-        explain=(
+        terms=(
             (
                 "undertrained",
                 "at T not {reference:g} bits/byte below a byte trigram of the training text: its change past "
@@ -572,7 +572,7 @@ ROW_COLUMNS = (
     ),
     RowColumn(
         csv=_breaks_csv,
-        explain=(
+        terms=(
             (
                 "breaks at",
                 "the first position past T where the loss exceeds its level at T by {break_at:g} nats "
@@ -585,7 +585,7 @@ ROW_COLUMNS = (
         head=lambda comparison: f"far text worth, nats/{token_noun(comparison.header)}",
         text=_worth_text,
         csv=_recovered_csv,
-        explain=(
+        terms=(
             (
                 "worth",
                 "of far text: what a model trained at 8T gains from 8T of text over T, on the same targets",
@@ -601,7 +601,7 @@ ROW_COLUMNS = (
         text=_recovered_column_text,
         short=lambda row: recovered_text(row.recovered),
         paper=lambda row: recovered_with_interval(row.recovered),
-        explain=(
+        terms=(
             (
                 "recovered",
                 "the share of the far text's worth that the row, trained at T, gains at 8T: 0% is cropping, "
@@ -612,7 +612,7 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "recall horizon",
         text=lambda row: horizon_text(row.recall),
-        explain=(
+        terms=(
             (
                 "learned",
                 "how many seeds learned to recall: they find {level:g}% of the planted values within T "
@@ -640,7 +640,7 @@ ROW_COLUMNS = (
     RowColumn(csv=_reference_csv),
     RowColumn(
         csv=_exact_csv,
-        explain=(
+        terms=(
             (
                 "learned",
                 "of a task: seeds with at least {learned:g}% of the answers wholly right in windows of T; "
@@ -658,7 +658,7 @@ ROW_COLUMNS = (
         text=_entropy_text,
         short=_entropy_text,
         csv=_dispersion_csv,
-        explain=(
+        terms=(
             (
                 "entropy",
                 "of attention at T and in the longest window, in nats, mean of the layers. An entropy of log "
@@ -671,14 +671,14 @@ ROW_COLUMNS = (
         head=lambda comparison: "first token",
         text=_first_token_text,
         short=_first_token_text,
-        explain=(("first token", "the share of attention on the window's first token, the sink"),),
+        terms=(("first token", "the share of attention on the window's first token, the sink"),),
         protocol=DISPERSION,
     ),
     RowColumn(
         head=lambda comparison: "variance",
         text=_variance_text,
         short=_variance_text,
-        explain=(
+        terms=(
             (
                 "variance",
                 "of the attention's outputs over the queries, as a multiple of that at T: it falls where "
@@ -691,7 +691,7 @@ ROW_COLUMNS = (
         head=lambda comparison: "far",
         text=_far_text,
         short=_far_text,
-        explain=(
+        terms=(
             (
                 "far",
                 "change of the loss, in nats, of the last T tokens alone, with the older half placed as far "
@@ -704,7 +704,7 @@ ROW_COLUMNS = (
         head=lambda comparison: "why",
         text=_why_text,
         short=_why_text,
-        explain=(
+        terms=(
             (
                 "why",
                 "of a collapsed row. positions: far is at least {far_share:.0%} of the change. spread: the "

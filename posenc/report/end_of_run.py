@@ -1,4 +1,4 @@
-"""Print the answer at the end of a training or an evaluation, and what to type next."""
+"""Print what a training or an evaluation found, in one screen, and what to type next."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings
 
 COMMAND_START = len("next   ")  # columns before the command
+LONGER_TRAINING = 10  # times as many tokens; a round number, since nothing tells how many are enough
 
 
 def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
-    """Print the answer of runs at the end of a command: one screen.
+    """Print what the runs of a command found: one screen with an answer, a table, and what to type next.
 
-    `saved` is the directory of the only run. Runs of several settings (a sweep over T) have a table each.
+    `saved` is the run directory of a single run. Without it, after a sweep, neither a directory nor a next
+    command is printed. Runs of several settings (a sweep over T) have a table each.
     """
-    measured = protocols_of(runs)
+    protocols = protocols_of(runs)
+    shown_protocol = protocols[0] if protocols else HEADLINE  # the headline is first if it was measured
     width = terminal_width()
-    comparisons = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
+    comparisons = compare_runs(runs, CompareRequest(shown_protocol))
     reports = [short_report(comparison) for comparison in comparisons]
-    for protocol in measured[1:]:
+    # What follows belongs to all tables, so it stands below the last one.
+    for protocol in protocols[1:]:
         if protocol in (NEEDLE, RULER):
             tables = _tables_of_facts(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
     if saved is not None:
-        is_weak = any(row.undertrained for comparison in comparisons for row in comparison.rows)
-        command = next_command(runs[0], saved, is_weak, width)
+        is_undertrained = any(row.undertrained for comparison in comparisons for row in comparison.rows)
+        command = next_command(runs[0], saved, is_undertrained, width)
         reports[-1] = replace(reports[-1], tail=[f"saved  {saved}", f"next   {command}"])
     write(terminal_text(reports, width, has_color(stream)), stream)
 
@@ -49,24 +53,33 @@ def _tables_of_facts(runs: Sequence[Run], protocol: str) -> list[Table]:
     return tables
 
 
-def next_command(run: Run, saved: Path, is_weak: bool, width: int) -> str:
-    """Return what to type next: the same with another encoding and more seeds, or with more training."""
+def next_command(run: Run, saved: Path, is_undertrained: bool, width: int) -> str:
+    """Return what to type after a run.
+
+    An undertrained run should be trained longer. Otherwise it is the same command with a second encoding and
+    three seeds. Where the run does not know its command, or that would be wider than the screen, it is the
+    comparison of all runs beside this one.
+    """
     tokens = _trained_tokens(run)
-    if is_weak and tokens is not None:
-        return f"train longer: train.tokens={10 * tokens} (now {tokens})"
+    if is_undertrained and tokens is not None:
+        return f"train longer: train.tokens={LONGER_TRAINING * tokens} (now {tokens})"
+    runs_dir = saved.parent.parent  # of RUNS_DIR/EXPERIMENT/RUN
+    compare = f"posenc compare {runs_dir}"
     command = resume_command(run)
     if command is None:
-        return f"posenc compare {saved.parent.parent}"
+        return compare
     program, train, *overrides = shlex.split(command)
     overrides = [override for override in overrides if not override.startswith("seed=")]
     has_parameters = any(override.startswith("encoding.") for override in overrides)
     if not has_parameters:  # another encoding would refuse them
         overrides = _with_second_encoding(overrides)
     sweep = shlex.join([program, train, "-m", *overrides, "seed=0,1,2"])
-    return sweep if COMMAND_START + len(sweep) <= width else f"posenc compare {saved.parent.parent}"
+    fits = COMMAND_START + len(sweep) <= width
+    return sweep if fits else compare
 
 
 def _with_second_encoding(overrides: Sequence[str]) -> list[str]:
+    """Return overrides in which `encoding=rope` is `encoding=rope,alibi`: the first other name there is."""
     names = sorted(choice_files("encoding"))
     second = next(name for name in names if f"encoding={name}" not in overrides)
     extended = []

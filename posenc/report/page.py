@@ -21,9 +21,9 @@ from posenc.core.errors import visible
 from posenc.report.chart import RowNames, distinct_facts
 from posenc.report.charts import make_chart
 from posenc.report.exact import is_exact
-from posenc.report.explain import MARGINS, terms_of_tables
+from posenc.report.explain import THRESHOLDS, terms_of_tables
 from posenc.report.looks import PAGE, configured, specification
-from posenc.report.protocol_words import explanations, heading_of
+from posenc.report.protocol_words import heading_of, protocol_meanings
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.runs_table import ListedRun, run_table
 from posenc.report.sentences import also_measured_note, more_note, protocol_fact
@@ -137,10 +137,10 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
         version=__version__,
         chips=WORD_CLASSES,
         means=MARK_MEANINGS,
-        margins=MARGINS,
+        thresholds=THRESHOLDS,
         has_baseline=any(comparison.header.baseline is not None for comparison in comparisons),
         terms=terms_of_tables(),
-        protocols=explanations(),
+        protocols=protocol_meanings(),
     )
 
 

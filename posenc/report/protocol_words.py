@@ -42,6 +42,6 @@ def planted_noun(kind: str | None) -> str:
     return PLANTS[kind].noun if kind in PLANTS else "planted values"
 
 
-def explanations() -> list[tuple[str, str]]:
-    """Return each protocol with what it measures."""
+def protocol_meanings() -> list[tuple[str, str]]:
+    """Return each protocol with what it measures, for --explain."""
     return [(name, find_protocol(name).explain) for name in protocol_names()]

@@ -5,6 +5,15 @@ A run without numbers is shown with its reason.
 
 Records become measurements (measurements.py), measurements become members of rows (grouping.py), members
 become cells (cells.py), and cells become rows here. No stage changes what an earlier one made.
+
+Terms of this package:
+  crop line     the loss of a run as trained, in windows of its training length T: what cropping a text gives
+  change        the loss of a row in a window minus its crop line on the same targets
+  curve         the loss by position in one long window (protocol `positions`); its columns are bins
+  mixed         what the rows of a table differ in although ranks need it equal; only with --allow-mixed
+  long-trained  a run of the same encoding and settings that was trained at a longer T (headroom.py)
+  beside        measured by another protocol on the same runs, and shown in the same table as the losses:
+                recall, dispersion and memory stand beside the headline
 """
 
 from __future__ import annotations
@@ -27,8 +36,8 @@ from posenc.results.cells import (
 )
 from posenc.results.dispersion import RowDispersion, dispersion_of_row
 from posenc.results.drafts import (
-    ALL,
-    EVERYTHING,
+    ALL_PROTOCOLS,
+    DEFAULT_REQUEST,
     CompareRequest,
     Draft,
     drafts_of,
@@ -48,11 +57,11 @@ from posenc.results.records import DISPERSION, EXACT, HEADLINE, MEMORY, RECALL, 
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
-from posenc.results.statistics.verdicts import COLLAPSED_WORD, short_verdict
+from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
 __all__ = [
-    "ALL",
-    "EVERYTHING",
+    "ALL_PROTOCOLS",
+    "DEFAULT_REQUEST",
     "CompareRequest",
     "Comparison",
     "Header",
@@ -62,14 +71,18 @@ __all__ = [
     "suited_to_tasks",
 ]
 
-POSITIONS = "positions"  # the protocol of curves
+POSITIONS = "positions"  # the protocol that measures the loss by position, as a curve
 Choice = TypeVar("Choice")
 Table = TypeVar("Table")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table."""
+    """One table.
+
+    The comments at fields here and in the classes inside are also the text of docs/schema.md, so they call
+    None by its name in JSON, null.
+    """
 
     header: Header
     columns: tuple[Column, ...]
@@ -87,40 +100,44 @@ class Comparison:
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
 
-def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Comparison]:
+def compare_runs(runs: Sequence[Run], request: CompareRequest = DEFAULT_REQUEST) -> list[Comparison]:
     """Compare runs; return a table for each set of them that can share a ranking, most runs first.
 
-    Runs without numbers are rows or cells with their reason. The change is against the same run as trained at
-    W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
-    `header.group` says what tells a table from the others. Raises UserError for what no table has.
+    `header.group` says what tells a table from the others. A run without numbers is a row, or a cell of its
+    row, with the reason. The change of a row is against the crop line of its own runs; so is that of a row
+    with an extension. A row or column that the request leaves out is not ranked either.
+
+    Raises UserError if the request names a protocol, row, column, order or baseline that no table has.
     """
     drafts = drafts_of(runs, request)
-    baselines = _where_it_fits(request.baseline, drafts, find_baseline)
+    baselines = _choose_in_each(drafts, request.baseline, find_baseline)
     protocols = list(dict.fromkeys(draft.protocol for draft in drafts))
     references = {protocol: long_trained(runs, protocol) for protocol in protocols}
     comparisons = [
         _comparison(draft, baseline, request.recall_level, references[draft.protocol])
         for draft, baseline in zip(drafts, baselines, strict=True)
     ]
-    orders = _where_it_fits(request.sort, comparisons, _ordered)
+    orders = _choose_in_each(comparisons, request.sort, _sorted_rows)
     comparisons = [
         comparison if rows is None else replace(comparison, rows=rows)
         for comparison, rows in zip(comparisons, orders, strict=True)
     ]
 
-    def place(comparison: Comparison) -> tuple[int, bool]:
-        """Put what is held against long-trained runs before the table of these runs."""
-        without_room = not any(row.recovered for row in comparison.rows)
-        return protocols.index(comparison.header.protocol), without_room
+    def table_order(comparison: Comparison) -> tuple[int, bool]:
+        # Long-trained runs have a table too, since they have another T. It comes after the tables whose
+        # recovered shares are measured against them: first the answer, then its reference.
+        has_recovered_share = any(row.recovered for row in comparison.rows)
+        return protocols.index(comparison.header.protocol), not has_recovered_share
 
-    return sorted(comparisons, key=place)
+    # The sort is stable: otherwise tables keep the order of the drafts, most runs first.
+    return sorted(comparisons, key=table_order)
 
 
 # --- choices that need not fit every table
 
 
-def _where_it_fits(
-    option: str | None, tables: Sequence[Table], choose: Callable[[Table, str], Choice]
+def _choose_in_each(
+    tables: Sequence[Table], option: str | None, choose: Callable[[Table, str], Choice]
 ) -> list[Choice | None]:
     """Return what an option chooses in each table, None where it does not fit; UserError if nowhere."""
     if option is None:
@@ -138,8 +155,8 @@ def _where_it_fits(
     return choices
 
 
-def _ordered(comparison: Comparison, order: str) -> tuple[Row, ...]:
-    """Return the rows in the order asked for; those without that number last. Raises UserError."""
+def _sorted_rows(comparison: Comparison, order: str) -> tuple[Row, ...]:
+    """Return the rows in the order of --sort; rows without that number come last. Raises UserError."""
     keys = _sort_keys(comparison)
     key = order.removeprefix("-")
     if key not in keys:
@@ -147,23 +164,23 @@ def _ordered(comparison: Comparison, order: str) -> tuple[Row, ...]:
     sign = -1 if order.startswith("-") else 1
     numbers = keys[key]
 
-    def place(index: int) -> tuple[bool, float]:
+    def missing_last(index: int) -> tuple[bool, float]:
         number = numbers[index]
         return number is None, sign * (number or 0.0)
 
-    return tuple(comparison.rows[index] for index in sorted(range(len(numbers)), key=place))
+    return tuple(comparison.rows[index] for index in sorted(range(len(numbers)), key=missing_last))
 
 
 def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:
-    """Return the numbers of the rows by the name of the order."""
+    """Return a number of each row for every key of --sort: `name`, `8x`, `change`, `change@8x`, `recall`."""
     rows = comparison.rows
     labels = sorted(row.label for row in rows)
     keys: dict[str, list[float | None]] = {"name": [labels.index(row.label) for row in rows]}
-    lengths = [f"{column.multiple:g}x" for column in comparison.columns]
-    for at, length in enumerate(lengths):
-        keys[length] = [row.cells[at].mean for row in rows]
-    for at, length in enumerate(lengths):
-        keys[f"change@{length}"] = [row.cells[at].change for row in rows]
+    length_labels = [f"{column.multiple:g}x" for column in comparison.columns]
+    for index, label in enumerate(length_labels):
+        keys[label] = [row.cells[index].mean for row in rows]
+    for index, label in enumerate(length_labels):
+        keys[f"change@{label}"] = [row.cells[index].change for row in rows]
     keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
     if comparison.recall is not None:
         keys[RECALL] = [_farthest_recall(row.recall) for row in rows]
@@ -171,6 +188,7 @@ def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:
 
 
 def _farthest_recall(recall: RowRecall | None) -> float | None:
+    """Return the accuracy in the longest window; None if it was not measured or no seed learned to recall."""
     if recall is None or not recall.learned or not recall.beyond:
         return None
     farthest = recall.beyond[-1]
@@ -184,8 +202,9 @@ def _comparison(
     draft: Draft, baseline: int | None, level: float, references: Sequence[LongTrained]
 ) -> Comparison:
     """Return the table with its numbers and its header."""
-    undertrained = [undertrained_by(group.members) for group in draft.groups]
-    cells = _ranked_cells(draft, baseline, undertrained)
+    undertrained_reasons = [undertrained_by(group.members) for group in draft.groups]
+    is_undertrained = [reason is not None for reason in undertrained_reasons]
+    cells = _ranked_cells(draft, baseline, is_undertrained)
     recall_columns, recalls = _recall(draft, level)
     exact_columns, answers = _answers(draft)
     dispersions = _dispersions(draft, cells)
@@ -199,45 +218,61 @@ def _comparison(
             exact=answers[index],
             dispersion=dispersions[index],
             memory=memories[index],
-            breaks=_breaks(draft, group) if only_row else None,
-            undertrained=undertrained[index],
+            # The sentence about a single row names its break. A table of several rows does not.
+            breaks=_curve_breaks(draft, group) if only_row else None,
+            undertrained=undertrained_reasons[index],
         )
         rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
     return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns, exact_columns)
 
 
-def _ranked_cells(draft: Draft, baseline: int | None, undertrained: Sequence[str | None]) -> list[list[Cell]]:
-    """Return the cells of each row, with their ranks where the cells of a column may be compared.
-
-    The changes of rows that are `undertrained` are not ranked: they say nothing about their encodings.
-    """
+def _ranked_cells(draft: Draft, baseline: int | None, is_undertrained: Sequence[bool]) -> list[list[Cell]]:
+    """Return the cells of each row, with their ranks where the cells of a column may be compared."""
     rows = [cells_of(group, draft.columns, draft.metric) for group in draft.groups]
-    for at, column in enumerate(draft.columns):
-        cells = [row[at] for row in rows]
-        samples = [
-            samples_of(group.members, column.multiple) if cell.rankable else None
-            for group, cell in zip(draft.groups, cells, strict=True)
-        ]
-        if not _may_be_ranked(draft, cells, samples):
-            continue
-        ranked_cells = _ranked(cells, samples, baseline, draft.metric)
-        if column.multiple != 1:  # at T the changes of rows as trained are 0, and tables show losses
-            pairs = [
-                None if reason else _change_pairs(group, cell)
-                for group, cell, reason in zip(draft.groups, cells, undertrained, strict=True)
-            ]
-            ranked_cells = _with_ranked_changes(ranked_cells, pairs, draft.metric)
-        for row, cell in zip(rows, ranked_cells, strict=True):
-            row[at] = cell
-    return rows
+    ranked_columns: list[list[Cell]] = []
+    for index, column in enumerate(draft.columns):
+        cells = [row[index] for row in rows]
+        ranked_columns.append(_ranked_column(draft, column, cells, baseline, is_undertrained))
+    return [[cells[row] for cells in ranked_columns] for row in range(len(rows))]
 
 
-def _ranked(
+def _ranked_column(
+    draft: Draft,
+    column: Column,
+    cells: Sequence[Cell],
+    baseline: int | None,
+    is_undertrained: Sequence[bool],
+) -> list[Cell]:
+    """Return the cells of a column, one for each row, with their ranks if they may be compared.
+
+    The changes of undertrained rows are not ranked, because they say nothing about their encodings.
+    """
+    samples = [
+        samples_of(group.members, column.multiple) if cell.rankable else None
+        for group, cell in zip(draft.groups, cells, strict=True)
+    ]
+    if not _may_be_ranked(draft, cells, samples):
+        return list(cells)
+    ranked_cells = _with_ranked_losses(cells, samples, baseline, draft.metric)
+    if column.multiple == 1:  # the change of a row as trained is 0 at T, so tables show its loss there
+        return ranked_cells
+    pairs = [
+        None if is_weak else _change_pairs(group, cell)
+        for group, cell, is_weak in zip(draft.groups, cells, is_undertrained, strict=True)
+    ]
+    return _with_ranked_changes(ranked_cells, pairs, draft.metric)
+
+
+def _with_ranked_losses(
     cells: Sequence[Cell], samples: Sequence[Samples | None], baseline: int | None, metric: Metric
 ) -> list[Cell]:
-    """Return the cells of a column against the best row and against the baseline."""
-    best = compare_with(samples, None, metric)
+    """Return the cells of a column with their losses against the best row and against the baseline.
+
+    `samples` has the losses by document and seed of each row, None for a row that is not ranked.
+    """
+    best_row = None  # the reference of a comparison: None stands for the row with the lowest mean
+    best = compare_with(samples, best_row, metric)
     against = {} if baseline is None else compare_with(samples, baseline, metric)
     return [
         replace(cell, versus_best=best.get(index), versus_baseline=against.get(index))
@@ -246,7 +281,7 @@ def _ranked(
 
 
 def _change_pairs(group: RowGroup, cell: Cell) -> Pairs | None:
-    """Return what the change of a cell is made of; None where it must not be ranked."""
+    """Return the two losses of each seed whose difference is the change of a cell; None if it has no rank."""
     if not cell.rankable or cell.change is None:
         return None
     return change_pairs_of(group.members, cell.multiple)
@@ -259,30 +294,50 @@ def _with_ranked_changes(cells: Sequence[Cell], pairs: Sequence[Pairs | None], m
 
 
 def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Samples | None]) -> bool:
-    """Return whether a column has two rows that can be compared.
+    """Return whether the rows of a column may be ranked. All of these must hold:
 
-    The same targets were scored, or in bits per byte the same text by two tokenizers. As much text has to
-    come before each target, which the stride and T decide. Perplexities are not ranked: their means over
-    seeds are not those of the losses.
+    - At least two rows have numbers that represent them.
+    - The metric is not perplexity, whose mean over seeds is not the perplexity of the mean loss.
+    - As much text comes before each target in every row, which the stride and T decide.
+    - Rows with the same tokenizer scored the same targets.
+    - All rows scored the same targets. Rows of two tokenizers may have scored the same text instead, but can
+      be compared in bits per byte only.
+    - The targets have bytes, because the margins of the ranks are in bits per byte. The random tokens of a
+      probe have none.
     """
-    if sum(cell.rankable for cell in cells) < 2:
-        return False
-    if draft.metric == "ppl" or {"stride", "context length"} & {*draft.mixed}:
-        return False
-    hashes = _targets_by_tokenizer(draft, cells)
-    if any(len(targets) != 1 or None in targets for targets in hashes.values()):
-        return False
-    if "tokenizer" in draft.mixed and draft.metric != "bpb":
-        return False
-    same_text = "tokenizer" in draft.mixed and not {"evaluated on", "split", "target set"} & {*draft.mixed}
-    same_targets = len(set().union(*hashes.values())) == 1
-    # The margin is in bits per byte, and a probe of random tokens has no bytes.
-    have_bytes = all(any(sample["bytes"]) for row in samples if row for sample in row.values())
-    return (same_text or same_targets) and have_bytes
+    row_differences = set(draft.mixed)
+    targets_by_tokenizer = _targets_by_tokenizer(draft, cells)
+    all_targets = set().union(*targets_by_tokenizer.values())
+
+    has_rivals = sum(cell.rankable for cell in cells) >= 2
+    has_mean_losses = draft.metric != "ppl"
+    has_same_context = row_differences.isdisjoint({"stride", "context length"})
+    agrees_by_tokenizer = all(
+        len(targets) == 1 and None not in targets for targets in targets_by_tokenizer.values()
+    )
+    has_same_targets = len(all_targets) == 1
+    if "tokenizer" in row_differences:
+        has_same_text = row_differences.isdisjoint({"evaluated on", "split", "target set"})
+        is_comparable = draft.metric == "bpb" and (has_same_text or has_same_targets)
+    else:
+        is_comparable = has_same_targets
+    samples_of_rows = [sample for row in samples if row for sample in row.values()]
+    has_bytes = all(any(sample["bytes"]) for sample in samples_of_rows)
+    return (
+        has_rivals
+        and has_mean_losses
+        and has_same_context
+        and agrees_by_tokenizer
+        and is_comparable
+        and has_bytes
+    )
 
 
 def _targets_by_tokenizer(draft: Draft, cells: Sequence[Cell]) -> dict[str | None, set[str | None]]:
-    """Return the targets that were scored with each tokenizer."""
+    """Return the hashes of the targets that the rankable cells of a column have, by tokenizer.
+
+    The key is None unless the rows differ in their tokenizers. A hash is None if the seeds of a row differ.
+    """
     hashes: dict[str | None, set[str | None]] = defaultdict(set)
     for group, cell in zip(draft.groups, cells, strict=True):
         if cell.rankable:
@@ -291,12 +346,14 @@ def _targets_by_tokenizer(draft: Draft, cells: Sequence[Cell]) -> dict[str | Non
 
 
 def _recall(draft: Draft, level: float) -> tuple[RecallColumns | None, list[RowRecall | None]]:
-    """Return the recall of each row, which stands beside the headline's losses."""
+    """Return the columns of recall and the recall of each row, beside the losses of the headline."""
     if draft.protocol not in (HEADLINE, RECALL):
         return None, [None] * len(draft.groups)
     measured = {column.multiple for column in columns_of(draft.members)}
-    hidden = measured - {column.multiple for column in draft.columns}
-    return recall_of_rows(_members_beside(draft, RECALL), level, hidden)
+    # Windows that --columns leaves out have no column of recall either. A window in which only recall was
+    # measured is in neither set, and so it has a column.
+    left_out = measured - {column.multiple for column in draft.columns}
+    return recall_of_rows(_members_beside(draft, RECALL), level, left_out)
 
 
 def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
@@ -313,44 +370,68 @@ def _dispersions(draft: Draft, cells: Sequence[Sequence[Cell]]) -> list[RowDispe
         return [None] * len(draft.groups)
     rows = []
     for members, cells_of_row in zip(_members_beside(draft, DISPERSION), cells, strict=True):
-        verdict = cells_of_row[-1].verdict if cells_of_row else None  # at the longest length
-        has_collapsed = short_verdict(verdict or "") == COLLAPSED_WORD
-        rows.append(dispersion_of_row(members, has_collapsed))
+        verdict_at_longest = cells_of_row[-1].verdict if cells_of_row else None
+        rows.append(dispersion_of_row(members, has_collapsed=verdict_at_longest == COLLAPSED_WORD))
     return rows
 
 
 def _memories(draft: Draft) -> list[RowMemory | None]:
-    """Return the memory of each row, which stands beside the headline's losses."""
+    """Return the memory of each row, beside the losses of the headline."""
     if draft.protocol not in (HEADLINE, MEMORY):
         return [None] * len(draft.groups)
     return [memory_of_row(members) for members in _members_beside(draft, MEMORY)]
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:
-    """Return what each row's runs have of another protocol, on the text and of the weights that are shown."""
+    """Return, for each row, its members with their measurements by another protocol in place of its own.
+
+    They are of the same text, precision and checkpoint as the losses in the table (`pool_beside`). A run
+    without losses has its newest checkpoint instead. If the losses are those of `rope` and `rope+yarn` after
+    step 900, then for `recall` this returns the recall of `rope` after step 900 in the first row, and its
+    recall with YaRN in the second.
+    """
+    first_of_run = _first_member_of_each_run(draft)
+    unmeasured_runs: dict[Path, Run] = {}
+    for group in draft.groups:
+        for member in group.members:
+            if member.run.path not in first_of_run:
+                unmeasured_runs[member.run.path] = member.run
+    pool = pool_beside(list(first_of_run.values()), protocol)
+    pool |= pool_of(list(unmeasured_runs.values()), protocol)
+    members_of_pool = {(member.run.path, member.extension): member for member in members_of(pool)}
+
+    rows: list[list[Member]] = []
+    for group in draft.groups:
+        row: list[Member] = []
+        for member in group.members:
+            beside = members_of_pool.get((member.run.path, group.extension))
+            has_same_circumstances = _agrees(member, first_of_run.get(member.run.path))
+            is_fitting = beside is not None and has_same_circumstances
+            row.append(beside if is_fitting else Member(member.run))
+        rows.append(row)
+    return rows
+
+
+def _first_member_of_each_run(draft: Draft) -> dict[Path, Member]:
+    """Return the first member with losses of each run, by the path of the run."""
     first_of_run: dict[Path, Member] = {}
     for member in draft.members:
         first_of_run.setdefault(member.run.path, member)
-    unmeasured = {
-        member.run.path: member.run
-        for group in draft.groups
-        for member in group.members
-        if member.run.path not in first_of_run
-    }
-    pool = pool_beside([*first_of_run.values()], protocol) | pool_of([*unmeasured.values()], protocol)
-    beside = {(member.run.path, member.extension): member for member in members_of(pool)}
-
-    def member_beside(member: Member, extension: str | None) -> Member:
-        nothing = Member(member.run)
-        first = first_of_run.get(member.run.path)
-        if first is not None and member.by_multiple and member.circumstances != first.circumstances:
-            return nothing
-        return beside.get((member.run.path, extension), nothing)
-
-    return [[member_beside(member, group.extension) for member in group.members] for group in draft.groups]
+    return first_of_run
 
 
-def _breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
+def _agrees(member: Member, first_of_run: Member | None) -> bool:
+    """Return whether a member has the circumstances in which the other protocol of its run is read.
+
+    They are those of the run's first member. Only a table of --allow-mixed has members of one run in several
+    circumstances, such as two texts; the others of them get no numbers beside theirs.
+    """
+    if first_of_run is None or not member.by_multiple:
+        return True
+    return member.circumstances == first_of_run.circumstances
+
+
+def _curve_breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
     """Return where the curves of a row as trained break, for the table of another protocol."""
     if draft.protocol == POSITIONS or group.extension is not None:
         return None

@@ -103,8 +103,11 @@ class RowDispersion:
         return cell.far_nats - self.at_t.nats
 
 
-def dispersion_of_row(members: Sequence[Member], collapsed: bool) -> RowDispersion | None:
-    """Return the dispersion of a row, given as its members of the protocol; None without a number."""
+def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDispersion | None:
+    """Return the dispersion of a row, given as its members of the protocol `dispersion`.
+
+    None if none of them has a number. Only a row that has collapsed gets reasons.
+    """
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
         for measurement in member.measurements:
@@ -116,7 +119,7 @@ def dispersion_of_row(members: Sequence[Member], collapsed: bool) -> RowDispersi
     without_reasons = RowDispersion(cells, None)
     at_t = without_reasons.at_t
     longest = without_reasons.longest
-    if not collapsed or at_t is None or longest.multiple <= 1:
+    if not has_collapsed or at_t is None or longest.multiple <= 1:
         return without_reasons
     return RowDispersion(cells, reasons_of(at_t, longest, without_reasons.far_share))
 

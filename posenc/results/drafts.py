@@ -17,7 +17,7 @@ from posenc.results.recall import LEVEL
 from posenc.results.records import EXACT, HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run
 
-ALL = "all"  # a request's protocol: a table for each one measured
+ALL_PROTOCOLS = "all"  # in place of a protocol: a table for each protocol that was measured
 MOST_DAMAGED = 3  # runs to name if all are damaged
 
 
@@ -28,7 +28,7 @@ class CompareRequest:
     `rows`, `columns`, `sort` and `baseline` apply to the tables that have such rows and columns.
     """
 
-    protocol: str = HEADLINE  # or ALL
+    protocol: str = HEADLINE  # or ALL_PROTOCOLS
     metric: Metric = "nats"
     rows: Sequence[str] = ()  # labels or encodings, globs; shown in this order
     columns: Sequence[float] = ()  # multiples of T
@@ -38,7 +38,7 @@ class CompareRequest:
     recall_level: float = LEVEL  # per cent within T: a row below it did not learn
 
 
-EVERYTHING = CompareRequest()
+DEFAULT_REQUEST = CompareRequest()
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -99,20 +99,21 @@ class Draft:
 def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
     """Return the tables in their order, with all rows and no columns. Raises UserError."""
     measured = protocols_of(runs)
-    if measured and request.protocol not in (ALL, *measured):
+    if measured and request.protocol not in (ALL_PROTOCOLS, *measured):
         hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
-        allowed = [*measured, ALL]
+        allowed = [*measured, ALL_PROTOCOLS]
         raise UserError("--protocol", request.protocol, "no run has measured it", allowed=allowed, hint=hint)
     protocols = [request.protocol]
-    if request.protocol == ALL:
+    if request.protocol == ALL_PROTOCOLS:
         protocols = measured or [HEADLINE]
     drafts = []
     for protocol in protocols:
         rankings = [one_ranking(runs, protocol)] if request.allow_mixed else split_runs(runs, protocol)
         for ranking in rankings:
             metric = _metric(request, protocol, ranking.members)
-            # Of all protocols only tables with numbers are shown, unless nothing has been measured yet.
-            if ranking.members or not measured or request.protocol != ALL:
+            # With all protocols a table without numbers is left out: its runs are rows of another table. If
+            # nothing has been measured yet, it is the only table.
+            if ranking.members or not measured or request.protocol != ALL_PROTOCOLS:
                 groups = tuple(group_runs(ranking))
                 drafts.append(Draft(protocol, metric, ranking.values, {}, groups, ranking.left_out))
     return drafts
@@ -123,7 +124,7 @@ def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -
     has_curves = any(one.curve is not None for member in members for one in member.measurements)
     if not has_curves or request.metric == "nats":
         return request.metric
-    if request.protocol != ALL:
+    if request.protocol != ALL_PROTOCOLS:
         raise UserError("--metric", request.metric, f"{protocol} is in nats per token", allowed=["nats"])
     return "nats"
 

@@ -2,11 +2,13 @@
 
 A seed learns to recall or it does not. So no model is like the mean over all seeds, and a 95% interval of
 this mean covers only 72 to 75% where half to four fifths of the seeds learn. Two numbers are given instead:
-how many seeds learned, with an exact binomial interval, and the mean of what these find, with an interval
-over them.
+how many seeds learned, with a binomial interval, and the mean of what these find, with an interval over them.
 
-Each seed draws its own windows. In records from before posenc 0.2 all seeds have the same 128 windows, so the
-interval joins Wilson's over windows with Student's t over seeds.
+Each seed draws its own windows. In records from before posenc 0.2 all seeds have the same 128 windows, and
+the interval is another one (statistics/proportions.py).
+
+Terms: a window holds planted key-value `pairs`, and a value is asked for again at its end. The `distance` is
+that between the two places of a pair, in tokens. `within` T is the mean over the distances in windows of T.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_s
 from posenc.results.statistics.proportions import (
     clopper_pearson,
     difference_of_shares,
-    share_over_seeds,
-    wilson_over_seeds,
+    interval_on_own_windows,
+    interval_on_shared_windows,
 )
 
 LEVEL = 90.0  # per cent within T: a seed below it did not learn to recall
@@ -47,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SeedRecall:
-    """The recall of one seed at a place."""
+    """The share of the planted values that one seed finds at a place."""
 
     accuracy: float
     nats: float  # per value
@@ -74,12 +76,12 @@ class RecallCell:
     seeds: int
     has_fixed_draw: bool  # whether all seeds share the windows, as in records from before posenc 0.2
     rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
-    needs: Needs | None = None  # what there must be more of to settle it, if it is unresolved
+    needs: Needs | None = None  # of what more would settle it, if it is unresolved
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
-        over_seeds = wilson_over_seeds if self.has_fixed_draw else share_over_seeds
-        return over_seeds(self.accuracy, self.windows, self.seeds, self.spread, confidence)
+        interval_of = interval_on_shared_windows if self.has_fixed_draw else interval_on_own_windows
+        return interval_of(self.accuracy, self.windows, self.seeds, self.spread, confidence)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Horizon:
 
     distance: int  # tokens; 0 if no distance has as much
     multiple: float  # the distance / T
-    longest: bool  # whether no longer distance was asked for, so that the true one may be larger
+    longest: bool  # whether it is the largest distance asked for, so that the true one may be larger
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class RowRecall:
 
     within: RecallCell | None  # in windows of T
     learning: Learning | None  # how many seeds find enough within T; null if that was not measured
-    learned: bool | None  # whether any seed did
+    learned: bool | None  # whether any seed learned; null if that was not measured
     beyond: tuple[RecallCell | None, ...]  # in the order of the comparison's multiples
     horizon: Horizon | None  # null for a row that did not learn
     grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
@@ -130,17 +132,18 @@ class RecallColumns:
 
 
 def recall_of_rows(
-    rows: Sequence[Sequence[Member]], level: float, hidden: Collection[float] = ()
+    rows: Sequence[Sequence[Member]], level: float, left_out: Collection[float] = ()
 ) -> tuple[RecallColumns | None, list[RowRecall | None]]:
-    """Return the columns, None without a number, and the recall of each row.
+    """Return the columns, None if no row has recall, and the recall of each row.
 
-    A row is given as its members of the protocol `recall`; windows in `hidden` get no column.
+    A row is given as its members of the protocol `recall`. Windows in `left_out`, multiples of T, have no
+    column.
     """
     measured: list[Measurement] = []
     for members in rows:
         measured += _with_recall(members)
     windows = {measurement.multiple for measurement in measured}
-    multiples = tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in hidden))
+    multiples = tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in left_out))
     recalls = [_recall_of(members, level, multiples) for members in rows]
     if not any(recalls):
         return None, recalls
@@ -164,7 +167,7 @@ def _columns(measured: Sequence[Measurement], level: float, multiples: tuple[flo
 
 
 def _with_recall(members: Sequence[Member]) -> list[Measurement]:
-    """Return the measurements that have recall."""
+    """Return the members' measurements that have recall."""
     measured: list[Measurement] = []
     for member in members:
         measured += [measurement for measurement in member.measurements if measurement.recall is not None]
@@ -177,7 +180,7 @@ def _seeds_that_count(members: Sequence[Member]) -> int:
 
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
-    """Return the recall of a row; None without a number."""
+    """Return the recall of a row; None if none of its seeds has a number."""
     measured_members = [member for member in members if _with_recall([member])]
     if not measured_members:
         return None
@@ -185,7 +188,7 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     learned_members = [
         member for member, learned in zip(measured_members, has_learned, strict=True) if learned
     ]
-    members_of_cells = learned_members or measured_members
+    members_of_cells = learned_members or measured_members  # of all seeds, if none learned
     seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
     trained_pairs = set()
     for measurement in _with_recall(members_of_cells):
@@ -211,8 +214,8 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
 
 def _has_learned(member: Member, level: float) -> bool | None:
     """Tell whether a seed, as trained, finds enough within T; None if that was not measured."""
-    unextended = _within([member.crop_line])
-    return None if unextended is None else 100 * unextended.accuracy >= level - ROUNDING
+    as_trained = _within([member.crop_line])
+    return None if as_trained is None else 100 * as_trained.accuracy >= level - ROUNDING
 
 
 def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
@@ -293,7 +296,7 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
 
 
 def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
-    """Return how many seeds have no number, and how many of a row in which some learned did not."""
+    """Return how many seeds have no number, and how many did not learn in a row in which others did."""
     notes = []
     missing = sum(not _with_recall([member]) for member in members)
     if missing:
@@ -304,11 +307,11 @@ def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
 
 
 def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
-    """Return how far a row looks back; `cells` have the training's pairs."""
+    """Return how far back a row finds values; `cells` are those with as many pairs as in training."""
     longest_window = max(cell.multiple for cell in cells)
     in_longest = [cell for cell in cells if cell.multiple == longest_window]
-    least = KEPT * within.accuracy
-    distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least), default=0)
+    least_accuracy = KEPT * within.accuracy
+    distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least_accuracy), default=0)
     farthest = max(cell.distance or 0 for cell in in_longest)
     return Horizon(distance, distance / within.window, longest=distance == farthest)
 
@@ -323,17 +326,17 @@ def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowR
     row of which a seed diverged or was not measured is not ranked.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
-    ranked_columns = [_with_ranks(_ranked_cells(rows, seeds, column)) for column in range(columns)]
+    ranked_columns = [_with_ranks(_rankable_cells(rows, seeds, column)) for column in range(columns)]
     ranked_rows = []
     for index, row in enumerate(rows):
         ranked_rows.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
     return ranked_rows
 
 
-def _ranked_cells(
+def _rankable_cells(
     rows: Sequence[RowRecall | None], seeds: Sequence[int], column: int
 ) -> dict[int, RecallCell]:
-    """Return the cells of a column that are ranked, by row."""
+    """Return the cells of a column that may be ranked, by the index of their row."""
     cells = {}
     for index, row in enumerate(rows):
         if row is None or row.learning is None or row.learning.seeds != seeds[index]:
@@ -374,13 +377,13 @@ def _rank(cell: RecallCell, best: RecallCell, confidence: float) -> Rank:
 
 
 def is_below(cell: RecallCell, best: RecallCell, confidence: float) -> bool:
-    """Tell whether a cell finds clearly less than the best one."""
+    """Tell whether the seeds of a cell find clearly less than those of the best one."""
     low, _ = _difference(cell, best, confidence)
     return low > 0
 
 
 def _difference(cell: RecallCell, best: RecallCell, confidence: float) -> Interval:
-    """Return the interval of how much more the best one finds."""
+    """Return the interval of how much more the seeds of the best cell find."""
     return difference_of_shares(
         best.accuracy, best.interval(confidence), cell.accuracy, cell.interval(confidence)
     )
@@ -390,19 +393,22 @@ def _needs(cell: RecallCell, best: RecallCell) -> Needs:
     """Return what makes an interval too wide: the windows or the seeds. A single seed always does."""
     if min(cell.seeds, best.seeds) == 1:
         return "seeds"
+    # Without a spread the interval is over the windows alone.
     over_windows = [replace(compared, spread=None).interval(CONFIDENCE) for compared in (cell, best)]
     over_both = [compared.ci95 for compared in (cell, best)]
-    # The parts of an interval are joined by the root of the sum of squares, so the larger one has more than
-    # half of the squares.
-    return "windows" if 2 * _squares(over_windows) > _squares(over_both) else "seeds"
+    # The squared widths of both sources add up, so the larger source has more than half of the sum.
+    return "windows" if 2 * _sum_of_squares(over_windows) > _sum_of_squares(over_both) else "seeds"
 
 
-def _squares(intervals: Sequence[Interval]) -> float:
+def _sum_of_squares(intervals: Sequence[Interval]) -> float:
     return sum((high - low) ** 2 for low, high in intervals)
 
 
 def _with_cells(row: RowRecall | None, ranked: Sequence[RecallCell | None]) -> RowRecall | None:
-    """Return a row with the ranked cells of its columns in place of its own; None where none is ranked."""
+    """Return a row in which ranked cells stand in place of its own.
+
+    `ranked` has one for each column, None where the cell of the row has no rank.
+    """
     if row is None:
         return None
     ranked_of: dict[RecallCell | None, RecallCell] = {}

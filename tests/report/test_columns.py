@@ -14,14 +14,14 @@ PER_CELL = CellColumn(
     head=lambda comparison: "seeds of it",
     text=lambda comparison, row, cell: f"{cell.seeds} seeds of it",
     csv=lambda comparison, row, cell: {"seeds_of_it": cell.seeds},
-    explain=(("seeds of it", "how many seeds a number is of"),),
+    terms=(("seeds of it", "how many seeds a number is of"),),
 )
 PER_ROW = RowColumn(
     head=lambda comparison: "size",
     text=lambda row: f"{row.parameters} in full",
     short=lambda row: f"{row.parameters} in short",
     csv=lambda comparison, row: {"size": row.parameters},
-    explain=(("size", "parameters of the model"),),
+    terms=(("size", "parameters of the model"),),
 )
 
 
@@ -63,11 +63,11 @@ def test_one_seed_is_printed_with_half_its_interval(tmp_path):
 
 @pytest.mark.parametrize("line", ["seeds of it   how many seeds", "size      parameters of the model"])
 def test_a_column_is_explained(new_columns, line):
-    assert line in explain.explain()
+    assert line in explain.rules_of_tables()
 
 
 def test_the_rules_have_the_margins_in_force_and_every_protocol():
-    rules = explain.explain()
+    rules = explain.rules_of_tables()
     assert "same within 0.02" in rules
     assert "collapsed above 0.5" in rules
     assert "fixed-target" in rules
@@ -75,4 +75,4 @@ def test_the_rules_have_the_margins_in_force_and_every_protocol():
 
 
 def test_the_rules_fit_into_a_terminal():
-    assert all(len(line) <= 80 for line in explain.explain().splitlines())
+    assert all(len(line) <= 80 for line in explain.rules_of_tables().splitlines())

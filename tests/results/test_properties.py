@@ -13,7 +13,7 @@ from posenc.results.measurements import parse_multiple
 from posenc.results.numbers import as_text, flatten
 from posenc.results.records import check_record
 from posenc.results.statistics.intervals import Estimate, p_beyond
-from posenc.results.statistics.proportions import wilson, wilson_over_seeds
+from posenc.results.statistics.proportions import interval_on_shared_windows, wilson
 
 small = settings(derandomize=True, max_examples=40, deadline=None)
 shares = st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count)))
@@ -34,7 +34,7 @@ def test_wilson_is_scipys(share):
 def test_seeds_only_widen_the_interval_of_a_share(share, spread, seeds):
     correct, count = share
     low, high = wilson(correct / count, count)
-    low_over_seeds, high_over_seeds = wilson_over_seeds(correct / count, count, seeds, spread)
+    low_over_seeds, high_over_seeds = interval_on_shared_windows(correct / count, count, seeds, spread)
     assert low_over_seeds <= low + 1e-12
     assert high_over_seeds >= high - 1e-12
 

@@ -4,8 +4,10 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 from fake_runs import T, compared, recall_records, record, rows_of, write_run
+from scipy.stats import binom
 
 from posenc.core.errors import UserError
 from posenc.report.formats import render
@@ -237,6 +239,17 @@ def test_the_interval_of_a_fixed_draw_joins_seeds_and_windows(farthest_of_seeds)
 )
 def test_the_interval_of_k_of_n_is_exact(count, total, limits):
     assert clopper_pearson(count, total) == pytest.approx(limits, abs=1e-6)
+
+
+@pytest.mark.parametrize("total", range(2, 11))
+def test_the_interval_of_k_of_n_covers_every_probability(total):
+    probabilities = np.linspace(0.001, 0.999, 999)
+    coverage = np.zeros_like(probabilities)
+    for count in range(total + 1):
+        low, high = clopper_pearson(count, total)
+        is_covered = (low <= probabilities) & (probabilities <= high)
+        coverage += is_covered * binom.pmf(count, total, probabilities)
+    assert coverage.min() > 0.926
 
 
 @pytest.fixture

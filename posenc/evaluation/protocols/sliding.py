@@ -1,12 +1,17 @@
 """sliding: a window of W tokens moved on by S at a time; each step scores the S tokens that are new.
 
-Every token of a span is scored once, with between W - S + 1 and W tokens of text before it (fewer only where
-its document begins). S = 1 gives every token exactly W tokens, at W times the cost of one pass. The spans are
-those of `nonoverlapping`: the difference between the two protocols is the early-token curse and nothing else.
+It scores spans: pieces of a document as long as the longest window (evaluation/spans.py). Every token of a
+span is scored once, with between W - S + 1 and W tokens of text before it (fewer only where its document
+begins). S = 1 gives every token exactly W tokens, at W times the cost of one pass.
+
+`nonoverlapping` scores the same spans, but the first tokens of each of its windows have hardly any text
+before them. Shorter windows have more such tokens (the early-token curse). That is the only difference
+between the two protocols.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +36,7 @@ class SteppedSpans(Spans):
     stride: int
 
     def tokens(self, window: int) -> int:
-        steps = -(-self.block // self.stride)
+        steps = math.ceil(self.block / self.stride)
         return len(self.documents) * steps * window
 
     def targets_in(self, window: int) -> int:
@@ -41,11 +46,11 @@ class SteppedSpans(Spans):
 class Sliding(Protocol[SteppedSpans]):
     name = "sliding"
     title = "a sliding window"
-    explain = "all tokens, each once, with at least W minus the stride tokens before it"
+    explain = "all tokens, each once, with more than W minus the stride tokens before it"
     note = "windows move by the stride, and every token is scored once"
 
     class Settings(ProtocolSettings):
-        stride: TokensOrMultiple | None  # null: as many tokens as fixed-target scores in a window
+        stride: TokensOrMultiple | None  # null: the number of targets that fixed-target has in a window
         target_fraction: Share
 
     settings: Settings
@@ -64,8 +69,8 @@ class Sliding(Protocol[SteppedSpans]):
             raise UserError("eval.stride", self.settings.stride, problem, allowed=allowed)
 
     def plan(self, request: EvalRequest) -> SteppedSpans:
-        """Plan spans in steps of the stride, which changes neither the targets nor their hash."""
-        # The stride is no part of the hash: `compare` reads it from the record.
+        """Plan spans that are scored in steps of the stride; it changes neither targets nor their hash."""
+        # `compare` reads the stride from the record, so the hash need not hold it.
         spans = plan_spans(request)
         return SteppedSpans(
             hash=spans.hash,

@@ -1,4 +1,7 @@
-"""Intervals of shares: how many of so many windows, and the difference of two such shares."""
+"""Intervals of shares: of so many windows, of so many seeds, and of the difference of two shares.
+
+`share` is a share from 0 to 1, and `count` is the number of windows that it is a share of.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from posenc.results.statistics.intervals import CONFIDENCE, Interval, student_qu
 
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1.
-
-    It is written by hand since scipy.stats.binomtest takes whole numbers only, and the mean of several shares
-    times `count` need not be one. `posenc compare` also starts sooner with scipy.special alone.
-    """
+    """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1."""
+    # scipy.stats.binomtest has it for whole numbers of hits only. The mean of the shares of several seeds,
+    # times `count`, need not be whole. Without scipy.stats `posenc compare` also starts a second sooner.
     return score_interval(share, count, NormalDist().inv_cdf(0.5 + confidence / 2))
 
 
 def score_interval(share: float, count: float, quantile: float) -> Interval:
-    """Return the lowest and the highest true share that lies `quantile` standard errors from `share`.
+    """Return the lowest and the highest true share p from which `share` is `quantile` standard errors away.
 
-    The standard error, over `count`, is that of the true share, not of the one that was observed.
+    The standard error is that of the true share, sqrt(p (1 - p) / count), not that of the observed one. So
+    the two ends solve (share - p)^2 = quantile^2 p (1 - p) / count.
     """
     square = quantile * quantile
     middle = share + square / (2 * count)
@@ -32,13 +34,17 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
 
 
 def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the exact interval of a probability, from `count` of `total` (Clopper and Pearson 1934).
+    """Return the interval of a probability of which `count` of `total` trials were hits.
 
-    If all did, the upper end is 1 for certain, and the lower end has the whole error; if none did, the other
-    way round. Three of three say that the probability is above 0.37, five of five that it is above 0.55. With
-    2 to 10 seeds it covers at least 93%.
+    It is that of Clopper and Pearson (1934), from exact binomial tails, except at the borders. Their interval
+    leaves half of the error on each side, although an interval that ends at 1 cannot be too low above. Here
+    the whole error is on the other side: 3 hits of 3 say that the probability is above 0.37, and 5 of 5 that
+    it is above 0.55.
+
+    The price is a little coverage. With 2 to 10 trials the 95% interval covers at least 92.6%, at whatever
+    probability; the original one covers at least 95%.
     """
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # lazily: commands without intervals start sooner
 
     error = 1 - confidence
     error_below = error if count == total else error / 2
@@ -48,39 +54,44 @@ def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> I
     return low, high
 
 
-def wilson_over_seeds(
+def interval_on_shared_windows(
     share: float, count: int, seeds: int, spread: float | None, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return the interval of the mean over `seeds` of a share of `count` windows that all seeds have.
+    """Return the interval of the mean share over `seeds` that were all asked in the same `count` windows.
 
-    It joins Wilson's over the windows with Student's t over the seeds, by the root of the sum of squares.
-    `spread` is the standard deviation over seeds; None for one seed.
+    Windows and seeds are two sources of error then, and more seeds do not make the first one smaller.
+    Wilson's interval over the windows and Student's t interval over the seeds are joined: the half width on
+    each side is the root of the sum of their squares. `spread` is the standard deviation over seeds; None for
+    one seed.
     """
     low, high = wilson(share, count, confidence)
     if spread is None:
         return low, high
-    quantile = student_quantile(seeds - 1, 1 - confidence)
+    quantile = student_quantile(seeds - 1, error=1 - confidence)
     seed_half = quantile * spread / math.sqrt(seeds)
     below = math.hypot(share - low, seed_half)
     above = math.hypot(high - share, seed_half)
     return max(0.0, share - below), min(1.0, share + above)
 
 
-def share_over_seeds(
+def interval_on_own_windows(
     share: float, count: int, seeds: int, spread: float | None, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return the interval of the mean over `seeds` of a share of `count` windows, which each seed draws anew.
+    """Return the interval of the mean share over `seeds` that each drew `count` windows of their own.
 
-    It is Wilson's interval of an effective number of windows: of as many as would vary as much as the seeds
-    do (Korn and Graubard 1998, for surveys). Student's quantile over seeds takes the place of the normal one.
-    The interval is never narrower than Wilson's over all windows, since three seeds that find everything have
-    no spread. Student's t alone covers 76 to 90% where shares lie near 0 or 1. This one covers 93 to 96% in
-    most cases (scripts/checks/intervals.py).
+    The spread over seeds then holds the error of the windows as well. It is turned into an effective number
+    of windows: as many independent ones as would vary as much as the seeds do. Wilson's interval of that
+    number follows, with Student's quantile over seeds in place of the normal one (Korn and Graubard 1998, for
+    surveys). `spread` is the standard deviation over seeds; None for one seed.
+
+    The interval is at least as wide as Wilson's over all windows: three seeds that find everything have no
+    spread, and an interval without width would follow. Student's t alone covers 76 to 90% where shares lie
+    near 0 or 1. This one covers 93 to 96% in most cases (scripts/checks/intervals.py).
     """
     low, high = wilson(share, seeds * count, confidence)
-    if not spread:
+    if spread is None or spread == 0:
         return low, high
-    quantile = student_quantile(seeds - 1, 1 - confidence)
+    quantile = student_quantile(seeds - 1, error=1 - confidence)
     variance = spread**2 / seeds
     effective_count = share * (1 - share) / variance
     low_over_seeds, high_over_seeds = score_interval(share, effective_count, quantile)
