@@ -24,7 +24,7 @@ from posenc.model.norm import rms_norm, rms_norm_for_product
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# Make the attention of one block, of (d_model, n_heads, layer).
+# Makes the attention of one block from d_model, n_heads and the number of the layer.
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
 
@@ -77,7 +77,7 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_model, 1, tokens))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, S, d_model) -> the same; tokens before the window count as zero."""
+        """Add the weighted sums to x (B, S, d_model); tokens before the window count as zero."""
         channels, _, tokens = self.weight.shape
         past = F.pad(x, (0, 0, tokens - 1, 0)).mT  # (B, d_model, S + tokens - 1)
         return x + F.conv1d(past, self.weight.to(x.dtype), groups=channels).mT
@@ -253,10 +253,10 @@ def count_parameters(model: Decoder) -> ParameterCounts:
 
 
 def forward_flops(model: Decoder, length: int) -> int:
-    """Count the FLOPs per token of a forward pass over `length` tokens, as MFU counts useful ones.
+    """Count the FLOPs per token of a forward pass over `length` tokens, as the MFU counts useful FLOPs.
 
-    They are the products with weights, and those of the attention with every key of the window as in PaLM
-    (arXiv 2204.02311, appendix B), twice what a causal mask needs.
+    They are those of the products with weights, and of the attention's products with all `length` keys. As in
+    PaLM (arXiv 2204.02311, appendix B) that is twice what a causal mask needs.
     """
     weights = model.embedding.weight.numel()  # once, as the output map
     key_value_width = 0  # of all layers

@@ -28,7 +28,7 @@ LEAST_FLEX_WIDTH = 16  # numbers in a head: Triton's products take no fewer
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of keys from which on the kernels are used, and how much they hold at once."""
+    """From how many keys on each kernel is used, and how much a block of it may hold."""
 
     # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows
     # linearly. On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes

@@ -49,7 +49,7 @@ class RowColumn:
     """A number of each row. Without a head it is in CSV only."""
 
     head: Callable[[Comparison], str] | None = None
-    text: Callable[[Row], str] = lambda row: ""  # in the table of --full
+    text: Callable[[Row], str] = lambda row: ""  # in the tables of --full
     short: Callable[[Row], str] | None = None  # in the table of one screen, which does not have all columns
     paper: Callable[[Row], str] | None = None  # in a paper, with its interval
     csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
@@ -501,6 +501,7 @@ def _from_t_to_longest(row: Row, text_of: Callable[[DispersionCell], str]) -> st
 
 
 def _variance_text(row: Row) -> str:
+    """Return the variance of the outputs in the longest window as a multiple of that at T, `x0.31`."""
     ratio = None if row.dispersion is None else row.dispersion.variance_ratio
     return "" if ratio is None else f"x{ratio:.2g}"
 

@@ -1,4 +1,4 @@
-"""What a user says about a picture: its size, caption, legend and font. Checked before anything is read."""
+"""The options of a picture: size, caption, legend, font and labels. They are checked before runs are read."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
 FIXED_DRAW = "one fixed draw of windows for all seeds (before 0.2)"
 NOTHING_YET = "No run has a number yet."
-# Keys that tell tables apart and are among the facts anyway.
+# Conditions that tell tables apart, but that the facts name in another place.
 IN_FACTS = {
     "context length",
     "context_length",
@@ -58,9 +58,9 @@ IN_FACTS = {
     "seed",
     "evaluated in",
 }
-# A row has at least so many seeds before one seed more is advised.
+# A row is advised to have at least so many seeds; a row that has them is advised to have one more.
 ENOUGH_SEEDS = 3
-MORE_WINDOWS = 4  # times as many windows of recall halve an interval
+MORE_WINDOWS = 4  # times as many windows of recall: they halve an interval
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
 
 
@@ -107,7 +107,7 @@ def _all_cells(comparison: Comparison) -> list[Cell]:
 
 
 def facts_of(comparison: Comparison) -> list[str]:
-    """Return the facts of a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
+    """Return the facts above a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
     group = [condition_text(key, value) for key, value in header.group.items() if key not in IN_FACTS]
     if len(comparison.rows) == 1:
@@ -147,7 +147,7 @@ def _seeds(comparison: Comparison) -> str:
 
 
 def _settings(comparison: Comparison) -> list[str]:
-    """Return the settings that the runs share; the text of a setting in which they differ is empty."""
+    """Return model, T, corpus, tokens and tuning of the runs; a text is empty where the runs differ."""
     header = comparison.header
     length = ""
     if header.context_length:
@@ -196,9 +196,9 @@ def _model(header: Header) -> str:
 def answer(comparison: Comparison) -> str:
     """Return the answer of the comparison, in one sentence or a few."""
     rows = comparison.rows
-    shown = shown_columns(comparison)
+    column_indices = shown_columns(comparison)
     has_numbers = any(cell.mean is not None for cell in _all_cells(comparison))
-    if not shown or not has_numbers:
+    if not column_indices or not has_numbers:
         return NOTHING_YET
     if comparison.header.protocol == RECALL:
         return recall_answer(comparison) or NOTHING_YET
@@ -207,13 +207,13 @@ def answer(comparison: Comparison) -> str:
     if any(row.curve for row in rows):
         return _break_answer(rows)
     if comparison.header.baseline is not None:
-        return _baseline_answer(comparison, shown[-1])
+        return _baseline_answer(comparison, column_indices[-1])
     if len(rows) == 1:
         return _row_answer(rows[0], comparison.header.metric)
     sentences = [
         _undertrained_answer(rows),
-        *_rank_answers(comparison, shown),
-        _verdict_answer(comparison, shown[-1]),
+        *_rank_answers(comparison, column_indices),
+        _verdict_answer(comparison, column_indices[-1]),
         recall_answer(comparison),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
@@ -281,23 +281,24 @@ def _short_change(cell: Cell, metric: str) -> str:
 
 
 def _undertrained_answer(rows: Sequence[Row]) -> str:
-    weak = [row for row in rows if row.undertrained]
+    undertrained = [row for row in rows if row.undertrained]
     as_trained = [row for row in rows if row.extend is None]
-    if not weak:
+    if not undertrained:
         return ""
-    if len(weak) == len(as_trained):
+    if len(undertrained) == len(as_trained):
         return "All runs undertrained."
-    return f"Undertrained: {names_text(weak)}."
+    return f"Undertrained: {names_text(undertrained)}."
 
 
-def _rank_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
+def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list[str]:
     """Return `Lowest loss at T: rope (tied: fox).`, the same at the longest window, and what is unresolved.
 
-    Where the rows are the same at both, one sentence has both: `Lowest loss at T and 8x: alibi.`
+    If the rows are the same at T and at the longest window, one sentence says both: `Lowest loss at T and 8x:
+    alibi.`
     """
-    at_t = [index for index in shown if comparison.columns[index].multiple == 1]
-    ends = list(dict.fromkeys([*at_t, shown[-1]]))
-    lengths: dict[str, list[str]] = {}
+    at_t = [index for index in column_indices if comparison.columns[index].multiple == 1]
+    ends = list(dict.fromkeys([*at_t, column_indices[-1]]))
+    lengths_of_names: dict[str, list[str]] = {}
     for index in ends:
         best = _rows_of_rank(comparison.rows, index, "best")
         tied = _rows_of_rank(comparison.rows, index, "tied")
@@ -306,26 +307,28 @@ def _rank_answers(comparison: Comparison, shown: Sequence[int]) -> list[str]:
         text = names_text(best)
         if tied:
             text += f" (tied: {names_text(tied, 'others')})"
-        lengths.setdefault(text, []).append(_length_name(comparison, index))
-    sentences = [f"Lowest loss at {' and '.join(places)}: {text}." for text, places in lengths.items()]
+        lengths_of_names.setdefault(text, []).append(_length_name(comparison, index))
+    sentences = [
+        f"Lowest loss at {' and '.join(lengths)}: {text}." for text, lengths in lengths_of_names.items()
+    ]
     return [*sentences, _unresolved_answer(comparison, ends)]
 
 
 def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
     """Return `Unresolved at T: learned; at 8x: nope (2 seeds: add seed=2).`; empty if nothing is."""
-    lengths: dict[str, list[str]] = {}
+    lengths_of_names: dict[str, list[str]] = {}
     rivals = []
     for index in indices:
         unresolved = _rows_of_rank(comparison.rows, index, "unresolved")
         if not unresolved:
             continue
-        lengths.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
+        lengths_of_names.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
         for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
             cell = row.cells[index]
             rivals.append(Rival.of_losses(row, cell, cell.versus_best))
-    if not lengths:
+    if not lengths_of_names:
         return ""
-    clauses = [f"at {' and '.join(places)}: {names}" for names, places in lengths.items()]
+    clauses = [f"at {' and '.join(lengths)}: {names}" for names, lengths in lengths_of_names.items()]
     return f"Unresolved {'; '.join(clauses)} ({what_settles(rivals)})."
 
 
@@ -342,7 +345,7 @@ class Rival:
     seeds: int
     sample: str  # what its interval is over besides seeds: `160 documents`
     larger_sample: str  # how to get more of these
-    needs: str | None  # of `seeds` and others; None for the row that the others are compared with
+    needs: str | None  # `seeds`, `documents` or `windows`; None for the row that the others are compared with
 
     @classmethod
     def of_losses(cls, row: Row, cell: Cell, versus: Versus | None) -> Rival:
@@ -361,7 +364,7 @@ class Rival:
 def what_settles(rivals: Sequence[Rival]) -> str:
     """Return what would settle a comparison: `2 seeds: add seed=2`, `160 documents: measure a larger text`.
 
-    Seeds are advised for the rival with the fewest, which is named if others have more: `fox has 1 seed: add
+    The advice is for the rival with the fewest seeds. If others have more, it is named: `fox has 1 seed: add
     seed=1,2`. Empty without rivals.
     """
     if not rivals:
@@ -492,13 +495,13 @@ def _partial_learning(rows: Sequence[Row]) -> str:
 
 
 def _recall_failures(rows: Sequence[Row]) -> str:
-    asked = [row for row in rows if row.recall is not None]
-    weak = [row for row in rows if row.recall is not None and row.recall.learned is False]
-    if not weak:
+    measured = [row for row in rows if row.recall is not None]
+    failed = [row for row in rows if row.recall is not None and row.recall.learned is False]
+    if not failed:
         return ""
-    if len(weak) == len(asked) > 1:
+    if len(failed) == len(measured) > 1:
         return "No row learned to recall."
-    return f"Did not learn to recall: {names_text(weak)}."
+    return f"Did not learn to recall: {names_text(failed)}."
 
 
 def recall_line(comparison: Comparison) -> str:
@@ -652,7 +655,7 @@ def beyond_notes(comparison: Comparison) -> list[str]:
 
 
 def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
-    """Return the note on the recovered share, which has the share of a single row; empty without one."""
+    """Return what `recovered` means, with the share if there is one row; empty without any share."""
     recovered = [row.recovered for row in rows if row.recovered is not None]
     if not recovered:
         return ""
@@ -745,7 +748,7 @@ def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
 
 def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[str]:
     """Return `learned at T`, `3 rows at 4x and 8x`: what is unresolved of the numbers in the table."""
-    lengths: dict[str, list[str]] = {}
+    lengths_of_names: dict[str, list[str]] = {}
     for index in indices:
         unresolved = []
         for row in comparison.rows:
@@ -753,8 +756,8 @@ def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[st
             if rank is not None and rank.word == "unresolved":
                 unresolved.append(row)
         if unresolved:
-            lengths.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
-    return [f"{names} at {' and '.join(places)}" for names, places in lengths.items()]
+            lengths_of_names.setdefault(names_text(unresolved), []).append(_length_name(comparison, index))
+    return [f"{names} at {' and '.join(lengths)}" for names, lengths in lengths_of_names.items()]
 
 
 def _unresolved_recall(comparison: Comparison) -> list[Row]:
@@ -787,9 +790,10 @@ def also_measured_note(header: Header) -> str:
 
 
 def left_out_notes(header: Header) -> list[str]:
-    """Return notes on measurements of the shown weights that no table has.
+    """Return notes on records that no table has, although they are of the checkpoints that it shows.
 
-    Those of earlier checkpoints, and those that chose a learning rate or knobs, are named under --full alone.
+    Records of earlier checkpoints, and records that chose a learning rate or knobs, are noted by --full
+    alone.
     """
     return [
         _left_out_text(reason, header.left_out_by_reason[reason])

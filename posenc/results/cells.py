@@ -19,9 +19,19 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import SAME_WORD, verdict
 
 NOT_MEASURED = "not measured"
-# Reasons that say nothing about the encoding, so that the other seeds still represent the row.
-INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
-SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
+# Reasons for a missing number that say nothing about the encoding: the other seeds still represent the row.
+# Not among them are `diverged` and windows that a model could not score.
+INNOCENT_REASONS = {
+    NOT_MEASURED,
+    "running",
+    "dead",
+    "interrupted",
+    "failed",
+    "no results",
+    "damaged",
+    "unknown",
+}
+SHORTEST_SHOWN = 1 / 8  # of T: tables show no bin of a curve that ends before
 LONGEST_NOTE = 12  # characters of a note that a cell has room for
 
 
@@ -44,12 +54,12 @@ class Cell:
     window: int | None  # tokens
     mean: float | None = None  # over seeds
     spread: float | None = None  # standard deviation over seeds; null for one seed
-    change: float | None = None  # against the run as trained at W = T on the same targets, mean over seeds
+    change: float | None = None  # loss minus that of the run as trained, in windows of T, on the same targets
     change_spread: float | None = None  # standard deviation of the paired differences over seeds
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
     seeds: int = 0  # in the mean
     note: str | None = None
-    verdict: str | None = None  # on the change; null if a seed is missing because it is bad
+    verdict: str | None = None  # on the change; null if a seed has no number for a reason that counts
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
     versus_best: Versus | None = None  # its mean against the lowest mean of the column
@@ -57,7 +67,7 @@ class Cell:
     targets_hash: str | None = None
     targets: int | None = None  # scored in each seed; null if the seeds differ
     documents: int | None = None  # in which these targets are
-    rankable: bool = False  # whether no seed is left out because it is bad
+    rankable: bool = False  # whether its seeds represent the row: none failed for a reason that counts
     versus_baseline: Versus | None = None  # against the row that the user chose
 
 
@@ -103,9 +113,9 @@ def _column(multiple: float, measurements: Sequence[Measurement], longest: float
 
 
 def _is_octave(multiple: float, longest: float) -> bool:
-    """Return whether tables show this bin: those that end at powers of two and the last one."""
+    """Return whether tables show a bin: the last one, and those that end at T times a power of two."""
     octave = math.log2(multiple)
-    is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+    is_power = abs(octave - round(octave)) < 0.02  # bins end at whole positions, so not quite at the power
     return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power)
 
 
@@ -114,12 +124,12 @@ def _is_octave(multiple: float, longest: float) -> bool:
 
 @dataclass(frozen=True)
 class _Seed:
-    """A seed with a number in a cell."""
+    """A seed with a number in a cell, in the metric."""
 
     measurement: Measurement
-    base: Measurement | None  # at its crop line
+    crop_line: Measurement | None
     value: float
-    change: float | None  # None without a number at T
+    change: float | None  # value minus crop line; None without a number at T
 
 
 @dataclass(frozen=True)
@@ -148,9 +158,9 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
     pairs = _pairs(seeds)
     change = _change(seeds, pairs, metric)
-    represents_row = bool(seeds) and set(reasons) <= INNOCENT
+    represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
-    has_verdict = rankable and len(pairs) == len(seeds)
+    has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     judged = _verdict(pairs) if has_verdict else _Verdict()
     counts = single((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)
@@ -182,7 +192,8 @@ def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_
         value = None if measurement is None else measurement.value(metric)
         if measurement is None or value is None:
             continue
-        change = measurement.rise  # of a bin: over the level at T in the same passes
+        # A bin of a curve stores its change: it is against the level at T in the same passes.
+        change = measurement.rise
         at_t = None if member.crop_line is None else member.crop_line.value(metric)
         if change is None and at_t is not None:
             change = value - at_t
@@ -191,7 +202,7 @@ def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_
 
 
 def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Counter[str]:
-    """Return why seeds have no number, with how many of them."""
+    """Return how many seeds have no number, by reason."""
     reasons: Counter[str] = Counter()
     for member in members:
         measurement = member.by_multiple.get(multiple)
@@ -201,12 +212,12 @@ def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Coun
 
 
 def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
-    """Return the sums by document of each seed, here and at its crop line."""
+    """Return the sums by document of each seed, in the cell and at its crop line."""
     pairs = []
     for seed in seeds:
-        if seed.base is seed.measurement:
+        if seed.crop_line is seed.measurement:  # the cell is the crop line, and its change is 0 by definition
             continue
-        pair = pair_of(seed.measurement, seed.base)
+        pair = pair_of(seed.measurement, seed.crop_line)
         if pair is not None:
             pairs.append(pair)
     return pairs
@@ -224,8 +235,9 @@ def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metr
     if len(seeds) > 1 or metric == "ppl":
         return _Change(mean, spread)
     estimate = difference_if_any(pairs, "targets" if metric == "nats" else "bytes")
-    interval = seeds[0].measurement.rise_ci95 if estimate is None else estimate.interval()
-    return _Change(mean, spread, interval)
+    if estimate is None:  # a bin of a curve has no sums by document; its interval is stored
+        return _Change(mean, spread, seeds[0].measurement.rise_ci95)
+    return _Change(mean, spread, estimate.interval())
 
 
 def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
@@ -233,7 +245,8 @@ def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
     change = difference_if_any(pairs, "bytes")
     if change is None:
         return _Verdict()
-    is_copy = all(here["nats"] == at_t["nats"] for here, at_t in pairs)  # one measurement, stored twice
+    # A measurement that is stored twice is the same, although few documents may give no interval.
+    is_copy = all(here["nats"] == at_t["nats"] for here, at_t in pairs)
     word = SAME_WORD if is_copy else verdict(change)
     return _Verdict(word, change.value, change.interval())
 
@@ -306,7 +319,9 @@ def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
 
 
 def _holds(curve: Curve, train_length: int) -> bool:
-    """Return whether there are bins past T, and each has its whole interval below a break."""
+    """Return whether there are bins past T, and the whole interval of each lies below a break."""
     bins = zip(curve["edges"][:-1], curve["rise_ci95"], strict=True)
-    past = [interval for start, interval in bins if start > train_length]
-    return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)
+    intervals_past_t = [interval for start, interval in bins if start > train_length]
+    if not intervals_past_t:
+        return False
+    return all(interval is not None and interval[1] <= BREAK for interval in intervals_past_t)

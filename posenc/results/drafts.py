@@ -85,7 +85,7 @@ class Draft:
     protocol: str
     metric: Metric
     values: dict[str, str]  # what tells it from the other tables
-    mixed: dict[str, list[str]]  # what its rows differ in and should not
+    mixed: dict[str, list[str]]  # the conditions in which its rows differ, with all values
     groups: tuple[RowGroup, ...]
     left_out: Mapping[Path, Counter[str]]  # how many records no table shows, by run and reason
     columns: tuple[Column, ...] = ()
@@ -121,7 +121,8 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -> Metric:
     """Return the metric of a table; curves are in nats per token alone. Raises UserError."""
-    has_curves = any(one.curve is not None for member in members for one in member.measurements)
+    measurements = [measurement for member in members for measurement in member.measurements]
+    has_curves = any(measurement.curve is not None for measurement in measurements)
     if not has_curves or request.metric == "nats":
         return request.metric
     if request.protocol != ALL_PROTOCOLS:
@@ -130,9 +131,10 @@ def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -
 
 
 def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[Draft]:
-    """Return the tables with the rows that are asked for, without those that have none. Raises UserError.
+    """Return the tables with the rows that fit a pattern, and without tables that have no such row.
 
-    A table keeps the values that still tell it from the others, a row the values in which its table differs.
+    Of the conditions, a table keeps those in which it still differs from another table, and a row keeps those
+    in which it differs from another row. Raises UserError for a pattern that no row fits.
     """
     groups = [group for draft in drafts for group in draft.groups]
     for pattern in patterns:
@@ -164,38 +166,44 @@ def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
 def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
     """Return the table without the values that all tables share, and with what its own rows differ in."""
     conditions = conditions_of(draft.members)
-    mixed = telling_texts(conditions)
-    by_member: dict[tuple[Path, Circumstances], _Telling] = {}
-    for member, of_member, texts in zip(draft.members, conditions, mixed, strict=True):
-        by_member[member.run.path, member.circumstances] = _Telling(of_member, texts)
-    keys = mixed[0] if mixed else {}
+    mixed_by_member = telling_texts(conditions)  # the same keys for each: those in which members differ
+    by_member: dict[tuple[Path, Circumstances], _MemberConditions] = {}
+    for index, member in enumerate(draft.members):
+        of_member = _MemberConditions(conditions[index], mixed_by_member[index])
+        by_member[member.run.path, member.circumstances] = of_member
+    keys = mixed_by_member[0] if mixed_by_member else {}
     return replace(
         draft,
         values={key: value for key, value in draft.values.items() if key not in shared},
-        mixed={key: sorted({values[key] for values in mixed}) for key in keys},
+        mixed={key: sorted({mixed[key] for mixed in mixed_by_member}) for key in keys},
         groups=tuple(_with_conditions(group, by_member) for group in draft.groups),
     )
 
 
 @dataclass(frozen=True)
-class _Telling:
-    """The conditions of a member, and those of them in which its table differs."""
+class _MemberConditions:
+    """The conditions of a member, and those of them in which the members of its table differ, as text."""
 
     conditions: Conditions
     mixed: dict[str, str]
 
 
-def _with_conditions(group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _Telling]) -> RowGroup:
+def _with_conditions(
+    group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _MemberConditions]
+) -> RowGroup:
     """Return the row with the conditions of its first run with numbers, else those of its settings."""
     for member in group.members:
         if member.by_multiple:
-            telling = by_member[member.run.path, member.circumstances]
-            return replace(group, conditions=telling.conditions, mixed=telling.mixed)
+            of_member = by_member[member.run.path, member.circumstances]
+            return replace(group, conditions=of_member.conditions, mixed=of_member.mixed)
     return replace(group, conditions=planned_conditions(group.members[0].run), mixed={})
 
 
 def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:
-    """Give each table the columns that are asked for, or all if it has none of them. Raises UserError."""
+    """Return the tables with the columns of these multiples; a table that has none of them keeps all its own.
+
+    Raises UserError for a multiple that no table has.
+    """
     columns_by_draft = [columns_of(draft.members) for draft in drafts]
     measured = {column.multiple for columns in columns_by_draft for column in columns}
     for multiple in multiples:

@@ -46,12 +46,13 @@ CODE = "code"  # the key in a row's settings that tells runs of other code apart
 
 @dataclass(frozen=True)
 class Ranking:
-    """Runs that can stand in one ranking."""
+    """Runs whose numbers can be ranked together."""
 
-    values: dict[str, str]  # what tells it from the other rankings
+    values: dict[str, str]  # the conditions that tell it from the other rankings
     runs: tuple[Run, ...]
     members: tuple[Member, ...] = ()  # of its runs with numbers
-    left_out: Mapping[Path, Counter[str]] = field(default_factory=dict)  # records in no ranking, by reason
+    # how many records of a run are in no ranking, by reason
+    left_out: Mapping[Path, Counter[str]] = field(default_factory=dict)
 
 
 def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
@@ -68,11 +69,13 @@ def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
 
 
 def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings that the runs make: of what represents each run, then of the rest; most runs first.
+    """Return the rankings that the runs make, most runs first.
 
     A run that was measured on several texts, in several precisions, or on other targets at other lengths
-    stands in a ranking for each. Runs without numbers join the first ranking with runs of their settings,
-    else of their size; those of a size that no ranking has get one of their own.
+    stands in a ranking for each. The rankings of the measurements that represent each run best come first.
+
+    A run without numbers joins the first ranking with runs of its settings, else the first with runs of its
+    size. Runs of a size that no ranking has get a ranking of their own.
     """
     rankings = _measured_rankings(runs, protocol)
     if not rankings:
@@ -83,43 +86,47 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
 
 
 def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings of the runs with numbers."""
-    rounds: list[list[list[Member]]] = []
+    """Return the rankings of the runs with numbers.
+
+    They are made in rounds. A round takes of each run the measurements that represent it best, and splits
+    them into rankings. The next round does the same with the measurements that are still in no ranking.
+    """
+    rounds: list[list[list[Member]]] = []  # of each round, the members of each ranking
     pool = pool_of(runs, protocol)
     rest = pool
     while rest:
-        alike = _alike(rest)
-        rounds.append(alike)
-        rest = rest_of(rest, [member for members in alike for member in members])
-    representatives: list[Member] = []
-    for alike in rounds:
-        representatives += [_representative(members) for members in alike]
-    values = _telling_values(representatives)
+        rankings_of_round = _split_into_rankings(rest)
+        rounds.append(rankings_of_round)
+        rest = rest_of(rest, [member for members in rankings_of_round for member in members])
+    representatives: list[Member] = []  # of every ranking
+    for rankings_of_round in rounds:
+        representatives += [_representative(members) for members in rankings_of_round]
+    values = iter(_telling_values(representatives))
     rankings: list[Ranking] = []
-    start = 0
-    for alike in rounds:
-        stop = start + len(alike)
-        of_round = [
-            Ranking(telling, _runs_of(members), tuple(members))
-            for telling, members in zip(values[start:stop], alike, strict=True)
+    for rankings_of_round in rounds:
+        made_in_round = [
+            Ranking(next(values), _runs_of(members), tuple(members)) for members in rankings_of_round
         ]
-        rankings += sorted(of_round, key=_most_runs_first)
-        start = stop
+        rankings += sorted(made_in_round, key=_most_runs_first)
     return _with_left_out(rankings, pool, protocol)
 
 
-def _alike(pool: Pool) -> list[list[Member]]:
-    """Return the members that can be ranked together, each with the circumstances that most of them share."""
+def _split_into_rankings(pool: Pool) -> list[list[Member]]:
+    """Return the members of each ranking: one member for each extension of a run of the pool.
+
+    A run that was measured in several circumstances has those that most of the runs beside it share.
+    """
     members = members_of(pool)
     by_values: dict[tuple[tuple[str, str], ...], list[Member]] = defaultdict(list)
     for member, values in zip(members, mixed_values(members), strict=True):
         by_values[tuple(values.items())].append(member)
     if len(by_values) < 2:
         return list(by_values.values())
-    # Split each again. Where corpora differ the targets are not compared, but those of one corpus may differ.
+    # Each part is split again: where corpora differ the targets are not compared, but inside of one corpus
+    # they are, and the runs of a part may prefer other circumstances than all runs did.
     rankings: list[list[Member]] = []
-    for alike in by_values.values():
-        rankings += _alike({run.path: pool[run.path] for run in _runs_of(alike)})
+    for part in by_values.values():
+        rankings += _split_into_rankings({run.path: pool[run.path] for run in _runs_of(part)})
     return rankings
 
 
@@ -128,7 +135,7 @@ def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
 
 
 def _representative(members: Sequence[Member]) -> Member:
-    """Return the member that was measured at the longest window, which is named where targets differ."""
+    """Return the member that was measured at the longest window: the name of a set of targets has it."""
     return max(members, key=_longest_multiple)
 
 
@@ -137,7 +144,12 @@ def _longest_multiple(member: Member) -> float:
 
 
 def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
-    """Return for each of members that cannot be ranked together what tells it from the others."""
+    """Return, for each of members that cannot be ranked together, the conditions that tell it from the
+    others.
+
+    Members that agree in all conditions compared first are told apart by others, which are compared among
+    them alone.
+    """
     values = mixed_values(members)
     by_values: dict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
     for index, values_of_member in enumerate(values):
@@ -152,9 +164,9 @@ def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
 
 
 def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> list[Ranking]:
-    """Return the rankings with how many records of the pool's runs no ranking shows.
+    """Return the rankings with how many records of their runs no ranking shows.
 
-    A run's are counted in its first ranking.
+    The records of a run are counted in the first ranking that has it.
     """
     by_run: dict[Path, list[Member]] = defaultdict(list)
     for ranking in rankings:
@@ -166,8 +178,10 @@ def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> li
         left_out[path] = left_out_of(pool[path], members, earlier)
     with_left_out = []
     for ranking in rankings:
-        of_runs = {run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out}
-        with_left_out.append(replace(ranking, left_out=of_runs))
+        left_out_of_ranking = {
+            run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out
+        }
+        with_left_out.append(replace(ranking, left_out=left_out_of_ranking))
     return with_left_out
 
 
@@ -199,9 +213,9 @@ def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> l
 
 
 def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:
-    """Return the index of the ranking that a run without numbers joins; None where its size fits none.
+    """Return the index of the ranking that a run without numbers joins; None if no ranking has its size.
 
-    A damaged run, of which no size is known, joins the first.
+    A damaged run, whose size is not known, joins the first.
     """
     kind = kind_of(run)
     _, size = kind
@@ -279,7 +293,7 @@ class RowGroup:
         return {self.label, self.full_label, extended}
 
     def fits(self, pattern: str) -> bool:
-        """Tell whether a name or a glob stands for it."""
+        """Tell whether a pattern of --rows, a name or a glob, chooses the row."""
         return pattern in self.names or bool(fnmatch.filter(self.names, pattern))
 
 
@@ -419,7 +433,7 @@ def _with_notes(group: RowGroup) -> RowGroup:
 
 
 def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the rows named by their encoding, options, and the settings in which rows of it differ."""
+    """Return the rows with labels: encoding, options, settings in which rows of the encoding differ."""
     by_encoding: dict[str, list[dict[str, str]]] = defaultdict(list)
     for group in groups:
         by_encoding[group.encoding].append(group.settings)
@@ -429,9 +443,10 @@ def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
 
 
 def _label(group: RowGroup, keys: Sequence[str]) -> str:
-    """Return a row's name: encoding, extension, options, and what it has of the `keys` that differ.
+    """Return a row's label: encoding, extension, options, and its settings of the `keys` that differ.
 
-    Where rows differ in a choice (`optim.name`), the parameters that only belong to it are not named.
+    If rows differ in a choice, such as `optim.name`, its parameters `optim.*` are not named: they differ
+    because of the choice.
     """
     choices = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
     extension: dict[str, Any] | None = None if group.extension is None else json.loads(group.extension)
@@ -451,7 +466,10 @@ def _label(group: RowGroup, keys: Sequence[str]) -> str:
 
 
 def _told_apart(groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the rows with the name of a run behind each label that several rows have."""
+    """Return the rows with distinct labels: the name of a run follows a label that another row has.
+
+    The first of such rows, by preference one with numbers, keeps the plain label.
+    """
     twins: dict[object, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
         twins[group.label, tuple(group.mixed.items())].append(index)

@@ -1,13 +1,14 @@
 """Headroom: what far text is worth to a model trained long, and how much of it a short-trained one gets.
 
-Two models of the same encoding, settings and tokens are measured on the same targets: L is the loss of the
-one trained at T, R that of the one trained at 8T, each in windows of T and of 8T.
+Two models of the same encoding, settings and tokens are measured on the same targets. L is the loss of the
+model that was trained at T, and R that of the model that was trained at 8T, the reference. Both are measured
+in windows of T (near) and of 8T (far).
 
     worth = R(T) - R(8T)                    what the far text gives a model that had it in training
     difference = L(T) - R(T)                how much worse the short-trained model is without far text
     recovered = (L(T) - L(8T)) / worth      0% is what cropping gives; below 0 the far text harms
 
-Before 0.2, L(T) - R(8T) was taken for the worth. It is the worth plus the difference, so the gain of a
+Before 0.2, L(T) - R(8T) was taken for the worth. That is the worth plus the difference, so the gain of a
 long-trained model was hidden where that model is worse at T: T5's bias had -0.056 nats in place of 0.061.
 """
 
@@ -36,7 +37,7 @@ from posenc.results.statistics.intervals import DocumentPart, Interval, mean_and
 if TYPE_CHECKING:
     import numpy as np
 
-# The protocols whose targets are the same at every window, and see all of it.
+# The protocols that score the same targets in every window, at its end, so that they can see all of it.
 PROTOCOLS_WITH_WORTH = (HEADLINE, "key-tokens")
 NO_WORTH = "worth nothing"
 NOT_MEASURED_AT_T = "trained long, not measured at T"
@@ -48,7 +49,7 @@ class LongTrained:
     """The losses of a run that was trained at a longer T, on the targets of runs of a shorter one."""
 
     at_own_length: Measurement
-    by_window: Mapping[int, Measurement]  # of the same weights and targets, its own length among them
+    by_window: Mapping[int, Measurement]  # of the same weights and targets; `at_own_length` is among them
 
     @property
     def targets_hash(self) -> str:
@@ -61,7 +62,7 @@ class Recovered:
     """What far text is worth to the long-trained model, and how much of that a row gains past T."""
 
     worth: float | None  # loss of the long-trained model at T minus that in its own windows, nats per token
-    worth_ci95: Interval | None  # over its seeds and documents; where it includes 0 nothing is recovered
+    worth_ci95: Interval | None  # over its seeds and documents; where it includes 0 there is no share
     difference: float | None  # loss of the row minus that of the long-trained model, at T, nats per token
     difference_ci95: Interval | None  # over seeds and documents
     share: float | None  # of the worth; 0: cropping, 1: as much as by training long; null where there is none
@@ -108,46 +109,52 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
 
 
 def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -> Recovered | None:
-    """Return what the seeds of a row recover of what the longest training of its kind gains.
+    """Return how much of the gain of a longer training the seeds of a row recover without it.
 
-    None without a longer training.
+    Of several longer trainings of the row's encoding and settings it is the longest in whose windows the row
+    was measured. None without any.
     """
-    with_base = [member for member in members if member.crop_line is not None and member.crop_line.sums]
-    if not with_base or not references:
+    measured_members = [
+        member for member in members if member.crop_line is not None and member.crop_line.sums
+    ]
+    if not measured_members or not references:
         return None
-    base = with_base[0].crop_line
-    assert base is not None
-    by_window = _references_of_kind(with_base[0].run, base, references)
-    for window, long in sorted(by_window.items(), reverse=True):
-        multiple = rounded_multiple(window / base.window)
-        near_sums: list[Sample] = []  # of each seed, at T
-        far_sums: list[Sample] = []  # of the same seeds, in the longer window
-        for member in with_base:
+    crop_line = measured_members[0].crop_line
+    assert crop_line is not None
+    by_window = _references_of_kind(measured_members[0].run, crop_line, references)
+    for window, references_of_window in sorted(by_window.items(), reverse=True):
+        multiple = rounded_multiple(window / crop_line.window)
+        near_sums: list[Sample] = []  # of each seed
+        far_sums: list[Sample] = []  # of the same seeds
+        for member in measured_members:
             pair = pair_of(member.crop_line, member.by_multiple.get(multiple))
             if pair is not None:
                 near, far = pair
                 near_sums.append(near)
                 far_sums.append(far)
         if near_sums:
-            recovered = _recovered_by_sums(near_sums, far_sums, long, base.window)
+            recovered = _recovered_by_sums(near_sums, far_sums, references_of_window, crop_line.window)
             return replace(recovered, multiple=multiple, window=window)
     return None
 
 
 def _recovered_by_sums(
-    near: Sequence[Sample], far: Sequence[Sample], long: Sequence[LongTrained], short_window: int
+    near: Sequence[Sample],
+    far: Sequence[Sample],
+    references: Sequence[LongTrained],
+    near_window: int,
 ) -> Recovered:
-    """Return what a row recovers, given its sums of losses over documents and the long-trained seeds."""
+    """Return what a row recovers, given its sums of losses by document and the long-trained seeds."""
     long_near: list[Sample] = []  # of the long-trained seeds, in windows of the row's T
     long_far: list[Sample] = []  # of the same seeds, in windows of their own T
-    for trained in long:
-        pair = pair_of(trained.by_window.get(short_window), trained.at_own_length)
+    for reference in references:
+        pair = pair_of(reference.by_window.get(near_window), reference.at_own_length)
         if pair is not None:
             near_sums, far_sums = pair
             long_near.append(near_sums)
             long_far.append(far_sums)
     if not long_near:
-        own_losses = [trained.at_own_length.nats or 0.0 for trained in long]
+        far_losses = [reference.at_own_length.nats or 0.0 for reference in references]
         return Recovered(
             worth=None,
             worth_ci95=None,
@@ -155,35 +162,36 @@ def _recovered_by_sums(
             difference_ci95=None,
             share=None,
             ci95=None,
-            reference=sum(own_losses) / len(own_losses),
+            reference=sum(far_losses) / len(far_losses),
             seeds=len(near),
-            reference_seeds=len(long),
+            reference_seeds=len(references),
             note=NOT_MEASURED_AT_T,
         )
-    # In one call, since groups are the units only if all samples have them.
+    # In one call, because all losses must be split into the same units: documents, or groups of documents
+    # where every sample has groups. The result has the order of the arguments.
     ratios = iter(ratios_of([*near, *far, *long_near, *long_far], "targets"))
-    short_losses = TwoLosses(near=list(islice(ratios, len(near))), far=list(islice(ratios, len(far))))
-    long_losses = TwoLosses(
-        near=list(islice(ratios, len(long_near))), far=list(islice(ratios, len(long_far)))
-    )
-    return share_of(short_losses, long_losses)
+    near_ratios = list(islice(ratios, len(near)))
+    far_ratios = list(islice(ratios, len(far)))
+    long_near_ratios = list(islice(ratios, len(long_near)))
+    long_far_ratios = list(islice(ratios, len(long_far)))
+    return share_of(TwoLosses(near_ratios, far_ratios), TwoLosses(long_near_ratios, long_far_ratios))
 
 
 def _references_of_kind(
-    run: Run, base: Measurement, references: Sequence[LongTrained]
+    run: Run, crop_line: Measurement, references: Sequence[LongTrained]
 ) -> dict[int, list[LongTrained]]:
-    """Return by window the long-trained losses of the run's encoding, settings and targets.
+    """Return the long-trained losses of the run's encoding, settings and targets, by their training length.
 
-    Each seed is there once: as the first run that has it.
+    If several runs have the same seed, the first of them is taken.
     """
     kind = kind_of(run, any_length=True)
     by_window: dict[int, dict[int | None, LongTrained]] = defaultdict(dict)
-    for reference in reversed(references):
-        own = reference.at_own_length
-        same_targets = reference.targets_hash == base.target_set.targets_hash
-        is_longer = own.window > base.window
-        if same_targets and is_longer and kind_of(own.run, any_length=True) == kind:
-            by_window[own.window][own.run.seed] = reference
+    for reference in reversed(references):  # so that the first run of a seed is stored last
+        measurement = reference.at_own_length
+        has_same_targets = reference.targets_hash == crop_line.target_set.targets_hash
+        is_longer = measurement.window > crop_line.window
+        if has_same_targets and is_longer and kind_of(measurement.run, any_length=True) == kind:
+            by_window[measurement.window][measurement.run.seed] = reference
     return {window: list(by_seed.values()) for window, by_seed in by_window.items()}
 
 
@@ -206,9 +214,9 @@ class TwoLosses:
 def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     """Return the worth of far text to the long-trained seeds, and the share of it that the short ones gain.
 
-    What documents leave uncertain is told by the jackknife: each is left out of all losses at once. What
-    seeds leave uncertain is told by the delta method. A seed has both losses of its model; the seeds of the
-    two models are unpaired (Welch). A single seed counts as certain, as elsewhere.
+    The interval has two parts. That of the documents is a jackknife: each document is left out of all losses
+    at once. That of the seeds is the delta method: the near and the far loss of a seed are paired, and the
+    seeds of the two models are unpaired (Welch). A single seed counts as certain, as elsewhere.
     """
     near, far = short.values()
     long_near, long_far = long.values()
@@ -239,7 +247,7 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     shares_without = gains_without / worths_without  # (D,)
     all_ratios = (*short.near, *short.far, *long.near, *long.far)
     documents = DocumentPart(jackknife_variance(shares_without), min(ratio.freedom for ratio in all_ratios))
-    # share = gain / worth, so small changes of them change it by (d gain - share d worth) / worth
+    # Delta method: with share = gain / worth, small changes give d share = (d gain - share d worth) / worth.
     interval = _interval(share, [gains / worth, share * worths / worth], documents)
     return replace(recovered, share=share, ci95=interval)
 
@@ -254,7 +262,7 @@ def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:
 def _interval(
     value: float, seeds_of_models: Sequence[np.ndarray], documents: DocumentPart
 ) -> Interval | None:
-    """Return the 95% interval of a value that varies with the mean over the seeds of each model, (seeds,).
+    """Return the 95% interval of a value to which each model adds the mean over its seeds, (seeds,) each.
 
     The seeds of different models are unpaired.
     """

@@ -46,7 +46,7 @@ class Row:
     runs: tuple[str, ...]  # their directories
     parameters: int | None  # of the whole model
     cells: tuple[Cell, ...]
-    notes: tuple[str, ...]  # what is missing, in words
+    notes: tuple[str, ...]  # missing runs, training and numbers, in words
     undertrained: str | None  # by how much its loss at T misses the reference; null where it does not
     curve: CurveSummary | None  # of the protocol `positions`
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
@@ -61,7 +61,7 @@ class Row:
     tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
     breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)  # of a row that is alone in its table
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
-    # the user's own name for it, in text and pictures
+    # the name that a user gives it with --labels, in text and pictures
     name: str | None = field(default=None, metadata=NOT_IN_JSON)
 
     @property
@@ -128,7 +128,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
 
 
 def _notes(members: Sequence[Member]) -> list[str]:
-    """Return notes on what is missing: runs, training, cells."""
+    """Return notes on missing runs, unfinished training, and cells without a number."""
     notes = list(dict.fromkeys(_run_note(member) for member in members if _is_incomplete(member)))
     lengths_by_note: dict[str, list[str]] = defaultdict(list)
     for member in members:
@@ -163,30 +163,30 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
     REFERENCE, with the whole 95% interval over documents, or with the difference itself where there are too
     few documents for an interval. It may extrapolate perfectly, and says nothing about its encoding.
     """
-    weak: dict[int | None, float] = {}
+    differences: dict[int | None, float] = {}  # of the undertrained seeds
     for member in members:
         difference = _minus_reference(member)
         if difference is not None:
             interval = difference.interval()
             highest = difference.value if interval is None else interval[1]
             if highest >= -REFERENCE:
-                weak[member.run.seed] = difference.value
-    if not weak:
+                differences[member.run.seed] = difference.value
+    if not differences:
         return None
-    mean = printed_change(math.fsum(weak.values()) / len(weak), "bpb")
+    mean = printed_change(math.fsum(differences.values()) / len(differences), "bpb")
     text = f"{mean} bits per byte from the trigram reference"
-    if len(weak) > 1:
-        text = f"{text} in the mean of {len(weak)} seeds"
-    if len(weak) < len(members):
-        text = f"seed {', '.join(map(str, weak))}: {text}"
+    if len(differences) > 1:
+        text = f"{text} in the mean of {len(differences)} seeds"
+    if len(differences) < len(members):
+        text = f"seed {', '.join(map(str, differences))}: {text}"
     return text
 
 
 def _minus_reference(member: Member) -> Estimate | None:
     """Return the loss as trained minus the reference's on the same targets, in bits per byte.
 
-    The loss is one that the table shows. If the reference has other targets, it is the run's newest one with
-    those.
+    If the run has several losses on targets of a reference, it is one that the table shows. If the table
+    shows none of them, it is the newest.
     """
     if member.run.state == "diverged":
         return None
@@ -196,33 +196,35 @@ def _minus_reference(member: Member) -> Estimate | None:
         if record["per_document"] is not None and record["extend"] is None
     ]
     references = {
-        _target(record): record for record in as_trained if record["protocol"] == REFERENCE_PROTOCOL
+        _targets_and_window(record): record
+        for record in as_trained
+        if record["protocol"] == REFERENCE_PROTOCOL
     }
     losses = [
         record
         for record in as_trained
-        if record["protocol"] != REFERENCE_PROTOCOL and _target(record) in references
+        if record["protocol"] != REFERENCE_PROTOCOL and _targets_and_window(record) in references
     ]
     if not losses:
         return None
-    shown = {
+    keys_in_table = {
         (measurement.protocol, measurement.target_set.targets_hash, measurement.window, measurement.step)
         for measurement in (*member.measurements, member.crop_line)
         if measurement is not None and measurement.extend is None
     }
 
     def preference(record: Record) -> tuple[bool, int]:
-        targets_hash, window = _target(record)
+        targets_hash, window = _targets_and_window(record)
         key = (record["protocol"], targets_hash, window, record["checkpoint_step"])
-        return key in shown, record["checkpoint_step"]
+        return key in keys_in_table, record["checkpoint_step"]
 
     best = max(losses, key=preference)
     loss = best["per_document"]
-    reference = references[_target(best)]["per_document"]
+    reference = references[_targets_and_window(best)]["per_document"]
     assert loss is not None and reference is not None
     return difference_if_any([(loss, reference)], "bytes")
 
 
-def _target(record: Record) -> tuple[str, int]:
-    """Return what has to be the same in two records that can be compared: hash of the targets, and window."""
+def _targets_and_window(record: Record) -> tuple[str, int]:
+    """Return the hash of a record's targets and its window. Records that agree in both can be compared."""
     return record["targets_hash"], record["window"]

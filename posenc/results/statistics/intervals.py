@@ -15,9 +15,12 @@ Interval = tuple[float, float]  # low, high
 
 @dataclass(frozen=True)
 class DocumentPart:
-    """What the documents contribute to the uncertainty of an estimate."""
+    """What the documents contribute to the uncertainty of an estimate.
 
-    variance: float | None  # None below MIN_DOCUMENTS
+    Below MIN_DOCUMENTS (documents.py) there is no variance, and no interval.
+    """
+
+    variance: float | None
     freedom: float  # degrees of freedom of the variance
 
 
@@ -64,18 +67,21 @@ class Estimate:
 
 
 def student_quantile(freedom: float, error: float) -> float:
-    """Return the half width, in standard errors, of Student's t interval that misses with this chance."""
+    """Return the half width, in standard errors, of the two-sided Student's t interval.
+
+    `error` is how often the interval misses the truth, on both sides together: 0.05 for a 95% interval.
+    """
     from scipy.special import stdtrit  # lazily: commands without intervals start sooner
 
     return -float(stdtrit(freedom, error / 2))
 
 
 def p_beyond(estimate: Estimate, margin: float) -> float | None:
-    """Return the one-sided p of the hypothesis that the truth lies within the margin, on the value's side.
+    """Return the one-sided p of the hypothesis that the truth is not beyond the margin.
 
     For a value of 0.05 and a margin of 0.02 the hypothesis is that the truth is at most 0.02; for -0.05 that
-    it is at least -0.02. p is the number for which the interval with confidence 1 - 2p just reaches the
-    margin, with the end that is nearer to it. None without an interval.
+    it is at least -0.02. p is the number for which the nearer end of the interval with confidence 1 - 2p just
+    reaches the margin. None without an interval.
     """
     if estimate.document_variance is None:
         return None
