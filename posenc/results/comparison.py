@@ -307,7 +307,7 @@ def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Sample
     """
     row_differences = set(draft.mixed)
     targets_by_tokenizer = _targets_by_tokenizer(draft, cells)
-    all_targets = set().union(*targets_by_tokenizer.values())
+    all_targets: set[str | None] = set().union(*targets_by_tokenizer.values())
 
     has_rivals = sum(cell.rankable for cell in cells) >= 2
     has_mean_losses = draft.metric != "ppl"
@@ -405,9 +405,9 @@ def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:
         row: list[Member] = []
         for member in group.members:
             beside = members_of_pool.get((member.run.path, group.extension))
-            has_same_circumstances = _agrees(member, first_of_run.get(member.run.path))
-            is_fitting = beside is not None and has_same_circumstances
-            row.append(beside if is_fitting else Member(member.run))
+            if beside is None or not _agrees(member, first_of_run.get(member.run.path)):
+                beside = Member(member.run)  # without numbers
+            row.append(beside)
         rows.append(row)
     return rows
 
