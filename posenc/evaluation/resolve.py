@@ -122,7 +122,7 @@ def _other_corpus(protocol: Protocol[Any]) -> UserError:
 
 
 def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
-    """Return the settings with the protocols of tasks if a task is measured and no protocol was asked for."""
+    """Return the settings for a task, with the protocols of tasks in place of those that nobody chose."""
     path = choice_file("eval", "default")
     assert path is not None
     is_asked = settings.protocols != own_yaml(path)["protocols"]
@@ -209,9 +209,9 @@ def with_settings(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
 
 def typed(kind: type[ProtocolSettings], parameters: Mapping[str, Any]) -> ProtocolSettings:
     """Return a protocol's settings, from the parameters of all protocols. Raises UserError."""
-    own_parameters = {key: value for key, value in parameters.items() if key in kind.model_fields}
+    parameters_of_kind = {key: value for key, value in parameters.items() if key in kind.model_fields}
     try:
-        return kind.model_validate(own_parameters)
+        return kind.model_validate(parameters_of_kind)
     except ValidationError as error:
         raise user_error(error, kind, "eval") from error
 

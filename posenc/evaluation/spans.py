@@ -42,10 +42,10 @@ def plan_spans(request: EvalRequest) -> Spans:
 
 
 def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | None) -> LossSums:
-    """Sum the loss of every target, `step` targets at a time; the window of a step ends at its last target.
+    """Sum the loss of every target. A step scores `step` targets, and its window ends at the last of them.
 
-    The window has `window` inputs, fewer where the document begins. If `window` is None it has as many as the
-    step has targets, so that nothing before the step is seen.
+    The window has `window` inputs, or fewer where the document begins. If `window` is None it has as many
+    inputs as the step has targets, so that the model sees nothing before the step.
     """
     first_targets = np.arange(0, plan.block, step)  # (steps,) counted from the start of the span
     targets = np.minimum(step, plan.block - first_targets)  # (steps,), fewer in the last step
@@ -72,7 +72,8 @@ class _StepGroup:
 def _groups_of_one_shape(inputs: np.ndarray, targets: np.ndarray) -> list[_StepGroup]:
     """Group the steps by their numbers of inputs (spans, steps) and of targets (steps,).
 
-    Without groups a batch would hold the steps of one column only, so no more windows than there are spans.
+    A batch holds windows of one shape. With groups it holds steps of all spans, wherever they are in a span;
+    without, only the k-th step of each span, and so no more windows than there are spans.
     """
     shapes = np.stack(np.broadcast_arrays(inputs, targets), axis=-1).reshape(-1, 2)
     distinct, group_of_step = np.unique(shapes, axis=0, return_inverse=True)

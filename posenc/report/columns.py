@@ -617,7 +617,7 @@ ROW_COLUMNS = (
             (
                 "learned",
                 "how many seeds learned to recall: they find {level:g}% of the planted values within T "
-                "(--recall-level). Its CI is the exact binomial one: 3 of 3 mean a probability above 37%",
+                "(--recall-level). Its CI is that of a binomial: 3 of 3 mean a probability above 37%",
             ),
             (
                 "recall@T",

@@ -86,7 +86,7 @@ class QuantityLine:
 def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
     """Return one screen: a line for each row, or for a single row a line for each quantity.
 
-    With `with_short_lengths` lengths below T are shown, too.
+    With `with_short_lengths` the lengths below T are shown as well.
     """
     if is_exact(comparison):
         notes = [*exact_notes(comparison), *left_out_notes(comparison.header)]
@@ -195,12 +195,12 @@ def _run_report(comparison: Comparison) -> Report:
 
 def _run_table(comparison: Comparison, row: Row) -> Table:
     """Return a column for each length; its cells are the loss, the change, the interval and the verdict."""
-    shown = shown_columns(comparison)
-    lines = _quantity_lines(comparison, [(row, row.cells[index]) for index in shown])
+    column_indices = shown_columns(comparison)
+    lines = _quantity_lines(comparison, [(row, row.cells[index]) for index in column_indices])
     first_head = "position" if row.curve is not None else "context"
     columns = [text_column(first_head, [line.head for line in lines])]
-    ranks = _drop_ranks([comparison.columns[index] for index in shown])
-    for number, index in enumerate(shown):
+    ranks = _drop_ranks([comparison.columns[index] for index in column_indices])
+    for number, index in enumerate(column_indices):
         head = _run_head(comparison.columns[index])
         texts = [line.texts[number] for line in lines]
         columns.append(text_column(head, texts, drop_rank=ranks.get(number)))
@@ -251,10 +251,12 @@ def rows_table(
         return exact_table(comparison)
     columns = [_names_column(comparison.rows)]
     if not is_recall_only(comparison):
-        shown = _lengths_of_table(comparison, with_short_lengths)
-        columns += _length_columns(comparison, shown, kind)
+        column_indices = _lengths_of_table(comparison, with_short_lengths)
+        columns += _length_columns(comparison, column_indices, kind)
         columns += _short_row_columns(comparison, kind)
-        verdicts = _verdict_column(comparison, shown, with_policies=_has_room_for_policies(comparison, kind))
+        verdicts = _verdict_column(
+            comparison, column_indices, with_policies=_has_room_for_policies(comparison, kind)
+        )
         if any(cell.text for cell in verdicts.cells):
             columns.append(verdicts)
     if comparison.recall is not None:
@@ -266,17 +268,19 @@ def _lengths_of_table(comparison: Comparison, with_short_lengths: bool) -> list[
     """Return the indices of the columns to show: from T on, unless there is nothing past T."""
     if is_recall_only(comparison):
         return []
-    shown = shown_columns(comparison)
-    has_longer = any(comparison.columns[index].multiple > 1 for index in shown)
+    column_indices = shown_columns(comparison)
+    has_longer = any(comparison.columns[index].multiple > 1 for index in column_indices)
     if with_short_lengths or not has_longer:
-        return shown
-    return [index for index in shown if comparison.columns[index].multiple >= 1]
+        return column_indices
+    return [index for index in column_indices if comparison.columns[index].multiple >= 1]
 
 
-def _length_columns(comparison: Comparison, shown: Sequence[int], kind: TableKind) -> list[TableColumn]:
-    ranks = _drop_ranks([comparison.columns[index] for index in shown])
+def _length_columns(
+    comparison: Comparison, column_indices: Sequence[int], kind: TableKind
+) -> list[TableColumn]:
+    ranks = _drop_ranks([comparison.columns[index] for index in column_indices])
     columns = []
-    for number, index in enumerate(shown):
+    for number, index in enumerate(column_indices):
         cells = tuple(_length_cell(comparison, row.cells[index], kind) for row in comparison.rows)
         head = _length_head(comparison.columns[index])
         columns.append(TableColumn(head, cells, drop_rank=ranks.get(number)))
@@ -333,12 +337,14 @@ def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     return len(comparison.rows) == 1 or comparison.recall is None
 
 
-def _verdict_column(comparison: Comparison, shown: Sequence[int], *, with_policies: bool) -> TableColumn:
+def _verdict_column(
+    comparison: Comparison, column_indices: Sequence[int], *, with_policies: bool
+) -> TableColumn:
     """Return the verdicts at the longest length, with unusual seed counts, failures, and policies past T."""
-    if not shown:
+    if not column_indices:
         texts = ["; ".join(row.notes) for row in comparison.rows]
         return text_column("reason", texts, is_words=True)
-    length = length_text(comparison.columns[shown[-1]].multiple)
+    length = length_text(comparison.columns[column_indices[-1]].multiple)
     if any(row.curve for row in comparison.rows):
         head = "breaks at"
     elif comparison.header.baseline is not None:
@@ -350,10 +356,10 @@ def _verdict_column(comparison: Comparison, shown: Sequence[int], *, with_polici
     usual_seeds = _usual_seeds(comparison.rows)
     texts = []
     for row in comparison.rows:
-        parts = [_verdict_word(comparison, row, row.cells[shown[-1]])]
+        parts = [_verdict_word(comparison, row, row.cells[column_indices[-1]])]
         if with_policies and row.beyond:
             parts.append(f"beyond={row.beyond}")
-        parts.append(_gap_text(row.cells[shown[-1]], usual_seeds))
+        parts.append(_gap_text(row.cells[column_indices[-1]], usual_seeds))
         texts.append(", ".join(_non_empty(parts)))
     return text_column(head, texts, is_words=True)
 
@@ -460,11 +466,11 @@ def _recall_text(cell: RecallCell, kind: TableKind) -> str:
 
 def _lengths_table(comparison: Comparison) -> Table:
     """Return a line for each row and length, with every column that has a number."""
-    shown = shown_columns(comparison)
+    column_indices = shown_columns(comparison)
     cells = []
     heads = []
     for row in comparison.rows:
-        for index in shown:
+        for index in column_indices:
             cells.append((row, row.cells[index]))
             heads.append(_length_head(comparison.columns[index]))
     columns = [

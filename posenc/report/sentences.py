@@ -221,31 +221,32 @@ def answer(comparison: Comparison) -> str:
 
 def _break_answer(rows: Sequence[Row]) -> str:
     """Return `Past T alibi does not break; rope breaks.`"""
-    words = []
+    rows_and_words = []
     for row in rows:
         if row.curve is None:
             continue
         text = breaks_text(row.curve)
         if len(rows) == 1 and text not in VERBS:
             return f"Past T {row_label(row)} breaks at {text}."
-        words.append((row, text if text in VERBS else "breaks"))
-    return _rows_by_word("Past T", words)
+        rows_and_words.append((row, text if text in VERBS else "breaks"))
+    return _rows_by_word("Past T", rows_and_words)
 
 
 def _baseline_answer(comparison: Comparison, last: int) -> str:
     """Return `Against nope at 8x alibi is lower; t5 is higher.`"""
     length = length_text(comparison.columns[last].multiple)
     start = f"Against {visible(comparison.header.baseline)} at {length}"
-    words = []
+    rows_and_words = []
     rivals = []
     for row in comparison.rows:
         versus = row.cells[last].versus_baseline
         if versus is not None:
-            words.append((row, str(versus.word)))
+            rows_and_words.append((row, str(versus.word)))
         if versus is None or versus.word == "unresolved":  # the baseline itself, too
             rivals.append(Rival.of_losses(row, row.cells[last], versus))
     note = f" ({what_settles(rivals)})"
-    return _rows_by_word(start, words, {"unresolved": note}) or f"{start}: no row can be compared with it."
+    sentence = _rows_by_word(start, rows_and_words, {"unresolved": note})
+    return sentence or f"{start}: no row can be compared with it."
 
 
 def _row_answer(row: Row, metric: str) -> str:
@@ -399,15 +400,15 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
         return ""
     trained = [row for row in comparison.rows if not row.undertrained]
     counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
-    words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
+    rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
     start = f"At {length_text(multiple)}"
     if len(counted) < len(trained):
         start += f", of {len(counted)} rows with {ENOUGH_SEEDS} or more seeds,"
-    return _rows_by_word(start, words)
+    return _rows_by_word(start, rows_and_words)
 
 
 def _rows_by_word(
-    start: str, words: Sequence[tuple[Row, str]], notes: Mapping[str, str] | None = None
+    start: str, rows_and_words: Sequence[tuple[Row, str]], notes: Mapping[str, str] | None = None
 ) -> str:
     """Return a sentence with a clause for the rows of each word; empty without a word.
 
@@ -416,12 +417,12 @@ def _rows_by_word(
     notes = notes or {}
     rows_of: dict[str, list[Row]] = {}
     for word in VERBS:
-        rows = [row for row, word_of_row in words if word_of_row == word]
+        rows = [row for row, word_of_row in rows_and_words if word_of_row == word]
         if rows:
             rows_of[word] = rows
     if not any(rows_of):
         return ""
-    if len(rows_of) == 1 and len(words) > 1:
+    if len(rows_of) == 1 and len(rows_and_words) > 1:
         (word,) = rows_of
         return f"{start} all {VERBS[word].several}{notes.get(word, '')}."
     clauses: list[str] = []

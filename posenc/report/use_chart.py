@@ -82,9 +82,9 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     y_axis = alt.Axis(title=f"use: recall at {window} (%)", values=list(TICKS), minExtent=LABEL_EXTENT)
     axes = Axes(change_scale(low, high, FINE), x_axis, y_axis)
     sentences = [source_sentence(panels), RULE, "Recall with its 95% CI."]
-    weak = list(dict.fromkeys(point.row for point in points if not point.learned))
-    if weak:
-        sentences.append(f"Did not learn to recall: {', '.join(weak)}.")
+    without_recall = list(dict.fromkeys(point.row for point in points if not point.learned))
+    if without_recall:
+        sentences.append(f"Did not learn to recall: {', '.join(without_recall)}.")
 
     def name_points(width: float, height: float) -> alt.LayerChart:
         return _names(points, (low, high), Box(0, 0, width, height), channels, look)

@@ -59,7 +59,7 @@ class RowExact:
 
     learned: int  # seeds with enough whole answers in windows of T, as trained
     seeds: int  # seeds that were measured there or diverged
-    learned_ci95: Interval  # of the probability that a seed learns, exact binomial
+    learned_ci95: Interval  # of the probability that a seed learns (Clopper-Pearson, one-sided at 0 and 1)
     cells: tuple[ExactCell | None, ...]  # in the order of the comparison's windows
     note: str | None  # how many seeds have no number
 
@@ -86,12 +86,12 @@ def exact_of_rows(
 
 
 def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowExact | None:
-    """Return the answers of a row; None without a number."""
+    """Return the answers of a row; None if no seed has any in windows of T."""
     measured = [member for member in members if _within(member) is not None]
     if not measured:
         return None
     learned = [member for member in measured if _has_learned(member, level)]
-    # a run that diverged is a seed that did not learn; one that was stopped may still learn
+    # A run that diverged is a seed that did not learn. A run that was stopped may still learn: it is missing.
     diverged = sum(member.run.state == "diverged" for member in members)
     seeds = len(measured) + diverged
     missing = len(members) - seeds
@@ -126,7 +126,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
             return None
         windows.append(measurement.window)
         answers.append(measurement.exact)
-    # all seeds were asked the same instances
+    # The instances are the same for all seeds, so their sizes and counts are those of the first.
     return ExactCell(
         multiple=multiple,
         window=windows[0],

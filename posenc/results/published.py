@@ -204,9 +204,9 @@ def _notes(
     if missing:
         notes.append(f"published and not measured: {', '.join(missing)}")
     did_not_learn = {row.label for row in comparison.rows if row.recall and row.recall.learned is False}
-    weak = sorted(encodings & did_not_learn)
-    if weak and numbers[0].metric == ACCURACY:
-        notes.append(f"did not learn to recall within T, so without a change: {', '.join(weak)}")
+    without_recall = sorted(encodings & did_not_learn)
+    if without_recall and numbers[0].metric == ACCURACY:
+        notes.append(f"did not learn to recall within T, so without a change: {', '.join(without_recall)}")
     if others:
         notes.append(f"not compared: {others} more tables of runs with other settings")
     return notes

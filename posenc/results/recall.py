@@ -90,7 +90,7 @@ class Learning:
 
     seeds: int  # seeds with a number
     learned: int  # how many of these learned
-    ci95: Interval  # of the probability that a seed learns, exact binomial
+    ci95: Interval  # of the probability that a seed learns (Clopper-Pearson, one-sided at 0 and 1)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """nonoverlapping: text cut into windows that do not overlap, every token scored. For comparison with papers.
 
-Longer windows are rewarded for having fewer tokens with little context (the early-token curse), so this
-curve can even have the wrong sign. The same tokens are scored at every length: spans of the longest window,
-which the windows of every length cut from the left. `sliding` scores the same spans.
+The first tokens of a window have little text before them, and a longer window has a smaller share of such
+tokens (the early-token curse). So longer windows are rewarded, and the change with the length can even have
+the wrong sign. The same tokens are scored at every length: spans as long as the longest window, which the
+windows of every length cut from the left. `sliding` scores the same spans.
 """
 
 from __future__ import annotations
