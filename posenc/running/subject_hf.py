@@ -271,7 +271,7 @@ def _fitted_to_text(
 
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -> Job:
-    """Return the job of as much as takes about `eval.max_minutes`, where the user gave no numbers."""
+    """Return the job with what takes about `eval.max_minutes`, as far as the user gave no numbers."""
     limits = FitLimits.of(settings.eval, job.evaluation)
     if not limits.open_counts:
         return job
@@ -281,8 +281,9 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -
     chosen = " ".join(f"eval.{key}={after[key]}" for key in limits.open_counts)
     longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
     note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
-    is_lowered = any(after[key] != before[key] for key in limits.open_counts)
-    notes = (*job.notes, note) if is_lowered else job.notes
+    has_fewer = any(after[key] != before[key] for key in limits.open_counts)
+    is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
+    notes = (*job.notes, note) if has_fewer or is_shorter else job.notes
     fitted = job.settings.with_changes(eval=evaluation.settings)
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 

@@ -185,6 +185,15 @@ def test_where_no_block_fits_the_targets_are_as_many_as_without_a_limit(plan, mo
 NEEDLE = ("eval.protocols=[needle]", "eval.lengths=[8x,16x]")
 
 
+def test_lengths_that_there_is_no_time_for_are_said(plan, monkeypatch):
+    def estimated(job, texts, windows, counts):
+        """Take no time up to 2T, and no end beyond."""
+        return Fit(windows, counts, minutes=0.0 if windows[-1] <= 2 * T else 1e9)
+
+    monkeypatch.setattr(fit_evaluation, "_estimated", estimated)
+    assert plan("eval.max_minutes=7").notes[-1].endswith("up to 2x, by eval.max_minutes=7")
+
+
 def test_fewer_minutes_are_fewer_windows_of_needle(plan):
     job = plan(*NEEDLE, "eval.max_minutes=0.001")
     windows = job.evaluation.settings.protocol_parameters["needle"]["windows"]
