@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.recall_by_seed,
         record_tables.room,
         record_tables.harm_and_use,
+        record_tables.cost_of_plants,
         record_tables.harm_and_use_by_size,
         record_tables.memory_beside_recall,
         record_tables.verdicts_that_differ,

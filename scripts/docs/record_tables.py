@@ -320,6 +320,28 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     return table.text()
 
 
+def cost_of_plants(planted_folder: str, plain_folder: str, seed: int) -> str:
+    """Return the loss at T and the change at the longest window of one seed, with planted pairs and without."""
+    where = [f"seed={seed}"]
+    planted = {row["label"]: row for row in compare([planted_folder], where=where)["rows"]}
+    plain = {row["label"]: row for row in compare([plain_folder], where=[*where, "data.plant=null"])["rows"]}
+    heads = ["encoding", "at T, with plants", "at T, without", "change at 8T, with plants", "without"]
+    table = MarkdownTable(heads, left=[0])
+    for name in sorted(plain, key=lambda name: last_cell(plain[name])["change"]):
+        both_rows = (planted[name], plain[name])
+        losses = [f"{_loss_at_train_length(row):.3f}" for row in both_rows]
+        changes = [f"{last_cell(row)['change']:+.3f}" for row in both_rows]
+        table.add(f"`{name}`", *losses, *changes)
+    return table.text()
+
+
+def _loss_at_train_length(row: Json) -> float:
+    cell = cell_at(row, 1)
+    assert cell is not None
+    loss: float = cell["mean"]
+    return loss
+
+
 def harm_and_use_by_size(folders: Sequence[str]) -> str:
     """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
 
