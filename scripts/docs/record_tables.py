@@ -321,7 +321,7 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
 
 
 def cost_of_plants(planted_folder: str, plain_folder: str, seed: int) -> str:
-    """Return the loss at T and the change at the longest window of one seed, with planted pairs and without."""
+    """Return the losses at T and the changes at 8T of one seed, with planted pairs and without."""
     where = [f"seed={seed}"]
     planted = {row["label"]: row for row in compare([planted_folder], where=where)["rows"]}
     plain = {row["label"]: row for row in compare([plain_folder], where=[*where, "data.plant=null"])["rows"]}
