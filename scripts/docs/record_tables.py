@@ -376,35 +376,38 @@ def _harm_and_use(row: Json) -> str:
 
 
 def memory_beside_recall(folder: str) -> str:
-    """Return what far text does to each encoding at the longest window: harm, recall, memory, right token.
+    """Return what far text does to each encoding at 8T: harm, recall, memory, the right token.
 
     Rows go from the smallest change to the largest. All have one seed.
     """
-    heads = ["encoding", "loss at T", "harm: change at 8T", "verdict", "learned to recall", "found at 8T, %"]
-    heads += ["memory at T", "memory at 8T", "right token gains", "loses", "net"]
-    table = MarkdownTable(heads, left=[0, 3, 4])
+    heads = ["encoding", "loss at T", "harm: change at 8T", "found at 8T, %"]
+    heads += ["memory at T", "memory at 8T", "right token at 8T", "net"]
+    table = MarkdownTable(heads)
     rows = [row for row in compare([folder])["rows"] if row["memory"] is not None]
     for row in sorted(rows, key=lambda row: last_cell(row)["change"]):
         far_text = _shorter_window(row, 8, 1)
+        gained = far_text["gained"]
+        lost = far_text["lost"]
         table.add(
             f"`{row['label']}`",
             f"{cell_at(row, 1)['mean']:.3f}",
-            _loss_or_change(row, 8).rpartition(" ")[0],
-            verdict_word(last_cell(row)),
-            "yes" if row["recall"]["learned"] else "no",
-            f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}",
+            _loss_or_change(row, 8),
+            _found_at_last(row["recall"]),
             _memory_text(_shorter_window(row, 1, 0.5)),
             _memory_text(far_text),
-            f"{far_text['gained']:.3f}",
-            f"{far_text['lost']:.3f}",
-            f"{far_text['gained'] - far_text['lost']:+.3f}",
+            f"+{gained:.3f} -{lost:.3f}",
+            f"{gained - lost:+.3f}",
         )
     table.sentence = (
-        "Loss in nats/byte; ± is half the 95% interval over documents. Memory is the total variation of the "
-        "next-token distributions when the text farther back comes in: at T from T/2 to T tokens, at 8T from "
-        "T to 8T. The last three columns are the probability of the right token, at 8T."
+        "Loss in nats/byte; ± is half the 95% interval over documents; (found): did not learn to recall."
     )
     return table.text()
+
+
+def _found_at_last(recall: Json) -> str:
+    """Return the per cent found in the longest window, in brackets for a row that did not learn."""
+    text = f"{100 * recall['beyond'][-1]['accuracy']:.0f}"
+    return text if recall["learned"] else f"({text})"
 
 
 def _shorter_window(row: Json, multiple: float, shorter_multiple: float) -> Json:
