@@ -60,7 +60,7 @@ class FoPE(Encoding):
     def series(self, layer: int, like: Tensor) -> Tensor:
         """Return the matrices a and b, (2, H, n, n), in the dtype and on the device of `like`.
 
-        They are turned: the first n is k, over which the series sums, the second is the pair m.
+        They are transposed: the first n is the k over which the series sums, and the second is the pair m.
         """
         drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
         return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5

@@ -49,7 +49,8 @@ class Shaw(Encoding):
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return index, clipped distance and existence of each query's last `clip` keys, (T, K) each.
 
-        Positions increase, so every key nearer than `clip` is among them; all others share one row.
+        Positions increase, so these include every key nearer than `clip`. All other keys have the last row of
+        the tables.
         """
         queries, keys = len(q_pos), len(k_pos)
         index_of_query = torch.arange(keys - queries, keys, device=k_pos.device)[:, None]

@@ -34,7 +34,7 @@ HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
 MOST_BANDS = 12  # lines with bands: those of more would hide each other
 MOST_TICKS = 8
-DOMAIN_FACTOR = 1.2  # the width of the axis of changes over that of the changes
+DOMAIN_FACTOR = 1.2  # the axis of changes is so many times as wide as the range of the changes
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,10 @@ def _changes(panel: Panel, names: RowNames) -> Iterator[LinePoint]:
 
 
 def _spread(row: Row, cell: Cell, spread: float | None) -> float | None:
-    """Return the standard deviation over seeds; at T none is 0.
+    """Return the standard deviation over seeds, for the band of a line. At T it is 0 for a single seed.
 
-    The band of one seed is the interval of the change against T, and there is no change at T itself.
+    Elsewhere the band of a single seed is the interval of its change against T. At T there is no change, so
+    the band has no width.
     """
     if spread is None and cell.multiple == 1 and row.extend is None:
         return 0.0

@@ -55,7 +55,7 @@ class RunColumn:
     text: Callable[[RunSummary], str | None]  # None where nothing is known
     head: str = ""  # empty: the name
     is_words: bool = False
-    drop_rank: int | None = None  # if the table is too wide the lowest is dropped first, None never
+    drop_rank: int | None = None  # a table that is too wide drops the lowest rank first; None: never
     is_optional: bool = False  # not in the table unless the runs differ in it, or --columns names it
 
 

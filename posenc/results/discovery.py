@@ -43,7 +43,7 @@ def load_runs(paths: AnyPaths) -> list[Run]:
 
 
 def paths_in(paths: AnyPaths) -> list[str | Path]:
-    """Return one path, or each of several, as a list. Raises UserError for what is no path."""
+    """Return a path, or the paths of a nested list, as a flat list. Raises UserError for another type."""
     if isinstance(paths, str | Path):
         return [paths]
     if not isinstance(paths, Iterable):

@@ -46,9 +46,9 @@ CONDITION_OF_SIZE = {
 
 
 def settings_of(run: Run) -> dict[str, str]:
-    """Return what tells rows apart, by dotted key (`encoding.base`).
+    """Return the settings in which rows may differ, as text by dotted key (`encoding.base`).
 
-    Of a run without settings it is what the facts say.
+    For a run whose settings cannot be read they are those that its facts name.
     """
     if run.settings is not None:
         values = run.settings.row()
@@ -178,9 +178,10 @@ def telling_sizes(run: Run, other: Run) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a member was trained and measured on and in: rows that differ in it are not ranked together.
+    """The text, sizes and precisions of a member's training and measurement.
 
-    Of a run without numbers only what its settings say is known.
+    Rows that differ in one of them are not ranked together. For a run without numbers only those are known
+    that its settings name.
     """
 
     trained_on: str  # with the beginning of the fingerprint
@@ -196,7 +197,7 @@ class Conditions:
     target_set: str | None = None
 
     def texts(self) -> dict[str, str]:
-        """Return each by the name that tables and JSON have for it."""
+        """Return each condition as text, by its name in tables and JSON."""
         return {_key_of(field.name): as_text(getattr(self, field.name)) for field in fields(self)}
 
 
@@ -206,7 +207,7 @@ def _key_of(condition: str) -> str:
 
 
 def planned_conditions(run: Run) -> Conditions | None:
-    """Return what the settings of a run without numbers say of its conditions; None without settings."""
+    """Return the conditions that the settings of a run without numbers name; None without settings."""
     settings = run.settings
     if settings is None:
         return None
@@ -231,12 +232,15 @@ def conditions_of(members: Sequence[Member]) -> list[Conditions]:
 
 
 def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
-    """Return for each member the keys that differ anywhere among them, with its own value as text."""
+    """Return the conditions in which the members differ: for each member its values, as text by key."""
     return telling_texts(conditions_of(members))
 
 
 def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
-    """Return for each of the conditions the keys that differ anywhere among them, with its value as text."""
+    """Return, for each of several conditions, its values of the keys in which any two of them differ.
+
+    All results have the same keys. The set of targets is left out where it differs because of another key.
+    """
     values = [conditions_of_member.texts() for conditions_of_member in conditions]
     keys = differing(values)
     if not CAUSES_OF_TARGETS.isdisjoint(keys):
@@ -282,7 +286,7 @@ def _tokenizer_text(tokenizer: object) -> str:
 
 
 def _model_texts(members: Sequence[Member]) -> list[str]:
-    """Return for each member its model's name, or the sizes that differ where the names are the same."""
+    """Return the name of each member's model; if models of one name differ, the sizes in which they do."""
     models = [flatten(member.run.model or {}) for member in members]
     keys = differing(models)
     if not keys or "name" in keys:
@@ -291,9 +295,9 @@ def _model_texts(members: Sequence[Member]) -> list[str]:
 
 
 def _target_texts(members: Sequence[Member]) -> list[str]:
-    """Return the set of targets of each member: `2000 targets to 8x`.
+    """Return a text for the set of targets of each member: `2000 targets to 8x`.
 
-    Sets with the same text have their hash behind it.
+    If two sets would have the same text, the hash of each set follows it.
     """
     measured: dict[str, list[Measurement]] = defaultdict(list)
     for member in members:
@@ -316,7 +320,7 @@ def _extent_text(measured: Sequence[Measurement]) -> str:
 
 
 def tokens_trained(member: Member) -> int | str:
-    """Return the tokens that the measured checkpoint had seen: fewer than the run's for an earlier one."""
+    """Return on how many tokens the measured checkpoint was trained: fewer than the run if it is earlier."""
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     tokens = facts.get("tokens")
     steps = facts.get("steps")

@@ -108,7 +108,7 @@ def headline_losses(run: Run) -> dict[float, float]:
 
 
 def _tokens(run: Run, facts: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return the tokens that a run was trained on, and those that it was to be trained on."""
+    """Return how many tokens a run was trained on so far, and how many it should be trained on."""
     if run.state == FINISHED:
         tokens = _number(facts.get("tokens"))
         return tokens, tokens
