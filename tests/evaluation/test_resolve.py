@@ -78,7 +78,8 @@ def test_the_stored_settings_have_the_types_of_their_protocols():
     evaluation = resolved(key_tokens="some/run", recall={"distances": [4], "pairs": [2.0], "windows": 1e2})
     stored = evaluation.settings.protocol_parameters
     assert stored["key_tokens"].startswith("/")
-    assert stored["recall"] == {"distances": [4], "pairs": [2], "windows": 100, "draw": 0}
+    expected = {"distances": [4], "pairs": [2], "windows": 100, "draw": 0, "kind": None}
+    assert stored["recall"] == expected
 
 
 def test_the_stored_settings_can_be_resolved_again():
