@@ -13,7 +13,7 @@ from token_stores import request_for, store_of
 from posenc.core.errors import UserError
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols import recall
-from posenc.evaluation.protocols.base import TextFacts
+from posenc.evaluation.protocols.base import MeasurementFacts
 from posenc.settings.tree import PlantSettings
 
 GRID = {"distances": [8, 11, 28, 100], "pairs": [1, 4], "windows": 40}
@@ -149,7 +149,7 @@ def test_a_kind_that_there_is_not_is_refused():
 
 
 def test_a_kind_that_the_tokenizer_cannot_write_is_refused():
-    text = TextFacts(
+    facts = MeasurementFacts(
         fingerprint="corpus",
         tokenizer="bpe",
         split="test",
@@ -158,7 +158,7 @@ def test_a_kind_that_the_tokenizer_cannot_write_is_refused():
         max_targets=100,
     )
     with pytest.raises(UserError, match="write words as bytes"):
-        protocol_of("recall", recall={**GRID, "kind": "assignments"}).check_text(text)
+        protocol_of("recall", recall={**GRID, "kind": "assignments"}).check_text(facts)
 
 
 def test_a_plan_without_a_text_has_as_many_tokens(context):
