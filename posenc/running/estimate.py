@@ -200,7 +200,9 @@ def estimate_evaluation(
         cells=_cell_estimates(planned, rates, stored),
         tries=evaluation.tries if extension is not None else 0,
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
-        memory=_evaluation_memory(model, parameters, max(batch_tokens, longest), longest, most_targets),
+        memory=_evaluation_memory(
+            model, as_trained.precision, parameters, max(batch_tokens, longest), longest, most_targets
+        ),
     )
 
 
@@ -310,12 +312,15 @@ def _count_parameters(model: Subject) -> int:
 
 
 def _evaluation_memory(
-    model: Subject, parameters: int, batch_tokens: int, window: int, n_targets: int
+    model: Subject, precision: str, parameters: int, batch_tokens: int, window: int, n_targets: int
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
         logits = min(LOGITS_AT_ONCE, n_targets * model.vocab_size)
-        return model.sizes.memory(batch_tokens, logits)
+        # autocast keeps a copy of weights in float32, half as large, while a pass runs
+        is_cast = precision == "bf16" and model.sizes.bytes_a_weight == BYTES_A_WEIGHT
+        copies = model.sizes.weight_bytes / 2 if is_cast else 0.0
+        return model.sizes.memory(batch_tokens, logits) + copies
     weights = BYTES_A_WEIGHT * parameters
     if isinstance(model, CallableModel):
         return weights

@@ -40,6 +40,11 @@ class ModelSizes:
     mlp_width: int
     key_heads: int
 
+    @property
+    def bytes_a_weight(self) -> float:
+        """Return the bytes of a weight in memory."""
+        return self.weight_bytes / self.parameters
+
     def memory(self, tokens: int, logits: int) -> float:
         """Return the bytes of weights and of a pass over `tokens` tokens, with so many logits at once."""
         shape = self.shape

@@ -55,6 +55,24 @@ def _ratio(figures: dict[str, Any]) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
+def plan_beside_measured(file: str) -> str:
+    """Return minutes and memory of evaluations: what `--dry-run` said, and what they took."""
+    evaluations = json.loads((RECORDS / file).read_text(encoding="utf-8"))["evaluations"]
+    heads = ["evaluation", "planned, minutes", "processor", "clock", "planned, MB", "peak, MB"]
+    table = MarkdownTable(heads)
+    for evaluation in evaluations:
+        planned, measured = evaluation["planned"], evaluation["measured"]
+        table.add(
+            evaluation["what"],
+            f"{planned['minutes']:g}" if planned else "-",
+            f"{measured['processor_seconds'] / 60:.1f}",
+            f"{measured['wall_seconds'] / 60:.1f}",
+            f"{planned['megabytes']:,}" if planned else "-",
+            f"{measured['megabytes']:,}",
+        )
+    return table.text()
+
+
 def gpu_table(file: str, name: str) -> str:
     """Return a table of a visit to a GPU by its name in gpu_tables.TABLES (check_gpu.py)."""
     items = json.loads((RECORDS / file).read_text(encoding="utf-8"))["items"]

@@ -54,6 +54,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.cost_of_plants,
         record_tables.harm_and_use_by_size,
         record_tables.memory_beside_recall,
+        record_tables.extensions_beside,
         record_tables.verdicts_that_differ,
         record_tables.whole_answers,
         paper_tables.changes_in_papers,
@@ -61,6 +62,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         measured_tables.altered_models,
         measured_tables.speed_beside_peers,
         measured_tables.gpu_table,
+        measured_tables.plan_beside_measured,
         measured_tables.end_of_training,
     )
 }

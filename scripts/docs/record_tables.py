@@ -375,6 +375,27 @@ def _harm_and_use(row: Json) -> str:
     return f"{cell['change']:+.3f} {verdict_word(cell)}; {seeds}: {shares}"
 
 
+def extensions_beside(folder: str, other_folder: str, length: str) -> str:
+    """Return what each extension does to the loss at a length, in a folder and in another one.
+
+    Rows go from the smallest change in the first folder to the largest; the model as trained is one of them.
+    """
+    rows = {row["extend"] or "as trained": row for row in compare([folder])["rows"]}
+    other_rows = {row["extend"] or "as trained": row for row in compare([other_folder])["rows"]}
+    multiple = multiple_of(length)
+    changes = {}
+    for name, row in rows.items():
+        cell = cell_at(row, multiple)
+        if cell is not None and cell["change"] is not None:
+            changes[name] = cell["change"]
+    table = MarkdownTable(["extension", f"change at {length}", f"of a small RoPE at {length}"])
+    for name in sorted(changes, key=lambda name: changes[name]):
+        other_cell = cell_at(other_rows[name], multiple) if name in other_rows else None
+        other_change = "-" if other_cell is None else f"{other_cell['change']:+.3f}"
+        table.add(name, f"{changes[name]:+.3f}", other_change)
+    return table.text()
+
+
 def memory_beside_recall(folder: str) -> str:
     """Return what far text does to each encoding at 8T: harm, recall, memory, the right token.
 

@@ -144,6 +144,12 @@ def test_without_other_wishes_the_headline_alone_is_measured(plan):
     assert plan().evaluation.protocol_names == ["fixed-target"]
 
 
+def test_products_in_bf16_take_a_copy_of_the_weights(plan):
+    plain = estimate.estimate_evaluation(plan("eval.precision=fp32", "eval.max_targets=100"), 0)
+    in_bf16 = estimate.estimate_evaluation(plan("eval.precision=bf16", "eval.max_targets=100"), 0)
+    assert in_bf16.memory - plain.memory == pytest.approx(2 * plain.parameters)
+
+
 # --- targets that the machine has time for
 def test_fewer_minutes_are_fewer_targets(plan):
     many = plan("eval.max_minutes=1000").evaluation.settings.max_targets
