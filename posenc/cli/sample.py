@@ -57,15 +57,14 @@ def _sample_of_run(arguments: Sequence[str]) -> list[str]:
 def _sample_of_subject(arguments: Sequence[str]) -> list[str]:
     """Return the lines of a model of transformers: two columns where the text is longer than T."""
     overrides = [argument for argument in arguments if group_of(key_of(argument)) in GROUPS_OF_SUBJECT]
-    others = [argument for argument in arguments if argument not in overrides]
-    settings = read_settings(others, KEYS_OF_WRITING)
+    rest = [argument for argument in arguments if argument not in overrides]
+    settings = {"tokens": TOKENS_OF_SUBJECT, **read_settings(rest, KEYS_OF_WRITING)}
     (composed,) = compose_jobs("eval", parse(overrides, "eval")).jobs
     subject = LoadedSubject(composed.eval_settings)
     prompt = settings.pop("prompt", None) or subject.test_text(PROMPT_TOKENS)
-    settings.setdefault("tokens", TOKENS_OF_SUBJECT)
     length = subject.train_length
     whole_text = subject.generate(prompt, None, **settings)
-    remaining = length - settings["tokens"]  # of the prompt in T tokens
+    remaining = length - int(settings["tokens"])  # tokens of the prompt that T tokens can hold
     if _count_tokens(subject, prompt) <= remaining:
         return [*_prompt_lines(subject, prompt), "", *_wrapped(whole_text, WIDTH)]
     cropped = subject.generate(prompt, length, **settings)

@@ -157,9 +157,9 @@ def _lines(task: RulerTask, size: int, random: Random) -> list[str]:
 
 def _among_lines(lines: list[str], needles: Sequence[str], random: Random) -> str:
     """Put needles before lines that are drawn."""
-    places = sorted(random.sample(range(len(lines)), len(needles)), reverse=True)
-    for place, needle in zip(places, needles, strict=True):
-        lines.insert(place, needle)
+    indices = sorted(random.sample(range(len(lines)), len(needles)), reverse=True)
+    for index, needle in zip(indices, needles, strict=True):
+        lines.insert(index, needle)
     return "\n".join(lines)
 
 
@@ -171,12 +171,12 @@ def _among_sentences(text: str, needles: Sequence[str], random: Random) -> str:
     """
     sentences = re.split(r"(?<=[.!?])\s+", text.strip())
     depths = random.sample(DEPTHS, len(needles))
-    places = sorted(int(len(sentences) * (depth / 100)) for depth in depths)
+    ends = sorted(int(len(sentences) * (depth / 100)) for depth in depths)
     pieces = []
     begin = 0
-    for place, needle in zip(places, needles, strict=True):
-        pieces += [" ".join(sentences[begin:place]), needle]
-        begin = place
+    for end, needle in zip(ends, needles, strict=True):
+        pieces += [" ".join(sentences[begin:end]), needle]
+        begin = end
     return " ".join([*pieces, " ".join(sentences[begin:])])
 
 

@@ -66,8 +66,8 @@ def needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
             continue
         columns = zip(needle["keys"], needle["depth"], needle["correct"], needle["answers"], strict=True)
         for keys, depth, correct, answers in columns:
-            place = (keys, depth, measurement.multiple, measurement.window)
-            counts[place].add(correct, answers, answers)
+            key = (keys, depth, measurement.multiple, measurement.window)
+            counts[key].add(correct, answers, answers)
     cells = []
     for (keys, depth, multiple, window), count in counts.items():
         cell = NeedleCell(

@@ -152,16 +152,14 @@ class RulerProtocol(Protocol[RulerPlan]):
         counts = RulerCounts(task=[], samples=[], answers=[], correct=[])
         n_samples = len(plan.tasks) * plan.count
         for name in plan.tasks:
-            found = []
+            n_before = len(answers)
             for sample in plan.samples(name, window):
-                inner = _progress_of_one(context, len(answers), n_samples)
-                answer = answered(inner, plan.tokenizer, sample, window)
-                answers.append(answer)
-                found.append(answer.correct)
+                context_of_sample = _with_share_of_progress(context, len(answers), n_samples)
+                answers.append(answered(context_of_sample, plan.tokenizer, sample, window))
             counts["task"].append(name)
             counts["samples"].append(plan.count)
             counts["answers"].append(plan.count * TASKS[name].n_answers)
-            counts["correct"].append(sum(found))
+            counts["correct"].append(sum(answer.correct for answer in answers[n_before:]))
         nats = np.array([answer.nats for answer in answers])
         return LossSums(
             documents=np.arange(n_samples),
@@ -189,18 +187,18 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     text = np.array([*prompt, *right_answer], dtype=np.int64)
     encoding = context.effective_encoding(window)  # not that of this shorter text
     scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
-    correct = len(sample.answers)
+    n_answers = len(sample.answers)
+    correct = n_answers
     if not scores.is_best.all():
-        written = context.written(
-            prompt,
-            NEW_TOKENS,
-            window,
-            lambda tokens: sample.count_found(tokenizer.decode(tokens)) == len(sample.answers),
-        )
+
+        def has_all_answers(tokens: list[int]) -> bool:
+            return sample.count_found(tokenizer.decode(tokens)) == n_answers
+
+        written = context.written(prompt, NEW_TOKENS, window, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
     return Answer(float(scores.nats.sum()), len(right_answer), correct)
 
 
-def _progress_of_one(context: EvalContext, done: int, total: int) -> EvalContext:
-    """Return a context whose progress is that of one sample among all."""
+def _with_share_of_progress(context: EvalContext, done: int, total: int) -> EvalContext:
+    """Return a context whose passes are those of one sample among all, for the bar."""
     return dataclasses.replace(context, on_batch=lambda share: context.on_batch((done + share) / total))
