@@ -456,6 +456,19 @@ def test_facts_that_are_found_have_a_table_by_depth_and_window(posenc, working_f
     assert re.search(r"^ *0\.25 .*\[0, 56\]", result.out, re.M)
 
 
+def test_values_of_ruler_have_a_table_by_task_and_window(posenc, working_folder, arguments):
+    asked = [
+        "eval.protocols=[ruler]",
+        "eval.lengths=[1x,32x]",
+        "eval.ruler.tasks=[niah_multikey_3]",
+        "eval.ruler.samples=1",
+    ]
+    result = posenc("eval", "context_length=auto", *arguments, *asked)
+    assert result.code == 0, result.err
+    assert "% of values found in tasks of RULER, by window" in result.out
+    assert re.search(r"^niah_multikey_3 +0 \[0, 79\]", result.out, re.M)
+
+
 def sample(posenc, checkpoint, *arguments):
     """Return what `posenc sample` prints of a checkpoint."""
     return posenc("sample", "subject=hf", f"subject.path={checkpoint}", *arguments)
