@@ -5,7 +5,7 @@ Formula: x_t + sum over m of b_m(t) E[m].
   E       a learned table (bits, d), one for each place where positions enter
 Setting:
   bits  rows of the table; positions from 2^bits on are refused
-Training never sets the bits above log2(T), so their rows keep their initial values.
+Training never sets the bits from ceil(log2(positions in training)) on: their rows keep their initial values.
 """
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from posenc.encodings.base import Shape
 from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
-LARGEST_BITS = 62  # an int64 has 63 without its sign
-LONGEST = 8  # times T: bits that no longer window sets are declared inert
+LARGEST_BITS = 62  # so that 2^bits, the first position refused, still fits an int64
+LONGEST = 8  # in training lengths: a bit that no position below sets is declared inert
 
 
 class Binary(Absolute):
@@ -55,5 +55,6 @@ class Binary(Absolute):
             raise ValueError(f"binary: bits={self.bits} end at position {2**self.bits - 1}, not at {last}")
         table = self.table[place]  # (bits, d_model)
         is_set = (pos[:, None] >> torch.arange(self.bits, device=pos.device)) & 1  # (T, bits)
-        with torch.autocast(pos.device.type, enabled=False):  # which would round the rows to bf16
+        # autocast would round the rows to bf16
+        with torch.autocast(pos.device.type, enabled=False):
             return is_set.to(table.dtype) @ table  # (T, d_model)

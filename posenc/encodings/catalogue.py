@@ -34,9 +34,9 @@ class EncodingEntry:
     past_training: str  # what happens past the training length
     paper: str
     revision: int
-    prefix_stable: bool
-    relative: bool
-    decouples: bool
+    prefix_stable: bool  # a longer text leaves the scores of its prefix alone
+    relative: bool  # scores do not change when all positions shift alike
+    decouples: bool  # it may act on the rotary part of latent attention, without the other part
     learned_parameters: str | None  # a formula in T, d, D, H, L; None: not declared
     parameters: dict[str, Any]  # settings with their defaults
     without_default: list[str]  # settings that must be given
@@ -45,12 +45,18 @@ class EncodingEntry:
 
 
 def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
-    """Return what the class of an encoding declares; `name` may be its file. Raises UserError."""
+    """Return what the class of an encoding declares. Raises UserError.
+
+    `name` is a registered name, or a file: FILE.py or FILE.py:CLASS.
+    """
     file = FILE.fullmatch(name)
     if file is None:
+        # a registered name, with the defaults of its YAML file
         return _entry(encoding_class(name, plugins), default_parameters(name))
-    settings = file_encoding(file[1], file[2])
-    cls = encoding_class(settings["name"], [*plugins, file[1]])
+    # a file, with the defaults of the class, and those of a YAML file beside it first
+    path, class_name = file.groups()
+    settings = file_encoding(path, class_name)
+    cls = encoding_class(settings["name"], [*plugins, path])
     return _entry(cls, {**defaults_of(cls), **without_name(settings)})
 
 

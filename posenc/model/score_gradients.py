@@ -1,9 +1,9 @@
-"""Gradients of what is added to the scores of causal attention, without a (B, H, T, T) tensor in memory.
+"""Gradients of what is added to the scores of causal attention; on a GPU no (B, H, T, T) tensor is made.
 
 With s_ij = scale q_i . k_j + b_ij, p = softmax(s) and the output's gradient g, the gradient of a score is
   d s_ij = p_ij (g_i . v_j - g_i . y_i)
-and everything here is a sum of it: over the batch for a bias that all texts share, along columns and rows for
-gates that are cumulated along the text.
+and all that follows sums d s_ij: over the batch for a bias that all texts share, over rows or columns for the
+cumulated gates of an encoding (`Gates`).
 
 FlexAttention adds such gradients up by atomic operations, most of them at the same few addresses: T5's step
 took 5.2 times as long as RoPE's, and two equal runs did not end with equal weights. Here each sum is made by
@@ -32,7 +32,10 @@ class Attended(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """The bias -g_i (C_i - C_j), C the sums of gates up to each token, g a weight or 1."""
+    """Gates that are cumulated along the text: the bias of query i and key j is -g_i (C_i - C_j).
+
+    C_i is the sum of the gates up to token i, g_i a weight of the query (1 if `weight` is None).
+    """
 
     sums: Tensor  # C, (B, H, T) float64
     weight: Tensor | None  # g, (B, H, T)
@@ -48,9 +51,9 @@ class Gates(NamedTuple):
 def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_distance: bool) -> Tensor:
     """Return the attention's output (B, H, T, E) unchanged; its backward pass gives `bias` its gradient.
 
-    The attention must have been computed with `bias.detach()`: else it would get its gradient twice.
-    bias   (H, T, T): that of query i and key j is at [h, i, j]
-           with `by_distance` (H, R), R >= T: that of the distance i - j is at [h, i - j]
+    Compute the attention with `bias.detach()`, or the bias gets its gradient twice.
+    bias   (H, T, T): [h, i, j] for query i and key j
+           with `by_distance` (H, R), R >= T: [h, r] for the distance r = i - j
     """
     output: Tensor = _BiasGradient.apply(
         attended.y, bias, attended.q, attended.k, attended.v, attended.log_sum, scale, by_distance
@@ -59,9 +62,9 @@ def with_bias_gradient(attended: Attended, bias: Tensor, scale: float, *, by_dis
 
 
 def with_gate_gradient(attended: Attended, gates: Gates, scale: float) -> Tensor:
-    """Return the output (B, H, T, E) unchanged, but so that in the backward pass gates get their gradients.
+    """Return the attention's output (B, H, T, E) unchanged; its backward pass gives `gates` their gradients.
 
-    The attention must have been computed with detached gates: else they would get their gradients twice.
+    Compute the attention with detached gates, or they get their gradients twice.
     """
     output: Tensor = _GateGradient.apply(
         attended.y, gates.sums, gates.weight, attended.q, attended.k, attended.v, attended.log_sum, scale
@@ -129,9 +132,10 @@ class _GateGradient(torch.autograd.Function):
         columns, rows, weighted_rows = gate_gradients(
             q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, weight is not None
         )
-        # The score of query i and key j has -g_i C_i and +g_i C_j. `rows`, for the C_i of the query, would be
-        # zero in exact numbers, as the softmax does not see what is added to a whole row. In bf16 it has the
-        # rounding errors that `columns` has with the other sign, so the two cancel along the text.
+        # In the bias -g_i C_i + g_i C_j a token's sum C stands as that of a query (`rows`) and of a key
+        # (`columns`). In exact numbers `rows` is zero, since the softmax does not see what is added to a
+        # whole row. It is subtracted all the same: in bf16 it has the rounding errors of `columns`, so the
+        # two cancel along the text. Without it they would pile up.
         d_sums = (columns - factor * rows).to(ctx.sums_dtype)
         d_weight = None if weight is None else weighted_rows.to(weight.dtype)
         no_gradients = (None,) * 5  # of q, k, v, log_sum and scale
@@ -160,13 +164,14 @@ def bias_gradient(
     if q.is_cuda:
         from posenc.model.triton_score_gradients import pair_gradient
 
-        # (H, T, T): at [h, i, j] that of query i and key j, with `by_distance` of the key j tokens before i
+        # (H, T, T): [h, i, j] for query i and key j, with `by_distance` for query i and the key at distance j
         gradients = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)
         if not by_distance:
             return gradients
         d_table = gradients.new_zeros(bias.shape)
         d_table[:, : gradients.shape[-1]] = gradients.sum(1)
         return d_table
+    # on other devices by the formula, with (B, H, T, T) in memory
     length = q.shape[2]
     distance = _distances(length, q.device)
     bias_of_pairs = bias[:, distance.clamp_min(0)] if by_distance else bias
@@ -174,12 +179,13 @@ def bias_gradient(
     if not by_distance:
         return d_s
     d_table = d_s.new_zeros(bias.shape)
-    place_of_pair = distance.clamp_min(0).flatten()  # pairs of the future add their zeros to distance 0
-    return d_table.index_add_(1, place_of_pair, d_s.flatten(1))
+    # future pairs have gradient 0, so distance 0 may take them
+    distance_of_pair = distance.clamp_min(0).flatten()
+    return d_table.index_add_(1, distance_of_pair, d_s.flatten(1))
 
 
 @bias_gradient.register_fake
-def _bias_gradient_without_numbers(
+def _bias_gradient_fake(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, *_: object
 ) -> Tensor:
     """Tell the compiler the shape, dtype and layout of what `bias_gradient` returns."""
@@ -202,9 +208,9 @@ def gate_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return three sums of the gradients of scores, (B, H, T) float32 each.
 
-    columns        over queries i of g_i d s_ij: the gradient of C_j
-    rows           over keys j of d s_ij
-    weighted_rows  over keys j of -(C_i - C_j) d s_ij: the gradient of g_i; of no meaning unless `is_weighted`
+    columns        at j: sum over i of g_i d s_ij, the gradient of C_j as a key
+    rows           at i: sum over j of d s_ij
+    weighted_rows  at i: sum over j of -(C_i - C_j) d s_ij, the gradient of g_i (ignore unless `is_weighted`)
 
     `high` + `low` are the sums C, `factor` is g, (B, H, T) float32 each.
     """
@@ -212,19 +218,19 @@ def gate_gradients(
         from posenc.model.triton_score_gradients import gate_sums
 
         return gate_sums(q, k, v, grad, log_sum, dot, high, low, factor, scale, is_weighted)
-    # C_i - C_j: the large parts first, whose difference is exact for near tokens
+    # C_i - C_j. The difference of high parts is exact for near tokens, so subtract by parts before adding.
     difference = (high[..., :, None] - high[..., None, :]) + (low[..., :, None] - low[..., None, :])
     bias = -factor[..., None] * difference  # (B, H, T, T)
     d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)
     columns = (d_s * factor[..., None]).sum(-2)
     rows = d_s.sum(-1)
     weighted_rows = -(d_s * difference).sum(-1)
-    # contiguous, as the operator's description below says
+    # the fake version below promises contiguous tensors
     return columns.contiguous(), rows.contiguous(), weighted_rows.contiguous()
 
 
 @gate_gradients.register_fake
-def _gate_gradients_without_numbers(
+def _gate_gradients_fake(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tell the compiler the shape, dtype and layout of what `gate_gradients` returns."""

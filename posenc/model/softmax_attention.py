@@ -1,9 +1,11 @@
 """Softmax attention in blocks of queries, with its backward pass written out.
 
-With the plain formula a step of nano takes up to 1.10 times as long at T = 64, and up to 1.42 times at T =
-512. The largest difference is that of a fixed bias in bf16 (scripts/bench/backward_passes.py).
+Through autograd of the plain formula (`_plain`), a training step of the model size `nano` takes up to 1.10
+times as long at T = 64, and up to 1.42 times as long at T = 512. The slowest case is a fixed bias in bf16
+(scripts/bench/backward_passes.py).
 
-B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
+B batch, H heads, S keys, T queries (those of the last T tokens), Tb queries of a block, D head width of
+queries and keys, E head width of values.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from torch.autograd.function import once_differentiable
 
 
 class QueryBlock(NamedTuple):
-    """Queries from `start` to `stop`, and the number of keys, from the first on, that they meet."""
+    """Queries `start` to `stop` - 1, which see none but the first `keys` keys."""
 
     start: int
     stop: int
     keys: int
 
 
-# Return the bias of a block, and -inf where a key may not be seen: (H or 1, T block, keys).
+# Return the bias of a block, and -inf where a key may not be seen: (H or 1, Tb, keys).
 BiasOfBlock = Callable[[QueryBlock], Tensor]
 
 
 class Scoring(NamedTuple):
-    """What is made of the products of queries and keys before they become weights."""
+    """How scores are made: scale * q.k + bias, and one more score for the sink if there is one."""
 
     scale: float
     bias_of: BiasOfBlock
@@ -37,7 +39,9 @@ class Scoring(NamedTuple):
     sink: Tensor | None = None  # (H,) float32: the score of one more key, which has no value
 
 
-FIRST_BIAS = 6  # before learned biases, `apply` gets q, k, v, blocks, scoring and sink
+# Where these stand among the arguments of `_SoftmaxAttention.apply`.
+SINK_ARGUMENT = 5
+FIRST_BIAS_ARGUMENT = 6
 
 
 def softmax_attention(
@@ -49,34 +53,38 @@ def softmax_attention(
 ) -> Tensor:
     """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
 
-    Every query is in one block, and the first block meets all keys that any block meets. Scores have the
-    dtype of the bias: float32, or that of v for a mask without a bias, which any dtype holds exactly. The
-    softmax is kept for the backward pass in the dtype of v alone. A sink needs a bias in float32.
+    Every query is in one block, and the first block must see the most keys.
 
-    The backward pass is written out, since autograd makes zeros as large as k and v for the slices of each
-    block and adds them up: a third of the measured time with four blocks of 512 keys.
+    Scores have the dtype of the bias. It is float32, or the dtype of v for a mere mask: 0 and -inf are exact
+    in any dtype. A sink needs a bias in float32. For the backward pass the weights are kept only in the dtype
+    of v.
+
+    The backward pass is written out. Autograd would fill a tensor of the size of k for each slice
+    k[:, :, :keys], zero outside of the slice, and add these tensors up, and so for v: a third of the measured
+    time with four blocks over 512 keys.
     """
     q = q.to(v.dtype)
     k = k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if torch.compiler.is_compiling():
         return _plain(q, k, v, blocks, scoring)
+    # Autograd sees only the arguments of `apply`. So learned biases and the sink are arguments, although
+    # `scoring` leads to both.
     learned_biases: list[Tensor] = []
     if scoring.bias_has_gradient and torch.is_grad_enabled():
-        # autograd sees only those tensors that are arguments of `apply`
         learned_biases = [scoring.bias_of(block) for block in blocks]
-    # so the sink is an argument as well, although `scoring` holds it
     return _SoftmaxAttention.apply(q, k, v, blocks, scoring, scoring.sink, *learned_biases)
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], scoring: Scoring) -> Tensor:
     """Attend by the formula, for a compiler, which differentiates it itself."""
     outputs: list[Tensor] = []
-    for block in sorted(blocks):
+    for block in sorted(blocks):  # by `start`, as `cat` joins them below
         bias = scoring.bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
         s = product.to(bias.dtype) * scoring.scale + bias
         p = torch.softmax(s, dim=-1)
         if scoring.sink is not None:
+            # softmax over keys and sink = softmax over keys * sigmoid(logsumexp - sink)
             p = p * torch.sigmoid(torch.logsumexp(s, dim=-1, keepdim=True) - scoring.sink[:, None, None])
         outputs.append(p.to(v.dtype) @ v[:, :, : block.keys])
     return torch.cat(outputs, dim=2)
@@ -85,11 +93,12 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], scorin
 def _softmax(q: Tensor, k: Tensor, bias: Tensor, scale: float, batch: int) -> Tensor:
     """Return the weights of q (B * H, T, D), k (B * H, S, D): (B * H, T, S) in their dtype."""
     k_transposed = k.transpose(1, 2)  # (B * H, D, S)
+    # If the bias has the dtype of q, as a mere mask has, one call makes the scores and rounds them once.
+    # Otherwise the products are cast to the dtype of the bias first.
     if bias.dtype == q.dtype:
-        # product, scale and bias in one call, so that they are rounded once
         bias_of_heads = bias if len(bias) == 1 else bias.repeat(batch, 1, 1)  # (B * H or 1, T, S)
         s = torch.baddbmm(bias_of_heads, q, k_transposed, alpha=scale)  # (B * H, T, S)
-        return torch.softmax(s, dim=-1).to(q.dtype)  # autocast on a GPU makes the softmax float32
+        return torch.softmax(s, dim=-1).to(q.dtype)  # on a GPU under autocast it is float32
     s = torch.bmm(q, k_transposed).to(bias.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
     s = torch.add(bias, s, alpha=scale, out=s)  # bias + scale * s, in place
     return torch.softmax(s, dim=-1).to(q.dtype).flatten(0, 1)
@@ -102,7 +111,8 @@ def _softmax_with_sink(
     s = torch.bmm(q, k.transpose(1, 2)).to(bias.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
     s = torch.add(bias, s, alpha=scale, out=s)
     p = torch.softmax(s, dim=-1)
-    # The softmax keeps no sum of its powers. The largest weight of a row, which is at least 1/S, tells it.
+    # max p = exp(max s - log_sum), so log_sum = max s - log(max p). The largest weight of a row is at least
+    # 1/S, so its logarithm is finite.
     log_sum = s.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()  # (B, H, T, 1)
     above_sink = log_sum - sink[:, None, None]
     weights = p.mul_(torch.sigmoid(above_sink))
@@ -129,8 +139,8 @@ class _SoftmaxAttention(torch.autograd.Function):
         k = k.flatten(0, 1)  # (B * H, S, D)
         v = v.flatten(0, 1)  # (B * H, S, E)
         needs_backward = any(ctx.needs_input_grad)
-        weights: list[Tensor] = []  # of each block, (B * H, T block, keys)
-        weights_of_sink: list[Tensor] = []  # of each block, (B, H, T block, 1)
+        weights: list[Tensor] = []  # of each block, (B * H, Tb, keys)
+        weights_of_sink: list[Tensor] = []  # of each block, (B, H, Tb, 1)
         y = v.new_empty(*q.shape[:2], v.shape[-1])  # (B * H, T, E)
         for number, block in enumerate(blocks):
             start, stop, keys = block
@@ -143,8 +153,9 @@ class _SoftmaxAttention(torch.autograd.Function):
             y[:, start:stop] = torch.bmm(p, v[:, :keys])
             if needs_backward:
                 weights.append(p)
-        sink_needs_gradient = ctx.needs_input_grad[FIRST_BIAS - 1]
+        sink_needs_gradient = ctx.needs_input_grad[SINK_ARGUMENT]
         for_sink = [y, *weights_of_sink] if sink_needs_gradient else []
+        # q, k, v, a tensor of weights for each block; for a learned sink also y and its weights by block
         ctx.save_for_backward(q, k, v, *weights, *for_sink)
         ctx.blocks = blocks
         ctx.scale = scale
@@ -155,17 +166,20 @@ class _SoftmaxAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *saved = ctx.saved_tensors
-        weights = saved[: len(ctx.blocks)]
-        for_sink = saved[len(ctx.blocks) :]
+        n_blocks = len(ctx.blocks)
+        weights = saved[:n_blocks]
+        for_sink = saved[n_blocks:]  # empty if no sink is learned
         batch = grad.shape[0]
         grad = grad.flatten(0, 1)  # (B * H, T, E)
-        bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS:]  # of each block; empty if no bias is learned
+        # for each block; empty if no bias is learned
+        bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS_ARGUMENT:]
         d_biases: list[Tensor | None] = [None] * len(bias_needs_gradient)
         d_q = torch.empty_like(q)
         for number, (start, stop, keys) in enumerate(ctx.blocks):
-            p = weights[number]  # (B * H, T block, keys)
+            p = weights[number]  # (B * H, Tb, keys)
             grad_block = grad[:, start:stop]
-            d_p = torch.bmm(grad_block, v[:, :keys].transpose(1, 2))  # (B * H, T block, keys)
+            d_p = torch.bmm(grad_block, v[:, :keys].transpose(1, 2))  # (B * H, Tb, keys)
+            # d_s = p * (d_p - sum(p * d_p)). It is right with a sink too, whose value is zero.
             if bias_needs_gradient and bias_needs_gradient[number]:
                 # in float32, since it is summed over the batch
                 wide = torch.promote_types(p.dtype, torch.float32)
@@ -193,7 +207,8 @@ def _sink_gradient(
 ) -> Tensor:
     """Return the gradient of the sinks (H,): minus the sum of p_sink * (g . y) over batch and queries.
 
-    The weights of the keys lose to the sink in proportion to themselves, and y is their sum of values.
+    Raising the sink's score by a small e multiplies every weight of a key, and so y, by 1 - e p_sink. Hence
+    dy/dsink = -p_sink y.
     `for_sink` holds y (B * H, T, E), then the weights of the sink in each block.
     """
     y, *weights_of_sink = for_sink
@@ -207,12 +222,12 @@ def _sink_gradient(
 
 def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Return scale * a @ b, rounded once."""
-    not_read = a.new_empty(())  # the summand of baddbmm, times beta = 0
-    return torch.baddbmm(not_read, a, b, beta=0, alpha=scale)
+    ignored = a.new_empty(())  # baddbmm needs a summand; beta = 0 drops it
+    return torch.baddbmm(ignored, a, b, beta=0, alpha=scale)
 
 
 def _summed_over_batch(d_s: Tensor, batch: int, heads: int) -> Tensor:
-    """Sum gradients (B * H, T block, keys) to those of a bias: (H or 1, T block, keys)."""
+    """Sum gradients (B * H, Tb, keys) to those of a bias: (H or 1, Tb, keys)."""
     by_text = d_s.unflatten(0, (batch, -1))
     if heads > 1:
         return by_text.sum(0)

@@ -1,4 +1,4 @@
-"""Tables of facts found in a text, by the protocols `needle` and `ruler`, with an interval for each share."""
+"""Tables of `needle` and `ruler`: the share of planted facts that a model finds, with its interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from posenc.results.needles import NeedleCell, RulerCell
 
 
 def found_tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables of each row: a column a window, a line a depth or a task of RULER."""
+    """Return the tables of each row: a column for each window, a line for each depth or task of RULER."""
     return [*_needle_tables(rows), *_ruler_tables(rows)]
 
 
@@ -43,13 +43,14 @@ def _ruler_tables(rows: Sequence[Row]) -> list[Table]:
 def _table(
     first_head: str, heads: Sequence[str], cells: Sequence[NeedleCell | RulerCell], title: str
 ) -> Table:
-    """Return a table whose lines are the distinct `heads`, of which each cell has one."""
-    multiples = sorted({cell.multiple for cell in cells})
+    """Return a table with a line for each distinct head; heads[i] is the line of cells[i]."""
+    multiples = sorted({cell.multiple for cell in cells})  # windows as multiples of T, a column each
     text_of = {(head, cell.multiple): _cell_text(cell) for head, cell in zip(heads, cells, strict=True)}
     lines = []
     for head in dict.fromkeys(heads):
         texts = [text_of.get((head, multiple), "-") for multiple in multiples]
         lines.append([head, *texts])
+    # at most four decimals: 1.3333x
     lengths = [length_text(round(multiple, 4)) for multiple in multiples]
     return table_of_rows([first_head, *lengths], lines, title)
 

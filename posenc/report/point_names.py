@@ -16,10 +16,9 @@ HALF_RULE = 1.2  # pt, half the width of a line with its margin
 GAP = 5.0  # pt between a point and its name
 FARTHEST = 42  # pt that a name may be above or below its point
 STEP = 3  # pt from one try to the next
-# A name across a vertical line covers 2.4 pt x 7 pt of it, which costs as much as 17 pt of distance.
 COST_OF_COVER = 4.0  # for each square pt
 COST_OF_LEAVING = 10.0  # for each square pt outside of the panel
-COST_OF_DISTANCE = 4.0  # for each pt
+COST_OF_DISTANCE = 4.0  # for each pt, so a name across a line (2.4 x 7 pt) costs as much as 17 pt of distance
 
 
 @dataclass(frozen=True)

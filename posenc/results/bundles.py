@@ -20,9 +20,10 @@ from posenc.settings.stored import checked_settings
 
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
-# Sums by document are stored with so many digits. A table shows three to five, and more do not compress.
+# Significant digits of the sums of each document. A table shows three to five, and gzip cannot shrink further
+# ones.
 DIGITS = 7
-# A file is refused that unpacks to more than so many times its size. Real bundles grow 5 to 10 times.
+# A file that unpacks to more than this many times its size is refused. Real bundles grow 5 to 10 times.
 MOST_EXPANSION = 50
 LEAST_ROOM = 10_000  # bytes that every bundle may unpack to, however small it is
 STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
@@ -32,7 +33,7 @@ def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
         content = read_file(path.parent, path.name)  # None if it is gone
-        for line in unpack_bundle(content or b""):  # raises for empty bytes too
+        for line in unpack_bundle(content or b""):  # raises ValueError for empty bytes too
             yield _run(path, line)
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
@@ -50,7 +51,8 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
         has_diverged = run.status.get("status") == "diverged"
         if results is None and has_diverged:
             return run  # such a run has no results
-        return with_results(run, results or {})  # raises ValueError for an empty object
+        # without results `with_results` raises ValueError for the empty object, which becomes the problem
+        return with_results(run, results or {})
     except ValueError as error:
         return replace(run, problem=str(error))
 
@@ -58,7 +60,7 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
 def bundle_line(run: Run) -> bytes:
     """Return a run as a line of a bundle.
 
-    Nothing of its owner is in it, neither host nor process nor folders, except for `data.paths`.
+    It names no host, process or folder of its owner, except in paths among the settings such as `data.paths`.
     """
     import orjson
 
@@ -91,7 +93,7 @@ def pack_bundle(lines: Sequence[bytes]) -> bytes:
 def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the lines of a bundle, one for each run. Raises ValueError for a damaged or foreign bundle.
 
-    Of a bundle that was cut the whole lines are yielded before the error is raised.
+    A truncated bundle yields its complete lines, then raises.
     """
     unzip = zlib.decompressobj(wbits=31)  # 31 stands for the format of gzip
     most_bytes = MOST_EXPANSION * len(data) + LEAST_ROOM
@@ -109,6 +111,7 @@ def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     lines = all_lines[1:]
     for number, line in enumerate(lines, start=2):  # the head is line 1
         yield parse_object(line, f"line {number}")
+    # not at the end: the file was cut, or unpacks to more than `most_bytes`
     if not unzip.eof or len(lines) != head.get("runs"):
         counts = f"{len(lines)} of {head.get('runs')} runs"
         raise ValueError(f"damaged, or longer than {most_bytes} bytes ({counts})")

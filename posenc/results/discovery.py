@@ -14,7 +14,8 @@ from posenc.core.paths import choice_files, is_file, is_folder, named_path
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
 
-STUDIES = ("study", "study-recall", "study-room")  # names of stored records, where there is no such folder
+# Each names stored records, unless a folder of that name exists.
+STUDIES = ("study", "study-recall", "study-room")
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
@@ -32,18 +33,19 @@ def load_runs(paths: AnyPaths) -> list[Run]:
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json, a bundle, or `study`. Damaged and foreign
-    files make a Run with a `problem`. Raises UserError for a path that does not exist.
+    symbolic links inside it are not followed), a results.json or status.json, a bundle, a glob, or one of
+    STUDIES. Damaged and foreign files make a Run with a `problem`. Raises UserError for a path that does not
+    exist.
     """
     runs: dict[str, Run] = {}
     for location in find_locations(paths_in(paths)):
         for run in _load(location):
-            runs[str(run.path)] = run
+            runs[str(run.path)] = run  # a bundle may hold a name twice: the last counts
     return [run for _, run in sorted(runs.items())]
 
 
 def paths_in(paths: AnyPaths) -> list[str | Path]:
-    """Return a path, or the paths of a nested list, as a flat list. Raises UserError for another type."""
+    """Flatten a path or a nested list of paths. Raises UserError for anything else."""
     if isinstance(paths, str | Path):
         return [paths]
     if not isinstance(paths, Iterable):
@@ -92,26 +94,27 @@ def find_locations(paths: Iterable[str | Path]) -> list[Location]:
 def _starting_points(text: str | Path) -> list[Path]:
     """Return the run directory, folder or bundles that a path on the command line means."""
     path = named_path(text)
-    start = _start_at(path)
+    start = _start_of(path)
     if start is not None:
         return [start]
     if str(path) in STUDIES:
         return [_records_of(str(path))]
-    matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
-    is_plain_path = matches == [str(path)]  # without a wildcard: a file of another kind
-    if not matches or is_plain_path:
+    # In `run=GLOB` the shell leaves the glob to us.
+    matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (Path.glob refuses absolute patterns)
+    is_other_file = matches == [str(path)]  # it exists, but is no run, folder or bundle
+    if not matches or is_other_file:
         raise _nothing_there(text)
     starts = []
     for match in matches:
-        start = _start_at(Path(match))
+        start = _start_of(Path(match))
         if start is None:
             raise _nothing_there(match)
         starts.append(start)
     return starts
 
 
-def _start_at(path: Path) -> Path | None:
-    """Return the folder or bundle that a path is, or the run directory of a file; None if it is neither."""
+def _start_of(path: Path) -> Path | None:
+    """Return the folder, bundle or run directory that `path` names; None for anything else."""
     if path.name in MARKS and is_file(path):
         return path.parent
     is_bundle = path.name.endswith(SUFFIX) and is_file(path)
@@ -143,6 +146,7 @@ def _hint_at_runs(text: str) -> str:
     close = nearest(text, [*STUDIES, *choice_files("encoding")])
     if close:
         return f"did you mean: {close}\n{train_first}"
+    # it may be an encoding of a plugin, which `choice_files` does not list
     return f"runs of one encoding: --where encoding={text}\n{train_first}"
 
 

@@ -37,39 +37,41 @@ def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
 
     Angles are float64: at position 65 536 a float32 product is off by up to 0.004 radians.
     """
-    exact = float64(pos)[:, None]  # (n, 1)
-    angle = exact * sinusoid_frequencies(width, base, exact.device)  # (n, ceil(width/2))
+    pos64 = float64(pos)[:, None]  # (n, 1)
+    angle = pos64 * sinusoid_frequencies(width, base, pos64.device)  # (n, ceil(width/2))
     return sines_and_cosines(angle)[:, :width].float().to(pos.device)  # (n, width)
 
 
 def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple[Tensor, Tensor]:
     """Return cos and sin of pos * theta for (T,) positions and n frequencies: (T, n) float32 each.
 
+    `frequencies(device)` returns theta on a device that has float64: the CPU in place of MPS, which has none.
     The product is float64: in float32 it is off by up to 0.004 radians at position 65 536.
     """
-    exact = float64(pos)  # (T,)
-    theta = frequencies(exact.device)  # (n,)
-    # A compiler would compute them again in float64 for every head and window, which took a seventh of a step
-    # on a GPU. An operator it leaves alone.
-    is_fixed = not (exact.requires_grad or theta.requires_grad)
-    make = opaque_cos_sin_of if is_fixed and torch.compiler.is_compiling() else cos_sin_of
-    cos, sin = make(exact, theta)
+    pos64 = float64(pos)  # (T,)
+    theta = frequencies(pos64.device)  # (n,)
+    # torch.compile would compute cos and sin again in float64 for every head and window, a seventh of a step
+    # on a GPU. It does not look into a custom operator. This one has no gradient, so only angles without a
+    # gradient use it.
+    is_fixed = not (pos64.requires_grad or theta.requires_grad)
+    make = _cos_sin_operator if is_fixed and torch.compiler.is_compiling() else _cos_sin_of_angles
+    cos, sin = make(pos64, theta)
     return cos.to(pos.device), sin.to(pos.device)
 
 
-def cos_sin_of(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+def _cos_sin_of_angles(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     """Return cos and sin of pos (T,) * theta (n,), float64 both: (T, n) float32 each."""
     angle = pos[:, None] * theta  # (T, n)
     return angle.cos().float(), angle.sin().float()
 
 
 @torch.library.custom_op("posenc::cos_sin", mutates_args=())
-def opaque_cos_sin_of(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `cos_sin_of` does, without gradients."""
-    return cos_sin_of(pos, theta)
+def _cos_sin_operator(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `_cos_sin_of_angles` does, without gradients."""
+    return _cos_sin_of_angles(pos, theta)
 
 
-@opaque_cos_sin_of.register_fake
+@_cos_sin_operator.register_fake
 def _(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     size = (len(pos), len(theta))
     cos = torch.empty(size, device=pos.device)

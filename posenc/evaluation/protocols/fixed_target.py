@@ -1,11 +1,11 @@
 """fixed-target: the same target tokens at every window length, so that only the text before them changes.
 
-A target block is the last b tokens of a window. Every block has at least longest + 1 tokens up to its end
-in its own document (the extra one is the first input), whatever window is being measured, and the windows
-of all lengths end where the block ends. At W = T no position lies beyond the training length. That record
-is the crop line: the loss of somebody who cuts the text to T tokens.
+A target block is the last b tokens of a window, and the windows of all lengths end where it ends. That is at
+least longest + 1 tokens into its document (`longest`: the longest window; one more token, as the first target
+needs an input). So every window fits, and all lengths have the same blocks. At W = T no position lies beyond
+the training length. That record is the crop line: the loss of somebody who cuts the text to T tokens.
 
-`posenc.evaluation.trigram` gives a reference on the same targets.
+`posenc.evaluation.trigram` gives the loss of a byte trigram on the same targets, as a reference.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class FixedTarget(Protocol[Blocks]):
         """Choose blocks by the documents' lengths alone, `max_targets` targets in all."""
         block = self.block(request.lengths)
         earliest_end = request.lengths.longest + 1
-        candidates = np.maximum(0, (request.document_lengths - earliest_end) // block + 1)  # (documents,)
-        documents, places = choose_blocks(candidates, max(1, request.max_targets // block))
-        ends = earliest_end + block * places
+        # blocks of a document end at earliest_end, earliest_end + block, ...
+        blocks_in_document = np.maximum(0, (request.document_lengths - earliest_end) // block + 1)
+        documents, ordinals = choose_blocks(blocks_in_document, max(1, request.max_targets // block))
+        ends = earliest_end + block * ordinals
         digest = request.digest(self.name, block, documents, ends)
         return Blocks(hash=digest, documents=documents, ends=ends, block=block)
 

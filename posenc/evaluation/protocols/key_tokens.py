@@ -2,9 +2,9 @@
 
 A reference model, trained at 8T, decides which targets are key tokens: loss(T) - loss(8T) > GAIN and
 loss(8T) < CLEAR, where loss(W) is its loss on the target in a window of W tokens. The reference is fixed, so
-that all models are measured on the same tokens. A file keeps its decisions, a bit for each target of
-`fixed-target`. For one corpus and its default settings the file ships beside this module. For others it is in
-the directory of a run (`eval.key_tokens`), where scripts/key_tokens.py writes it.
+that all models are measured on the same tokens. A file keeps its decisions, one bit for each target of
+`fixed-target`. One file ships beside this module, for one corpus at default settings. Otherwise
+`eval.key_tokens` names the reference's run directory, into which scripts/key_tokens.py has written the file.
 
 Source: Fang et al. 2024, arXiv 2410.23771. The paper asks for 2 nats a token of an LLM, whose tokens are
 about four bytes. With byte tokens a gain of 2 nats leaves 43 of SymPy's 30,384 targets, 1 nat leaves 235.
@@ -37,15 +37,15 @@ from posenc.settings.numbers import Share, Text
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-GAIN = 1.0  # nats: far text must lower the loss by more
-CLEAR = 2.0  # nats: with far text the loss must be below
+GAIN = 1.0  # nats: far text must lower the loss by more than this
+CLEAR = 2.0  # nats: with far text the loss must be below this
 FILE = "key-tokens.json"  # in a run directory
 SHIPPED = Path(__file__).with_name("key_tokens.json")
 SETTING = "eval.key_tokens"
 
 
 class ReferenceTargets(BaseModel):
-    """The identity of the targets that a reference was made for. It cannot be used for others."""
+    """What targets a reference was made for: it applies to exactly these."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -78,7 +78,7 @@ class Reference(ReferenceTargets):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyBlocks(Blocks):
-    """The blocks of fixed-target, whose passes are made once for both, and which of their targets count."""
+    """The blocks of fixed-target, so that the two protocols share forward passes, and their key tokens."""
 
     is_key: np.ndarray  # (N, block) bool
 
@@ -136,12 +136,12 @@ class KeyTokens(Protocol[KeyBlocks]):
             raise NotApplicableError("n/a: the reference has no key token among these targets")
         stops = plan.stops(context)
         nats = context.text_losses(stops, window, plan.block)  # (N, block)
-        blocks, columns = np.nonzero(plan.is_key)  # (keys,) each
-        tokens = stops[blocks] - plan.block + columns  # (keys,) index in the tokens of the store
+        block_numbers, columns = np.nonzero(plan.is_key)  # (keys,) each
+        tokens = stops[block_numbers] - plan.block + columns  # (keys,) positions in the store
         return sums_by_document(
-            documents=plan.documents[blocks],
-            nats=nats[blocks, columns],
-            targets=np.ones(len(blocks)),
+            documents=plan.documents[block_numbers],
+            nats=nats[block_numbers, columns],
+            targets=np.ones(len(block_numbers)),
             byte_counts=context.store.bytes_between(tokens, tokens + 1),
         )
 
@@ -150,7 +150,7 @@ class KeyTokens(Protocol[KeyBlocks]):
 
 
 def find_keys(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
-    """Return which targets a model predicts clearly better from `far` tokens: (N, block) bool."""
+    """Return which targets are key tokens by the losses in windows `near` and `far`: (N, block) bool."""
     stops = blocks.stops(context)
     near_nats = context.text_losses(stops, near, blocks.block)  # (N, block)
     far_nats = context.text_losses(stops, far, blocks.block)  # (N, block)
@@ -178,7 +178,8 @@ def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) 
     """Raise UserError if the file has no entry for these targets."""
     references = read_references(run)
     for reference in references:
-        # `hf` may be any tokenizer of the hub. The hash of the targets, known later, shows if it is this one.
+        # `hf` says that the tokenizer is from the hub, not which one. If it is not the reference's, no entry
+        # has the hash of the targets, which `plan` knows.
         may_be_same_tokenizer = tokenizer == "hf" or tokenizer == reference.tokenizer
         if reference.targets == targets and may_be_same_tokenizer:
             return
@@ -190,7 +191,10 @@ def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) 
 
 
 def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
-    """Return which targets of these blocks are key tokens, (N, block) bool; None without an entry."""
+    """Return which targets of these blocks are key tokens, (N, block) bool.
+
+    None if no entry has their hash, which happens after `check_reference` with a tokenizer `hf`.
+    """
     for reference in read_references(run):
         if reference.targets_hash == blocks.hash:
             return unpacked_keys(run, reference, (len(blocks.ends), blocks.block))
@@ -198,7 +202,7 @@ def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
 
 
 def packed_keys(is_key: np.ndarray) -> str:
-    """Return the bits is_key (N, block) as text."""
+    """Pack is_key (N, block) as `Reference.keys` holds it; `unpacked_keys` undoes it."""
     bits = np.packbits(is_key).tobytes()
     return base64.b64encode(zlib.compress(bits, level=9)).decode()
 
