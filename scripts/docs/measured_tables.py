@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 from gpu_tables import TABLES
@@ -88,5 +89,5 @@ def end_of_training(folder: str, overrides: list[str]) -> str:
     (run,) = load_runs([RECORDS / folder])
     run.status["overrides"] = overrides  # a bundle does not hold what was typed
     stream = io.StringIO()
-    show_runs([run], stream, saved=f"runs/default/{run.name}")
+    show_runs([run], stream, saved=Path("runs/default") / run.name)
     return f"```text\n{stream.getvalue().strip()}\n```\n"
