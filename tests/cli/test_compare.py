@@ -222,7 +222,9 @@ def test_several_files_are_written_at_once(compare):
     assert all(Path(name).is_file() for name in ("a.pdf", "b.png", "c.tex", "d.html"))
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.tex", "a.svg", "a.html"])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.md", "a.tex", "a.svg", pytest.param("a.html", marks=pytest.mark.slow)]
+)
 def test_a_label_is_in_what_people_read(compare, name):
     compare("--labels", "rope=Ours & more", "--out", name)
     assert "Ours " in Path(name).read_text()

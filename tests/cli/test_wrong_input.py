@@ -283,7 +283,7 @@ def test_a_fault_of_posenc_is_a_line_and_a_hint_and_with_debug_an_exception(pose
     def broken(*_):
         raise KeyError("surprise")
 
-    monkeypatch.setattr("posenc.cli.runs.read_runs", broken)
+    monkeypatch.setattr("posenc.cli.runs.find_locations", broken)
     result = posenc("runs")
     assert result.code == 1
     assert len(result.err.splitlines()) == 2

@@ -10,7 +10,11 @@ from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 from posenc.running.law_check import SHORT
 
-LAWS_OF_PARAMETERS = ["gradient", "count", "seeds", "initial", "effect"]
+LAWS_OF_PARAMETERS = [
+    "count",
+    "effect",
+    *(pytest.param(law, marks=pytest.mark.slow) for law in ("gradient", "seeds", "initial")),
+]
 NAMED_CHOICES = [
     (option.key, option.choice) for option in attention_options() if isinstance(option.choice, str)
 ]

@@ -118,7 +118,7 @@ def test_the_picture_has_a_line_over_the_shorter_windows_of_the_longest(two_rows
     assert of_rope == pytest.approx({0.25: 0.35, 0.5: 0.35, 1: 0.35})
 
 
-@pytest.mark.parametrize("protocol", ["fixed-target", "memory"])
+@pytest.mark.parametrize("protocol", [pytest.param("fixed-target", marks=pytest.mark.slow), "memory"])
 def test_the_page_draws_it(two_rows, protocol):
     assert "memory (total variation)" in page([two_rows(protocol)], [])
 

@@ -601,7 +601,14 @@ def test_the_memory_of_a_run_is_the_same_in_transformers(exported, settings_of_r
         assert of_transformers == pytest.approx(of_run, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", list(extensions()))
+EXTENSIONS_BY_DEFAULT = ("yarn", "self_extend", "window")  # of frequencies, of distances, of what is seen
+OTHER_EXTENSIONS = [name for name in extensions() if name not in EXTENSIONS_BY_DEFAULT]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*EXTENSIONS_BY_DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_EXTENSIONS)],
+)
 def test_an_extended_run_is_the_same_in_transformers(name, exported, settings_of_run):
     knobs = {"extend.factors": EIGHT_DIVISORS} if name == "longrope" else {}
     loss_by_window = measured(exported / "out", settings_of_run, extend=name, **knobs)

@@ -102,6 +102,7 @@ def test_what_was_not_tuned_is_refused(tuned, words, posenc, change, problem):
     assert problem in refused.err
 
 
+@pytest.mark.slow
 def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     """What an agent of W&B makes of it, without W&B's server."""
     # imported here, since it takes a second in every worker
