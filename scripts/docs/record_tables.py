@@ -316,7 +316,9 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
             f"{row['recall']['learning']['learned']} of {row['recall']['learning']['seeds']}",
             f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}%",
         )
-    table.sentence = "Loss in nats/byte; ± is the standard deviation over seeds."
+    table.sentence = (
+        "Loss in nats/byte; ± is the standard deviation over seeds, and verdicts go by the 95% interval."
+    )
     return table.text()
 
 
