@@ -95,21 +95,30 @@ def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     squares = [square for panel in panels for square in _recall_squares(panel, names)]
     if not squares:
         return None
-    distances = {square.column for square in squares}
-    windows = {square.row for square in squares}
-    x_axis = alt.Axis(title="distance (tokens)", orient="top", labelAngle=0, ticks=False, domain=False)
-    y_axis = alt.Axis(title="window (tokens)", labelColor=look.faint, ticks=False, domain=False)
+    caption = f"Per cent of planted values found at a distance, in a window; {source_sentence(panels)}"
+    return grid_of_shares("Recall", squares, ("distance (tokens)", "window (tokens)"), caption, look)
+
+
+def grid_of_shares(
+    title: str, squares: Sequence[Square], axis_titles: tuple[str, str], caption: str, look: Look
+) -> Chart:
+    """Return shares in blue, with numbers along both axes: `axis_titles` are those of columns and rows."""
+    column_title, row_title = axis_titles
+    columns = {square.column for square in squares}
+    rows = {square.row for square in squares}
+    x_axis = alt.Axis(title=column_title, orient="top", labelAngle=0, ticks=False, domain=False)
+    y_axis = alt.Axis(title=row_title, labelColor=look.faint, ticks=False, domain=False)
     return Chart(
-        title="Recall",
+        title=title,
         layers=grid_layers(
             squares,
-            x=alt.X("column:O", sort=sorted(distances, key=int), axis=x_axis),
-            y=alt.Y("row:O", sort=sorted(windows, key=int), axis=y_axis),
+            x=alt.X("column:O", sort=sorted(columns, key=float), axis=x_axis),
+            y=alt.Y("row:O", sort=sorted(rows, key=float), axis=y_axis),
             colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
         ),
         panels=list(dict.fromkeys(square.panel for square in squares)),
         rows=[],
-        caption=f"Per cent of planted values found at a distance, in a window; {source_sentence(panels)}",
+        caption=caption,
         height=alt.Step(CELL_HEIGHT),
     )
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import altair as alt
-
 from posenc.report.chart import Chart, Panel, RowNames, short_number, source_sentence
-from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Square, grid_layers
+from posenc.report.grid_charts import Square, grid_of_shares
 from posenc.report.looks import Look
 
 
@@ -16,24 +14,9 @@ def needle_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     squares = [square for panel in panels for square in _squares(panel, names)]
     if not squares:
         return None
-    windows = {square.column for square in squares}
-    depths = {square.row for square in squares}
-    x_axis = alt.Axis(title="window (tokens)", orient="top", labelAngle=0, ticks=False, domain=False)
-    y_axis = alt.Axis(title="depth in the text", labelColor=look.faint, ticks=False, domain=False)
     meaning = "Per cent of facts found in a window; depth 0 is the beginning of the text, 1 its end."
-    return Chart(
-        title="Facts found",
-        layers=grid_layers(
-            squares,
-            x=alt.X("column:O", sort=sorted(windows, key=int), axis=x_axis),
-            y=alt.Y("row:O", sort=sorted(depths, key=float), axis=y_axis),
-            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
-        ),
-        panels=list(dict.fromkeys(square.panel for square in squares)),
-        rows=[],
-        caption=f"{meaning} {source_sentence(panels)}",
-        height=alt.Step(CELL_HEIGHT),
-    )
+    caption = f"{meaning} {source_sentence(panels)}"
+    return grid_of_shares("Facts found", squares, ("window (tokens)", "depth in the text"), caption, look)
 
 
 def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
+from posenc.core.errors import UserError
 from posenc.core.seeds import permutations, raw_draws, seed_for
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.blocks import choose_blocks
@@ -158,21 +159,26 @@ class Needle(Protocol[NeedleTexts]):
     settings: Settings
 
     def check(self, lengths: EvalLengths) -> None:
-        """Raise UserError for more queries than keys."""
+        """Raise UserError for more queries than keys, and for more words than any tokenizer gives."""
         settings = self.settings.needle
         too_small = f"fewer keys than eval.needle.queries={settings.queries}"
         check_whole("eval.needle.keys", min(settings.keys), least=settings.queries, too_small=too_small)
+        check_words(settings, MOST_WORDS)
 
     def plan(self, request: EvalRequest) -> NeedleTexts:
-        """Choose texts, and draw words and places, the same for all windows."""
+        """Choose texts, and draw words and places, the same for all windows.
+
+        Raises UserError if the tokenizer has too few words.
+        """
         settings = self.settings.needle
         longest = request.lengths.longest
         words = words_of(request.tokenizer or Tokenizer("bytes"))
+        check_words(settings, len(words.words))
         documents, chosen = choose_blocks(request.count_window_ends(), settings.windows)
         ends = longest + 1 + chosen
         count = len(ends)
         most_keys = max(settings.keys)
-        most_words = most_keys * (1 + settings.values)  # of a window
+        most_words = words_in_window(settings)
         seed = seed_for(SEED, self.name)
         draws = raw_draws(count * len(words.words), seed, 0).reshape(count, -1)
         drawn_words = permutations(draws)[:, :most_words]  # no word twice in a window
@@ -248,6 +254,20 @@ def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray
         pieces += [text[begin:place], needles[number]]
         begin = place
     return np.concatenate([*pieces, text[begin:]])
+
+
+def words_in_window(settings: NeedleSettings) -> int:
+    """Return how many words a window with the most keys has: each key, and the words of its value."""
+    return max(settings.keys) * (1 + settings.values)
+
+
+def check_words(settings: NeedleSettings, available: int) -> None:
+    """Raise UserError if a window needs more words than there are: no word comes twice in it."""
+    needed = words_in_window(settings)
+    if needed > available:
+        problem = f"needs {needed} different words with eval.needle.values={settings.values}"
+        allowed = f"at most {available} words here, so {available // (1 + settings.values)} keys"
+        raise UserError("eval.needle.keys", max(settings.keys), problem, allowed=allowed)
 
 
 def words_of(tokenizer: Tokenizer) -> SentenceTokens:

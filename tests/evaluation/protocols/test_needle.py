@@ -6,9 +6,12 @@ import torch
 from measuring import protocol_of
 from token_stores import request_for, store_of
 
+from posenc.core.errors import UserError
 from posenc.data.tokenizers import Tokenizer
+from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols import needle
 from posenc.evaluation.protocols.needle import LEAST_WORDS, windows_of, words_of
 
 T = 256
@@ -106,6 +109,20 @@ def test_what_leaves_no_room_to_the_text_is_left_out():
     protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64]})
     plan = protocol.plan(request_for(context.store, [T], context_length=T))
     assert {question.keys for question in plan.fitting(T)} == {1}
+
+
+def test_more_words_than_any_tokenizer_gives_are_refused_before_the_text_is_read():
+    protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64], "values": 8})
+    with pytest.raises(UserError, match="needs 576 different words") as caught:
+        protocol.check(EvalLengths.of([T], T))
+    assert caught.value.key == "eval.needle.keys"
+
+
+def test_more_words_than_this_tokenizer_has_are_refused(monkeypatch):
+    monkeypatch.setattr(needle, "MOST_WORDS", 64)
+    protocol = protocol_of("needle", needle=ASKED | {"keys": [40]})
+    with pytest.raises(UserError, match="at most 64 words here, so 32 keys"):
+        protocol.plan(request_for(context_of(copying).store, [T], context_length=T))
 
 
 def test_words_are_single_tokens_of_a_tokenizer_that_has_them():
