@@ -1,14 +1,15 @@
 """Measure a model's attention on text: where its weights go, and how much its outputs still differ.
 
-Of the weights p_ij of query i on its keys j = 0 .. n - 1, with the sum S_i = sum over j of p_ij:
-  entropy    - sum over j of (p_ij / S_i) log(p_ij / S_i), in nats; log n where all keys get the same
+p_ij is the weight of query i on key j = 0 .. n - 1, and S_i = sum over j of p_ij:
+  entropy    - sum over j of (p_ij / S_i) log(p_ij / S_i), in nats; log n if all keys get the same weight
   first      p_i0, the weight on the first token of the window, which many models use as a sink
-  variance   of the output sum over j of p_ij v_j: of each of its numbers over the queries, then their mean
-Each is a mean over heads and over the last queries of windows of text. S_i is 1 but for encodings that leave
-a rest, as stick-breaking does. A query that gives no weight at all has entropy 0.
+  variance   of the output, sum over j of p_ij v_j: the variance of each of its numbers over the queries, and
+             the mean of these variances
+Entropy and first are means over heads and over the last queries of windows of text. S_i is 1, except for
+encodings that do not give all of their weight away (stick-breaking). Without any weight the entropy is 0.
 
-The variance falls with the length where attention spreads over more keys, because a mean over more values
-differs less from text to text (Li et al. 2025, arXiv 2504.02827).
+If attention spreads over more keys in longer windows, the variance falls: a mean over more values differs
+less from text to text (Li et al. 2025, arXiv 2504.02827).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from posenc.evaluation.models.callables import CallableModel
 
 @dataclass(frozen=True)
 class AttentionStatistics:
-    """What attention does in each of L layers, as means over heads and queries."""
+    """What attention does in each of L layers; the module says what the three numbers are."""
 
     entropy: np.ndarray  # (L,) nats
-    first: np.ndarray  # (L,) weight on the first token
-    variance: np.ndarray  # (L,) of the output's numbers over the queries
-    by_distance: np.ndarray | None  # (L, R) weight on the key at each distance; None if it was not asked for
+    first: np.ndarray  # (L,)
+    variance: np.ndarray  # (L,)
+    by_distance: np.ndarray | None  # (L, R) mean weight on the key at each distance; None if not asked for
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def watch_windows(
     """Measure the attention of the last `n_targets` queries of windows of text, and their losses.
 
     Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store. The
-    weights of a block of queries are reduced to sums at once, so memory grows linearly with the window.
-    Raises NotApplicableError, OutOfMemoryError.
+    weights of each block of queries are summed before the next block, so memory grows linearly with the
+    window. Raises NotApplicableError, OutOfMemoryError.
     """
-    assert not isinstance(context.model, CallableModel), "its attention is out of reach"
+    assert not isinstance(context.model, CallableModel), "posenc cannot see its attention"
     nats = np.empty((len(stops), n_targets))
     layers = [LayerSums() for _ in range(context.model.shape.n_layers)]
 
@@ -67,7 +68,7 @@ def watch_windows(
         recorder = AttentionRecorder(batch.encoding, len(batch.pos), n_targets, with_distances)
         losses, _ = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
         nats[batch.windows] = losses.cpu().double().numpy()
-        # Add up only after the whole pass: one that runs out of memory on its way is made again.
+        # Added up only after the whole pass, since a pass that runs out of memory is made again.
         for layer, sums in enumerate(recorder.sums):
             layers[layer].add(sums)
 
@@ -78,9 +79,9 @@ def watch_windows(
 def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
     """Return the losses of the last targets of windows of T tokens at far positions: (count, n_targets).
 
-    The older half of the T tokens has the first positions of a window of `window` tokens, the other half its
-    last ones. A query has as many keys as in training, at distances that reach as far as the longer window.
-    Raises NotApplicableError where positions are drawn or text past T is cut off; OutOfMemoryError.
+    The first half of the T tokens has the first positions of a window of `window` tokens, the second half its
+    last ones. So a query has as many keys as in training, at distances as large as those of the longer
+    window. Raises NotApplicableError where positions are drawn or text past T is cut off; OutOfMemoryError.
     """
     length = context.context_length
     acting = context.effective_encoding(window)
@@ -95,15 +96,16 @@ def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_ta
 
 
 class FarApart(Encoding):
-    """Place the older half of n tokens at 0, 1, ... and the other half at ..., end - 2, end - 1."""
+    """Place the first half of n tokens at 0, 1, ... and the second half at ..., end - 2, end - 1."""
 
     def __init__(self, shape: Shape, end: int) -> None:
         super().__init__(shape)
         self.end = end
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
-        older = n // 2
-        return torch.cat((torch.arange(older), torch.arange(self.end - n + older, self.end)))
+        half = n // 2
+        near_the_end = torch.arange(self.end - (n - half), self.end)
+        return torch.cat((torch.arange(half), near_the_end))
 
 
 def _zero() -> np.ndarray:
@@ -112,6 +114,7 @@ def _zero() -> np.ndarray:
 
 
 def _no_distances() -> np.ndarray:
+    """Return the empty array that stands for: not asked for."""
     return np.zeros(0)
 
 
@@ -123,8 +126,8 @@ class LayerSums:
     queries: int = 0
     entropy: float = 0.0
     first: float = 0.0
-    output: np.ndarray = field(default_factory=_zero)  # (H, E), E numbers of a head's output
-    squares: np.ndarray = field(default_factory=_zero)  # (H, E)
+    output: np.ndarray = field(default_factory=_zero)  # (H, E): a head's output has E numbers
+    squares: np.ndarray = field(default_factory=_zero)  # (H, E), of the output
     by_distance: np.ndarray = field(default_factory=_no_distances)  # (R,); empty if not asked for
 
     def add(self, other: LayerSums) -> None:
@@ -142,7 +145,7 @@ class LayerSums:
 
 
 def statistics_of(layers: list[LayerSums]) -> AttentionStatistics:
-    """Divide the sums of every layer, once."""
+    """Return the means of every layer by its sums."""
     variances = []
     for sums in layers:
         mean = sums.output / sums.queries  # (H, E)
@@ -159,10 +162,10 @@ def statistics_of(layers: list[LayerSums]) -> AttentionStatistics:
 
 
 class AttentionRecorder(Composed):
-    """Pass an encoding through, and add up what the attention of the last queries of a pass does.
+    """Act as an encoding does, and add up what the attention of the last queries of a pass does.
 
-    With its hook `values`, the attention computes its weights in blocks of queries, which is what every
-    encoding can do, and hands each block to this hook.
+    It has the hook `values`. So the attention computes its weights in blocks of queries, which works for
+    every encoding, and hands the weights of each block to this hook.
     """
 
     def __init__(self, encoding: Encoding, inputs: int, n_targets: int, with_distances: bool = False) -> None:
@@ -189,11 +192,10 @@ class AttentionRecorder(Composed):
         y = self.parts[0].values(p, v, q_pos, k_pos, layer)  # (B, H, T, E)
         queries, keys = p.shape[-2:]
         first_query = keys - queries  # index of the block's first query in the window
-        # queries of the block before those of the targets
-        skipped = max(0, self.inputs - self.n_targets - first_query)
-        if skipped < queries:
-            p_of_targets = p[..., skipped:, :].float()
-            y_of_targets = y[..., skipped:, :]
+        n_unscored = max(0, self.inputs - self.n_targets - first_query)  # come first in the block
+        if n_unscored < queries:
+            p_of_targets = p[..., n_unscored:, :].float()
+            y_of_targets = y[..., n_unscored:, :]
             self.sums[layer].add(sums_of_block(p_of_targets, y_of_targets, self.with_distances))
         return y
 
@@ -213,7 +215,8 @@ def sums_of_block(p: Tensor, y: Tensor, with_distances: bool) -> LayerSums:
 
 
 def entropies(p: Tensor) -> Tensor:
-    """Return the entropy in nats of each row of weights divided by its sum: (..., S) -> (...)."""
+    """Return the entropy in nats of each row of weights, divided by its sum S_i: (..., S) -> (...)."""
+    # of p / S it is: sum over j of entr(p_ij) / S_i + log S_i, where entr(p) = - p log p
     total = p.sum(-1)
     positive = total.clamp_min(torch.finfo(p.dtype).tiny)
     entropy = torch.special.entr(p).sum(-1) / positive + positive.log()

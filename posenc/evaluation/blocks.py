@@ -1,7 +1,7 @@
 """Choose blocks of text whose tokens are scored, by the lengths of the documents alone.
 
-A few long documents must not decide a number: the interval over documents would say little. So no document
-gives more blocks than the median document has, and the blocks of a document are spread evenly over it.
+A few long documents must not decide a number, since its interval is made over documents. So no document gives
+more blocks than the median document has, and the blocks of a document are spread evenly over it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Plan):
-    """Targets in blocks: block i is the last `block` tokens before token ends[i] of document documents[i]."""
+    """Targets in N blocks. Block i is the `block` tokens before token ends[i] of document documents[i]."""
 
     documents: np.ndarray  # (N,) int64, index in the split
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     block: int  # tokens
 
     def tokens(self, window: int) -> int:
-        """Count a window for each block, or the block itself if it is longer."""
+        """Count the tokens of one window for each block, or of the block if that is longer."""
         return len(self.documents) * max(window, self.block)
 
     def targets_in(self, window: int) -> int:
@@ -39,7 +39,7 @@ class Blocks(Plan):
         return context.document_starts[self.documents] + self.ends
 
     def sums(self, context: EvalContext, nats: np.ndarray) -> LossSums:
-        """Add up the losses of the blocks, nats (N,), by document."""
+        """Add up the losses by document; nats (N,) are the losses of whole blocks."""
         stops = self.stops(context)
         byte_counts = context.store.bytes_between(stops - self.block, stops)
         targets = np.full(len(stops), self.block)
@@ -53,24 +53,25 @@ def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
 
 
 def choose_blocks(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose at most `most` blocks, of as many candidates (documents,) as each document has.
+    """Choose at most `most` blocks. candidates (documents,) says how many each document offers.
 
-    Returns (N,) int64 each: the document of each chosen block, and its number among the candidates of that
-    document. They are spread evenly over the candidates.
+    Returns two arrays (N,) int64: the document of each chosen block, and its ordinal number, from 0, among
+    the candidates of that document. The chosen ones are spread evenly over the candidates.
     """
     counts = blocks_by_document(candidates, most)
-    places = [np.zeros(0, dtype=np.int64)]
+    documents = np.repeat(np.arange(len(candidates)), counts)
+    ordinals = [np.zeros(0, dtype=np.int64)]  # an empty first part, since there may be no documents
     for available, count in zip(candidates, counts, strict=True):
-        places.append(spread(available, count))
-    return np.repeat(np.arange(len(candidates)), counts), np.concatenate(places)
+        ordinals.append(spread(available, count))
+    return documents, np.concatenate(ordinals)
 
 
 # Without the cap, a 95% interval over very unequal documents covered 71 to 86% in simulations
 # (scripts/checks/intervals.py).
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
-    """Choose how many blocks of each document are scored: (documents,) int64, `most` in all.
+    """Choose how many blocks each document gives: (documents,) int64, at most `most` in all.
 
-    A document gives at most as many as the median document that has any.
+    No document gives more than the median has, which is taken over the documents that have any.
     """
     has_blocks = candidates > 0
     if not has_blocks.any():
@@ -80,12 +81,13 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     def total_if_capped_at(cap: int) -> int:
         return int(np.minimum(candidates, cap).sum())
 
-    caps = range(2, median + 1)
-    cap = 1 + bisect_right(caps, most, key=total_if_capped_at)  # the largest that keeps to `most`
+    # The largest cap from 1 to the median with which the total is at most `most`; else 1, looked at below.
+    caps_above_1 = range(2, median + 1)
+    cap = 1 + bisect_right(caps_above_1, most, key=total_if_capped_at)
     counts = np.minimum(candidates, cap).astype(np.int64)
     if counts.sum() <= most:
         return counts
-    # Even one block a document is too many: every n-th document gives one.
+    # Even one block a document is too many, so documents are left out, evenly.
     documents = np.flatnonzero(counts)
     counts = np.zeros_like(counts)
     counts[documents[spread(len(documents), most)]] = 1

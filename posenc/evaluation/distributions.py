@@ -1,9 +1,9 @@
-"""Compare a model's next-token distributions in windows with those in the last tokens of these windows alone.
+"""Compare what a model predicts in a window with what it predicts from the last tokens of that window alone.
 
-With the probabilities p in a window and q in a shorter one, of a target x:
-  variation   1/2 sum over the vocabulary of |p - q|, the total variation: 0 where both are the same, 1 where
-              they share no token
-  gain        p(x) - q(x), what the right token gets of it
+p are the probabilities of the next token in a window, q those in the shorter window, and x is the target:
+  variation   1/2 sum over the vocabulary of |p - q|, the total variation: 0 if both are the same, 1 if they
+              share no token
+  gain        p(x) - q(x), how much likelier the right token is in the longer window
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class ComparedWindows:
 
     nats: np.ndarray  # (windows, targets) float64
     variation: np.ndarray  # (L, windows, targets) float64
-    gain: np.ndarray  # (L, windows, targets) float64, above 0 if the right token is likelier in the window
+    gain: np.ndarray  # (L, windows, targets) float64
 
 
 def compare_windows(
     context: passes.EvalContext, stops: np.ndarray, window: int, shorter: Sequence[int], n_targets: int
 ) -> ComparedWindows:
-    """Compare windows of `window` tokens with those of the `shorter` lengths that end at the same place.
+    """Compare windows of `window` tokens with windows of the `shorter` lengths that end at the same place.
 
     The last target of window i is the token before stops[i] (count,) of the store. Logits are made for a few
-    targets at once. Raises NotApplicableError, OutOfMemoryError.
+    targets at a time, since those of all would take gigabytes. Raises NotApplicableError, OutOfMemoryError.
     """
     count = len(stops)
     nats = np.empty((count, n_targets))
@@ -45,7 +45,7 @@ def compare_windows(
         logits_of = passes.target_logits(
             context, batch.tokens, batch.pos, batch.encoding, n_targets, batch.on_layer
         )
-        logits_of_shorter = []
+        logits_of_shorter = []  # a function for each length
         for length in shorter:
             end = passes.end_of_batch(context, batch, length, n_targets)
             logits_of_end = passes.target_logits(context, end.tokens, end.pos, end.encoding, n_targets)
@@ -55,12 +55,13 @@ def compare_windows(
             logits = logits_of(columns)  # (B, columns, V)
             losses = losses_of_logits(logits, targets_of_block, with_best=False)
             nats[batch.windows, columns] = as_array(losses.nats)
-            p = logits.softmax(-1)
+            p = logits.softmax(-1)  # (B, columns, V)
             for index, logits_of_end in enumerate(logits_of_shorter):
-                change = p - logits_of_end(columns).softmax(-1)
-                variation[index, batch.windows, columns] = as_array(change.abs().sum(-1) / 2)
-                of_target = change.gather(-1, targets_of_block[..., None])[..., 0]
-                gain[index, batch.windows, columns] = as_array(of_target)
+                q = logits_of_end(columns).softmax(-1)
+                difference = p - q
+                variation[index, batch.windows, columns] = as_array(difference.abs().sum(-1) / 2)
+                difference_of_target = difference.gather(-1, targets_of_block[..., None])[..., 0]
+                gain[index, batch.windows, columns] = as_array(difference_of_target)
 
     passes.run_windows(context, context.text_reader(stops, window), count, window, n_targets, compare)
     return ComparedWindows(nats, variation, gain)

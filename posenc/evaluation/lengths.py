@@ -1,8 +1,8 @@
 """Lengths as users write them: tokens, or multiples of the training length such as `4x`.
 
-`context_length` is the training length T of the model. `base_length` is the T whose multiples are measured
-and whose targets are scored. The two differ where models of several training lengths are measured on one
-text.
+`context_length` is the training length T of the model. `base_length` is the T that `4x` is a multiple of, and
+for which targets are chosen. They differ only where models of several training lengths are to be scored on
+the same targets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EvalLengths:
 
     @classmethod
     def of(cls, windows: Iterable[int], context_length: int, base_length: int | None = None) -> Self:
-        """Make the lengths for windows in any order; without a base_length it is the model's own T."""
+        """Sort the windows and drop repeated ones. Without a base_length it is the model's own T."""
         return cls(tuple(sorted({*windows})), context_length, base_length or context_length)
 
     @property
@@ -72,12 +72,13 @@ def nearest_length(key: str, length: Any, base_length: int) -> int:
 
 
 def _exact_tokens(key: str, length: Any, base_length: int) -> Fraction:
+    """Return a length in tokens as a fraction, so that no rounding makes 0.3x of 10 other than 3."""
     if isinstance(length, float) and length.is_integer():  # YAML reads 1e6 as a float
         return Fraction(int(length))
     if isinstance(length, int) and not isinstance(length, bool):
         return Fraction(length)
-    written = WRITTEN_LENGTH.fullmatch(length.strip()) if isinstance(length, str) else None
-    if written is None:
+    match = WRITTEN_LENGTH.fullmatch(length.strip()) if isinstance(length, str) else None
+    if match is None:
         raise UserError(key, length, "not a length", allowed=ALLOWED)
-    number = Fraction(written["number"])
-    return number * base_length if written["multiple"] else number
+    number = Fraction(match["number"])
+    return number * base_length if match["multiple"] else number

@@ -1,8 +1,7 @@
 """Forward passes over windows of text: they give the losses that every protocol sums.
 
-A pass that several protocols ask for is made once in an evaluation and gives the same numbers bit for bit:
-`positions` asks for the longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole
-window.
+A pass that several protocols need is made once in an evaluation, so they get the same numbers bit for bit.
+For example, `positions` needs the longest windows of `nonoverlapping`.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
 from posenc.model.loss import token_losses
 from posenc.training.device import LiveTensors, autocast, is_out_of_memory
 
-# Where positions are drawn: how many draws the windows of one length share. Window i has draw i % DRAWS.
+# Encodings with drawn positions: how many draws the windows of one length share. Window i has draw i % DRAWS.
 DRAWS = 16
-# float32 numbers for each pair of tokens and each head. While even these fit, memory is not measured.
+# float32 numbers for each pair of tokens and each head. If even these fit, memory is not measured.
 MOST_FLOATS_A_SCORE = 32
 BYTES_A_FLOAT = 4
 # The memory of a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its time.
 TRIAL_FRACTION = 16
 
-WindowReader = Callable[[int], np.ndarray]  # i -> (window + 1,) tokens: the inputs and the last target
+# from the number of a window to its tokens (window + 1,): the inputs and the last target
+WindowReader = Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Scores:
 class WindowBatch:
     """Windows that go through the model at once."""
 
-    windows: np.ndarray  # (B,) their numbers
+    windows: np.ndarray  # (B,) their numbers among all windows
     tokens: Tensor  # (B, inputs + 1): the inputs and the last target
     pos: Tensor  # (inputs,)
     encoding: Encoding  # the one that acts in this pass
@@ -70,11 +70,11 @@ class EvalContext:
     store: TokenStore
     split: str
     batch_tokens: int  # tokens in one forward pass
-    extension: Extension | None = None  # acts at windows beyond T
-    recorded_precision: str | None = None  # None if it is that of the training
-    cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # passes of one evaluation
-    check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
-    on_batch: Callable[[float], None] = lambda share: None  # with the share of a pass that is done
+    extension: Extension | None = None  # changes the encoding at windows beyond T
+    recorded_precision: str | None = None  # for the record; None if it is the precision of the training
+    cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # losses of the passes of an evaluation
+    check_stop: Callable[[], None] = lambda: None  # called between batches; raises if the user stops the run
+    on_batch: Callable[[float], None] = lambda share: None  # called with the share of a pass that is done
 
     @property
     def document_starts(self) -> np.ndarray:
@@ -96,9 +96,9 @@ class EvalContext:
         return read
 
     def acting_extension(self, window: int) -> Extension | None:
-        """Return the extension, or None if the pass at this window is that of the model as trained.
+        """Return the extension, or None if it changes nothing at this window, as most do up to T.
 
-        An extension that changes nothing there (most of them up to T) returns the trained encoding itself.
+        An extension that changes nothing gives the trained encoding itself.
         """
         is_as_trained = self.effective_encoding(window) is self.model.effective_encoding
         return None if is_as_trained else self.extension
@@ -109,9 +109,9 @@ class EvalContext:
         Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store.
         Raises NotApplicableError, OutOfMemoryError.
         """
-        # Only whole passes are shared. Windows of two lengths have the same last tokens, but other keys and
-        # values from the second layer on: a window that begins 16 tokens earlier changes a target of RoPE by
-        # 0.02 nats at T and by 0.3 at 8T.
+        # Only passes over the same windows are shared. A longer window with the same last tokens has other
+        # keys and values from the second layer on: 16 more tokens at its beginning change the loss of a
+        # target by 0.02 nats at T and by 0.3 at 8T (RoPE).
         key = (self.acting_extension(window), window, n_targets, stops.tobytes())
         if key not in self.cache:
             read = self.text_reader(stops, window)
@@ -135,33 +135,33 @@ class EvalContext:
         n_targets: int,
         encoding: Encoding | None = None,
     ) -> Scores:
-        """Return the same losses and whether each target is the model's first choice.
+        """Return the losses of `window_losses`, and whether each target is the model's first choice.
 
-        `encoding` is the one that acts; None: that of windows of this length.
+        `encoding` is the one that acts. None stands for the encoding of windows of this length.
         """
         return score_windows(self, read, count, window, n_targets, with_best=True, encoding=encoding)
 
     def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-        """Return windows (count, window + 1) in which the model has written the marked tokens itself.
+        """Replace the marked tokens of windows (count, window + 1) by what the model would write there.
 
-        Each is its first choice after all tokens before it, among them those that it wrote. Raises
+        It writes its first choice after all tokens before, those that it wrote included. Raises
         NotApplicableError, OutOfMemoryError.
         """
         return generate(self, tokens, is_generated)
 
     @property
     def first_tokens(self) -> list[int]:
-        """Return what stands before a prompt: BOS, where the model begins texts with it."""
+        """Return the tokens before a prompt: BOS if the model begins its texts with it, else none."""
         bos = self.model.bos if isinstance(self.model, CallableModel) else None
         return [] if bos is None else [bos]
 
     def written(
         self, prompt: Sequence[int], count: int, window: int, is_enough: Callable[[list[int]], bool]
     ) -> list[int]:
-        """Return at most `count` tokens that the model writes after a prompt: each is its first choice.
+        """Return at most `count` tokens that the model writes after a prompt, always its first choice.
 
-        It ends earlier at one of the model's end tokens, or where `is_enough` says so of the tokens so far.
-        The encoding is that of windows of `window` tokens. Raises NotApplicableError.
+        It stops earlier at one of the model's end tokens, or once `is_enough` is true of the tokens so far.
+        The encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError.
         """
         return write_text(self, prompt, count, window, is_enough)
 
@@ -176,7 +176,7 @@ def score_windows(
     with_best: bool,
     encoding: Encoding | None = None,
 ) -> Scores:
-    """Score the last `n_targets` of `count` windows; `encoding` is that of `run_windows`.
+    """Score the last `n_targets` tokens of `count` windows; `encoding` as in `run_windows`.
 
     Raises NotApplicableError, OutOfMemoryError.
     """
@@ -207,10 +207,11 @@ def run_windows(
 ) -> None:
     """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
 
-    `encoding` is given to each batch; None stands for the encoding that acts in windows of this length.
-    Drawn positions depend on the seed, the window's length and its number, never on the batch. Batches hold
-    about `batch_tokens` tokens, and halve when memory runs out. Then `run_batch` is called again, so it may
-    keep nothing of a pass that raised.
+    `encoding` is the one that acts; None stands for the encoding of windows of this length. Drawn positions
+    depend on the seed, the window's length and its number, never on the batch.
+
+    A batch holds about `batch_tokens` tokens. If memory runs out, `run_batch` is called again with half of
+    the windows, so it must keep nothing of a pass that raised.
     """
     context.model.to(context.device).eval()
     if encoding is None:
@@ -221,7 +222,7 @@ def run_windows(
     batch_size = max(1, context.batch_tokens // inputs)
 
     def share_done(draw: int, remaining: int) -> float:
-        """Return the share of the windows that are done when `remaining` of a draw are not."""
+        """Return the share of all windows that are done when `remaining` windows of a draw are not."""
         windows_of_draw = count / len(draws)
         return (draw + 1 - remaining / windows_of_draw) / len(draws)
 
@@ -255,20 +256,20 @@ def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnL
 
 
 def end_of_batch(context: EvalContext, batch: WindowBatch, window: int, n_targets: int) -> WindowBatch:
-    """Return the last tokens of a batch's windows as a batch of windows of `window` tokens.
+    """Return the batch of windows of `window` tokens that end where the windows of a longer batch end.
 
     They have the encoding and the positions of that length, so their first token has the first position.
     """
     encoding = context.effective_encoding(window)
     inputs = inputs_given(encoding, window, n_targets)
     draws = positions_of_windows(context, encoding, window, inputs)
-    draw = batch.windows[0] % len(draws)  # that of all windows of the batch
+    draw = batch.windows[0] % len(draws)  # all windows of a batch have the same draw
     tokens = batch.tokens[:, -inputs - 1 :]  # (B, inputs + 1)
     return replace(batch, tokens=tokens, pos=draws[draw], encoding=encoding)
 
 
 def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
-    """Return how many tokens of a window the model is given: fewer than all if the encoding truncates.
+    """Return how many tokens of a window the model reads: fewer than all if the encoding truncates.
 
     Raises NotApplicableError if the encoding refuses the window, or cuts off targets.
     """
@@ -284,9 +285,9 @@ def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
 
 
 def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, inputs: int) -> list[Tensor]:
-    """Return the positions of the windows, (inputs,) each: one for all, or DRAWS where they are drawn.
+    """Return the positions (inputs,) that all windows have; DRAWS of them if the encoding draws positions.
 
-    Raises NotApplicableError if the encoding has none so far out.
+    Raises NotApplicableError if the encoding ends before the last of them.
     """
     n_draws = DRAWS if "positions" in encoding.hooks else 1
     draws = []
@@ -300,9 +301,9 @@ def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, 
 
 
 def smaller_batch(error: BaseException, batch_size: int, inputs: int) -> int:
-    """Return half the batch after memory ran out.
+    """Return half the batch size after memory ran out.
 
-    Raises the error if it says something else, OutOfMemoryError if a single window does not fit.
+    Raises OutOfMemoryError if a single window does not fit, and the error itself if it has another cause.
     """
     if not is_out_of_memory(error):
         raise error
@@ -349,9 +350,9 @@ def target_logits(
     n_targets: int,
     on_layer: OnLayer | None = None,
 ) -> LogitsOf:
-    """Make a pass as `forward` does; return the function from columns of the last targets to their logits.
+    """Make a pass as `forward` does, and return a function that makes logits for columns of the targets.
 
-    These are (B, columns, V) float32, and are made when they are asked for.
+    The function gives (B, columns, V) float32. The logits of all targets at once may not fit into memory.
     """
     model = context.model
     inputs = tokens[:, :-1].to(context.device)
@@ -372,15 +373,15 @@ def target_logits(
 
 
 def _precision_of(context: EvalContext, model: CallableModel) -> str:
-    """Return the precision for autocast, which casts float32 weights only.
+    """Return the precision for autocast. It is for float32 weights alone.
 
-    Weights in bf16 compute as transformers computes with them, without autocast.
+    A model whose weights are in bf16 computes in bf16 by itself, as it does in transformers.
     """
     return context.precision if model.dtype == torch.float32 else "fp32"
 
 
 def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-    """Return windows whose marked tokens are the model's own choices, as `EvalContext.generated` says."""
+    """Replace marked tokens by what the model would write, as `EvalContext.generated` says."""
     count, length = tokens.shape  # (N, W + 1)
     window = length - 1
     if inputs_given(context.effective_encoding(window), window, 1) < window:
@@ -390,8 +391,8 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
     def continue_batch(batch: WindowBatch) -> None:
         text = batch.tokens.clone()  # (B, W + 1)
         is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
-        marked_columns = torch.nonzero(is_marked.any(dim=0)).flatten().tolist()  # in at least one window
-        for column in marked_columns:
+        is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
+        for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
             context.check_stop()
             choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
@@ -417,7 +418,7 @@ def write_text(
     pos = positions_of_windows(context, encoding, window, window)[0]
     end_tokens = model.end_tokens if isinstance(model, CallableModel) else frozenset()
     written: list[int] = []
-    past: Any = None  # of a given model: what it keeps of the text
+    past: Any = None  # what a given model keeps of the text, such as keys and values
     while len(written) < count and not is_enough(written):
         context.check_stop()
         text = torch.tensor([[*prompt, *written]])  # (1, n)
@@ -453,11 +454,11 @@ def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: E
 def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
     """Raise OutOfMemoryError if one window at positions pos (inputs,) does not fit into the machine's memory.
 
-    The kernel would end the process without an error. A GPU raises an error in time, so it is not asked.
+    On a CPU the operating system would kill the process without an error. A GPU raises one in time.
     """
     if context.device.type != "cpu":
         return
-    # The estimate takes passes of its own, so it is skipped where even the worst encoding fits.
+    # The estimate takes passes of its own, so it is skipped where even the worst encoding would fit.
     window = len(pos)
     free = free_memory()
     bytes_a_score = BYTES_A_FLOAT * MOST_FLOATS_A_SCORE
@@ -467,9 +468,9 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
 
     def make_pass(length: int) -> None:
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
-        # a shorter trial scores all of its tokens if the real pass does
-        scored = length if n_targets == window else min(n_targets, length)
-        forward(context, tokens, pos[:length], encoding, scored)
+        # a trial scores all of its tokens if the real pass scores all of its own
+        n_scored = length if n_targets == window else min(n_targets, length)
+        forward(context, tokens, pos[:length], encoding, n_scored)
 
     needed = memory_needed(make_pass, window)
     if needed > free:
@@ -478,9 +479,8 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
 
 
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
-    """Return the peak bytes of a pass over W tokens, a W + b W^2, fitted to two shorter windows."""
-    # Encodings that do not look at scores need memory linear in W; others, and a user's own, a square of it.
-    # Two lengths, s and 2s, tell the two apart:
+    """Estimate the peak bytes of a pass over W tokens as a W + b W^2, from passes over s and 2s tokens."""
+    # The square is for encodings that see the scores of all pairs of tokens. Others need a W alone.
     #   short_peak  =  a s +   b s^2
     #   double_peak = 2a s + 4 b s^2
     # Hence b = (double_peak - 2 short_peak) / 2 s^2 and a = double_peak / 2s - 2 b s.
@@ -493,7 +493,7 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
 
 
 def peak_bytes(make_pass: Callable[[int], object], length: int) -> int:
-    """Return the largest number of bytes that tensors of a pass take at once."""
+    """Make a pass and return the largest number of bytes that its tensors take at once."""
     with LiveTensors() as meter:
         make_pass(length)
     return meter.peak

@@ -2,7 +2,7 @@
 
 A plan depends on documents and lengths alone, never on a model, so that every model, seed and window is
 scored on the same tokens. Its hash identifies them: records are compared only where their hashes are equal.
-`recall` alone draws its windows by the run's seed; its hash says what they are drawn from.
+The exception is `recall`. It draws its windows by the run's seed, and its hash covers what it draws from.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalRequest:
-    """The text, the windows and the number of targets, from which every protocol makes its plan."""
+    """What every protocol makes its plan from: the text, the windows and the number of targets."""
 
     store: TokenStore
     split: str
     lengths: EvalLengths
-    max_targets: int  # for each window, about
+    max_targets: int  # about how many tokens are scored at each window
     tokenizer: Tokenizer | None = None  # for protocols that write words into the text
     plant: PlantSettings | None = None  # key-value pairs in the text that the model was trained on
-    seed: int = 0  # of the run, for what a protocol draws anew for each seed
+    seed: int = 0  # of the run; only `recall` draws by it
 
     @property
     def document_lengths(self) -> np.ndarray:
@@ -40,19 +40,19 @@ class EvalRequest:
         return self.store.splits[self.split].lengths
 
     def count_window_ends(self) -> np.ndarray:
-        """Return how many ends each document has for a longest window and its last target: (N,) int64.
+        """Return at how many places of each document the longest window may end: (N,) int64.
 
-        The first of them is at token `longest + 1` of the document, exclusive.
+        Its last target follows its inputs, so the first of these ends is `longest + 1`, exclusive.
         """
         return np.maximum(0, self.document_lengths - self.lengths.longest)
 
     def digest(self, *parts: object) -> str:
-        """Hash the text, its tokenizer and the parts, which say what was chosen: 16 hex digits."""
-        tokenizer = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
-        digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer}".encode())
+        """Hash the text, its tokenizer and `parts`, by which a protocol says what it chose: 16 hex digits."""
+        tokenizer_hash = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer_hash}".encode())
         for part in parts:
             if isinstance(part, np.ndarray):
-                digest.update(part.astype("<i8").tobytes())
+                digest.update(part.astype("<i8").tobytes())  # the same bytes on every machine
             else:
                 digest.update(f" {part}".encode())
         return digest.hexdigest()[:16]
@@ -60,17 +60,17 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """The tokens that a protocol scores. Subclasses add the fields by which they are found in the text."""
+    """The tokens that a protocol scores. The fields of a subclass say where in the text they are."""
 
     hash: str  # of the text and of the scored tokens
-    stride: int | None = None  # tokens between neighbouring windows, where the windows of a protocol overlap
+    stride: int | None = None  # tokens from one window to the next, if the windows overlap
 
     @abstractmethod
     def tokens(self, window: int) -> int:
         """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
 
     def tokens_beside(self, window: int) -> int:
-        """Count the tokens of passes beside that over the windows, which `tokens` includes."""
+        """Count those of `tokens` that go through in further passes, beside the one over the windows."""
         return 0
 
     @abstractmethod

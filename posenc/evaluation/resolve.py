@@ -30,9 +30,9 @@ class Evaluation:
     settings: EvalSettings  # as config.yaml stores them
     lengths: EvalLengths
     protocols: tuple[Protocol[Any], ...]
-    headline: FixedTarget  # chooses the knobs of an extension, whether it is among the protocols or not
-    extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
-    tries: int  # candidates for its knobs to try on validation documents; 0 if the user gave the knobs
+    headline: FixedTarget  # its loss chooses the knobs of an extension; it need not be among `protocols`
+    extend: dict[str, Any]  # a test-time extension with its knobs; {"name": "none"}: the model as trained
+    tries: int  # how many values of the knobs to try on validation documents; 0: the knobs are not tuned
 
     @property
     def split(self) -> str:
@@ -66,7 +66,7 @@ class Evaluation:
     def request(
         self, store: TokenStore, plant: PlantSettings | None, seed: int, tokenizer: Tokenizer | None = None
     ) -> EvalRequest:
-        """Return the request for which the protocols plan; `plant` is planted in the training text."""
+        """Return what the protocols make their plans from; `plant` is planted in the training text."""
         return EvalRequest(
             store=store,
             split=self.split,
@@ -92,7 +92,7 @@ class Evaluation:
             protocol.check_text(measurement)
 
     def check_corpus(self, facts: CorpusFacts) -> None:
-        """Raise UserError for a protocol of text on a task, or of tasks on text."""
+        """Raise UserError for a protocol that scores text where the corpus is a task, or the reverse."""
         is_task = facts.task is not None
         for protocol in self.protocols:
             if protocol.of_tasks != is_task:
@@ -112,7 +112,7 @@ class Evaluation:
 
 
 def _other_corpus(protocol: Protocol[Any]) -> UserError:
-    """Return the error for a protocol of text on a task, or of tasks on text."""
+    """Return the error for a protocol that does not score this kind of corpus."""
     if protocol.of_tasks:
         hint = "data=task data.task=copy (docs/tasks.md)"
         return UserError("eval.protocols", protocol.name, "measures answers of a task, not text", hint=hint)
@@ -122,14 +122,14 @@ def _other_corpus(protocol: Protocol[Any]) -> UserError:
 
 
 def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
-    """Return the settings for a task, with the protocols of tasks in place of those that nobody chose."""
+    """Return the settings; on a task, default protocols are replaced by those that score tasks."""
     path = choice_file("eval", "default")
     assert path is not None
-    is_asked = settings.protocols != own_yaml(path)["protocols"]
-    if is_asked or not is_task(data):
+    has_default_protocols = settings.protocols == own_yaml(path)["protocols"]
+    if not is_task(data) or not has_default_protocols:
         return settings
-    of_tasks = [name for name in protocol_names() if find_protocol(name).of_tasks]
-    return settings.with_changes(protocols=of_tasks)
+    protocols_of_tasks = [name for name in protocol_names() if find_protocol(name).of_tasks]
+    return settings.with_changes(protocols=protocols_of_tasks)
 
 
 def resolve_evaluation(
@@ -165,7 +165,7 @@ def resolve_evaluation(
 def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
     """Return the windows to measure, in tokens. Raises UserError.
 
-    T itself is always among them: it is the crop line that every change is held against.
+    T is always among them, since every change of the loss is against the loss at T.
     """
     base_length = context_length if settings.base_length is None else settings.base_length
     windows = [*resolve_lengths(settings.lengths, base_length), context_length]
@@ -177,7 +177,7 @@ def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
 
 
 def check_protocols(names: Iterable[str]) -> list[str]:
-    """Return the names of protocols, each once. Raises UserError."""
+    """Return the names of protocols, each once. Raises UserError for unknown ones, and if there is none."""
     distinct = list(dict.fromkeys(names))
     for name in distinct:
         if name not in protocol_names():
@@ -188,34 +188,39 @@ def check_protocols(names: Iterable[str]) -> list[str]:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that belong to protocols, checked by the types of all protocols. Raises UserError."""
-    kinds = [find_protocol(name).Settings for name in protocol_names()]
-    keys = {key for kind in kinds for key in kind.model_fields}
+    """Return the keys of the `eval` group that belong to protocols, checked by type. Raises UserError.
+
+    Keys of protocols that are not measured are checked as well, so that a typo is found now.
+    """
+    types = [find_protocol(name).Settings for name in protocol_names()]
+    keys = {key for settings_type in types for key in settings_type.model_fields}
     for key, value in parameters.items():
         if key not in keys:
             raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))
-    # Also those of protocols that are not measured now: a typo should not wait until they are.
     checked: dict[str, Any] = {}
-    for kind in kinds:
-        checked |= typed(kind, parameters).plain()
+    for settings_type in types:
+        checked |= protocol_settings(settings_type, parameters).plain()
     return checked
 
 
 def with_settings(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
-    """Return a protocol with its part of the parameters."""
+    """Return a protocol with those of the parameters that it reads. Raises UserError."""
     protocol = find_protocol(name)
-    return protocol(typed(protocol.Settings, parameters))
+    return protocol(protocol_settings(protocol.Settings, parameters))
 
 
-def typed(kind: type[ProtocolSettings], parameters: Mapping[str, Any]) -> ProtocolSettings:
+def protocol_settings(
+    settings_type: type[ProtocolSettings], parameters: Mapping[str, Any]
+) -> ProtocolSettings:
     """Return a protocol's settings, from the parameters of all protocols. Raises UserError."""
-    parameters_of_kind = {key: value for key, value in parameters.items() if key in kind.model_fields}
+    fields = settings_type.model_fields
+    parameters_of_protocol = {key: value for key, value in parameters.items() if key in fields}
     try:
-        return kind.model_validate(parameters_of_kind)
+        return settings_type.model_validate(parameters_of_protocol)
     except ValidationError as error:
-        raise user_error(error, kind, "eval") from error
+        raise user_error(error, settings_type, "eval") from error
 
 
 def keys_read(names: Iterable[str]) -> set[str]:
-    """Return the keys of protocols that these protocols read: others do not change what is measured."""
+    """Return the keys that these protocols read. Other keys of protocols do not change what is measured."""
     return {key for name in names for key in find_protocol(name).Settings.model_fields}

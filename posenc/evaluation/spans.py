@@ -1,4 +1,4 @@
-"""Spans: text that is scored in one piece, as long as the longest window.
+"""Spans: pieces of documents, each as long as the longest window, of which every token is scored.
 
 `nonoverlapping`, `sliding` and `positions` score the same spans, so that they differ by their windows alone.
 """
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Spans(Blocks):
-    """Blocks that are scored whole, in as many windows as that takes."""
+    """Blocks as long as the longest window. A shorter window scores a part of one, so it takes several."""
 
     def targets_in(self, window: int) -> int:
         return min(window, self.block)
 
 
 def plan_spans(request: EvalRequest) -> Spans:
-    """Choose spans of the longest window's size, about `max_targets` targets in all.
+    """Choose N spans of the longest window's size, about `max_targets` targets in all.
 
-    A span has a longest window of text before it wherever its document is long enough.
+    A document is cut into pieces of that size. The first piece has no text before it, so it is a span only
+    where there is no other.
     """
     span = request.lengths.longest
     pieces = np.maximum(0, (request.document_lengths - 1) // span)  # (documents,)
-    has_room_before = pieces > 1
-    candidates = np.where(has_room_before, pieces - 1, pieces)  # the first piece has no text before it
-    documents, places = choose_blocks(candidates, max(1, request.max_targets // span))
-    starts = span * (places + has_room_before[documents])  # (N,) of the first input, in the document
+    skips_first = pieces > 1
+    candidates = np.where(skips_first, pieces - 1, pieces)
+    documents, ordinals = choose_blocks(candidates, max(1, request.max_targets // span))
+    starts = span * (ordinals + skips_first[documents])  # (N,) of the first input, in the document
     digest = request.digest("spans", span, documents, starts)
     return Spans(hash=digest, documents=documents, ends=starts + 1 + span, block=span)
 
@@ -44,8 +45,8 @@ def plan_spans(request: EvalRequest) -> Spans:
 def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | None) -> LossSums:
     """Sum the loss of every target. A step scores `step` targets, and its window ends at the last of them.
 
-    The window has `window` inputs, or fewer where the document begins. If `window` is None it has as many
-    inputs as the step has targets, so that the model sees nothing before the step.
+    The window has `window` inputs, or fewer near the beginning of the document. If `window` is None it has as
+    many inputs as the step has targets, so that the model sees no text from before the step.
     """
     first_targets = np.arange(0, plan.block, step)  # (steps,) counted from the start of the span
     targets = np.minimum(step, plan.block - first_targets)  # (steps,), fewer in the last step
@@ -72,8 +73,8 @@ class _StepGroup:
 def _groups_of_one_shape(inputs: np.ndarray, targets: np.ndarray) -> list[_StepGroup]:
     """Group the steps by their numbers of inputs (spans, steps) and of targets (steps,).
 
-    A batch holds windows of one shape. With groups it holds steps of all spans, wherever they are in a span;
-    without, only the k-th step of each span, and so no more windows than there are spans.
+    A batch holds windows of one shape. Grouped like this, it can hold any steps of any spans. Taken step by
+    step, it would hold the k-th step of each span, so no more windows than there are spans.
     """
     shapes = np.stack(np.broadcast_arrays(inputs, targets), axis=-1).reshape(-1, 2)
     distinct, group_of_step = np.unique(shapes, axis=0, return_inverse=True)

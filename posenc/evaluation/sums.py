@@ -16,20 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Nats, targets and bytes summed by document, and further fields of the record."""
+    """The losses of N documents, each summed over its targets, and further fields of the record."""
 
     documents: np.ndarray  # (N,) int64, index in the split, each once
     nats: np.ndarray  # (N,) float64
-    targets: np.ndarray  # (N,) int64
-    bytes: np.ndarray  # (N,) int64
+    targets: np.ndarray  # (N,) int64, how many tokens were scored
+    bytes: np.ndarray  # (N,) int64, how many bytes of text these tokens are
     of_text: bool = True  # False if `documents` are sequences that a probe made up
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields that the protocol adds to the record
 
     def for_record(self, split: Split) -> DocumentSums:
-        """Return the sums that a record is made from.
+        """Return the sums that a record is made from, with the group of each document if there are groups.
 
-        Documents of one folder or book are alike, so a record keeps the group of each document where the
-        corpus names groups: its interval is made over groups.
+        A group is a folder or a book. Its documents are alike, so the record's interval is made over groups.
         """
         groups = None
         if self.of_text and split.groups is not None:
@@ -46,7 +45,7 @@ class LossSums:
 def sums_by_document(
     documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
 ) -> LossSums:
-    """Add up windows by their document. All arguments are (N,), a value for each window."""
+    """Add up the numbers of windows by document. All arguments have a value for each window."""
     distinct, inverse = np.unique(documents, return_inverse=True)
 
     def added_up(values: np.ndarray) -> np.ndarray:

@@ -1,8 +1,11 @@
 """A reference that knows no positions: a smoothed trigram of bytes, fitted to the text of the training split.
 
-Interpolated Witten-Bell: P(c | ab) = (N(abc) + K(ab) P(c | b)) / (N(ab) + K(ab)), where N counts in the
-training split, K(ab) is how many different bytes follow ab there, and so on down to 1/256 for every byte.
-On Python source it has 1.8 to 1.9 nats a byte. If a model is not clearly below that, the way it
+The smoothing is interpolated Witten-Bell. Of a byte c after the bytes ab
+  P(c | ab) = (N(abc) + K(ab) P(c | b)) / (N(ab) + K(ab))
+where N counts in the training split, and K(ab) is how many different bytes follow ab there. P(c | b) is made
+of P(c) in the same way, and P(c) of 1/256.
+
+On Python source the trigram has 1.8 to 1.9 nats a byte. If a model is not clearly below that, the way it
 extrapolates says little.
 
 Source: Witten and Bell 1991, method C; interpolated as in Chen and Goodman 1996, arXiv cmp-lg/9606011.
@@ -29,8 +32,8 @@ from posenc.results.records import (
     write_record,
 )
 
-ORDER = 3  # bytes: a byte and its context
-CHUNK = 1 << 21  # bytes of a document that are counted at once
+ORDER = 3  # bytes: the one that is predicted and the two before it
+CHUNK = 1 << 21  # bytes of a document that are counted at once, to bound the memory
 
 
 def measure_reference(
@@ -71,7 +74,7 @@ def measure_reference(
 
 
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Blocks) -> LossSums:
-    """Sum the trigram's loss on the targets of a plan for `store`, byte by byte in `byte_store`."""
+    """Sum the trigram's loss on the targets of a plan for `store`, over their bytes in `byte_store`."""
     if byte_store.fingerprint != store.fingerprint or byte_store.tokenizer["name"] != "bytes":
         raise ValueError("the trigram needs the same corpus tokenised by bytes")
     document_starts = store.splits[split].starts[plan.documents]  # (N,) in the tokens of the store
@@ -79,10 +82,11 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Bl
     end_bytes = store.bytes_between(document_starts, document_starts + plan.ends)  # (N,) in their documents
     sizes = end_bytes - first_bytes  # (N,) bytes of a block
     block_of_byte = np.repeat(np.arange(len(sizes)), sizes)  # (bytes,)
-    place_in_block = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    bytes_before = place_in_block + np.repeat(first_bytes, sizes)  # in the document
+    earlier_blocks = np.cumsum(sizes) - sizes  # (N,) bytes of all blocks before a block
+    place_in_block = np.arange(sizes.sum()) - np.repeat(earlier_blocks, sizes)  # (bytes,)
+    bytes_before = place_in_block + np.repeat(first_bytes, sizes)  # (bytes,) in the document
     byte_starts = byte_store.splits[split].starts[plan.documents]  # (N,) of the documents in the byte store
-    places = byte_starts[block_of_byte] + bytes_before
+    places = byte_starts[block_of_byte] + bytes_before  # (bytes,) in the byte store
     losses = trigram_losses(trigram_counts(byte_store), byte_store.tokens, places, bytes_before)
     nats = np.bincount(block_of_byte, weights=losses, minlength=len(sizes))  # (N,)
     return sums_by_document(plan.documents, nats, np.full(len(sizes), plan.block), sizes)
@@ -91,17 +95,18 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Bl
 def trigram_losses(
     tables: list[np.ndarray], text: np.ndarray, places: np.ndarray, bytes_before: np.ndarray
 ) -> np.ndarray:
-    """Return the nats of text[places] (N,), where bytes_before[i] bytes of the document come before byte i.
+    """Return the loss in nats of each byte text[places[i]]: (N,).
 
-    `tables` as `trigram_counts` makes them.
+    bytes_before[i] bytes of its document come before it. `tables` are the counts of `trigram_counts`.
     """
     probability = np.full(len(places), 1 / 256)  # (N,)
     codes = np.zeros(len(places), dtype=np.int64)  # (N,) of the byte and its context, in base 256
+    # from no context to a context of two bytes, each interpolated with the one before
     for context_size, table in enumerate(tables):
         by_context = table.reshape(-1, 256)
         totals = by_context.sum(axis=1)  # N(context)
         kinds = np.count_nonzero(by_context, axis=1)  # K(context)
-        has_context = bytes_before >= context_size
+        has_context = bytes_before >= context_size  # near the beginning of a document the shorter one stands
         context_byte = text[places[has_context] - context_size].astype(np.int64)
         codes[has_context] += context_byte << (8 * context_size)
         code = codes[has_context]
@@ -115,7 +120,10 @@ def trigram_losses(
 
 
 def trigram_counts(store: TokenStore) -> list[np.ndarray]:
-    """Count one, two and three bytes of the training split, never across documents: (256^n,) each."""
+    """Count the runs of one, two and three bytes in the training split: (256,), (256^2,) and (256^3,).
+
+    A run never crosses the border of two documents.
+    """
     tables = [np.zeros(256**size, dtype=np.int32) for size in range(1, ORDER + 1)]
     for document in range(len(store.splits["train"].ids)):
         text = store.document("train", document)
@@ -126,7 +134,7 @@ def trigram_counts(store: TokenStore) -> list[np.ndarray]:
 
 
 def count_runs(table: np.ndarray, text: np.ndarray, size: int) -> None:
-    """Add every run of `size` bytes of text (L,) to the table, whose index is the run in base 256."""
+    """Count every run of `size` bytes of text (L,) in the table, at the index that is the run in base 256."""
     n_runs = max(0, len(text) - size + 1)
     codes = np.zeros(n_runs, dtype=np.int64)
     for i in range(size):

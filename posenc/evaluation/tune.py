@@ -23,10 +23,10 @@ SPLIT = "validation"
 
 @dataclass(frozen=True)
 class Candidate:
-    """An extension with knobs that were tried, and its loss."""
+    """An extension with the values of its knobs that were tried, and its loss with them."""
 
     extension: Extension
-    loss: float  # nats, summed over the windows beyond T; infinite if one of them has no number
+    loss: float  # sum over the windows beyond T of nats per token; infinite if a window has no number
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ def tune(
 ) -> Tuned:
     """Return the candidate with the lowest fixed-target loss beyond T on validation documents.
 
-    At most `tries` candidates are measured. A candidate without a number somewhere is never chosen. Where no
-    candidate has numbers, or there is no knob to choose, the extension is returned as it is.
+    At most `tries` candidates are measured. One without a number at some window is never chosen. The
+    extension is returned as it is if that rules out all of them, or if there is no knob to choose.
     """
     validation = tuning_request(request)
 
     def loss_of(candidate: Extension) -> float:
         candidate_context = dataclasses.replace(context, extension=candidate, split=SPLIT)
         cells = plan_cells(candidate_context, validation, [protocol])
+        # the crop line is a cell without the extension
         extended = [cell for cell in cells if cell.context.extension is not None]
         beyond = [cell for cell in extended if cell.window in request.lengths.beyond_training]
         losses = [record["nats"] for record in evaluate_cells(beyond)]
@@ -83,7 +84,10 @@ def try_candidates(
     tries: int,
     loss_of: Callable[[Extension], float],
 ) -> list[Candidate]:
-    """Measure up to `tries` candidates; the extension's search proposes each by the losses before it."""
+    """Measure up to `tries` candidates that the extension's search proposes.
+
+    The search is a generator: it yields knobs, and is sent their loss before it yields the next ones.
+    """
     search = extension.search(request.lengths.longest)
     candidates: list[Candidate] = []
     loss: float | None = None
@@ -93,7 +97,7 @@ def try_candidates(
         except StopIteration:
             break
         loss = math.inf
-        with contextlib.suppress(UserError):  # a value that this model does not take
+        with contextlib.suppress(UserError):  # this model does not take these values: try the next ones
             candidate = build_extension({**extension.settings, **knobs}, context.model)
             assert candidate is not None
             loss = loss_of(candidate)
@@ -102,7 +106,7 @@ def try_candidates(
 
 
 def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
-    """Return the best candidate. Its settings name the tuned knobs, and the documents they were tuned on."""
+    """Return the best candidate. Its settings also name the tuned knobs and the split they were tuned on."""
     first = candidates[0].extension.settings
     tuned_knobs = []
     for knob in sorted(first):

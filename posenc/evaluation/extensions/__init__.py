@@ -1,7 +1,7 @@
-"""Test-time extensions, `extend=NAME`: what is done to a trained model at windows beyond its training length.
+"""Test-time extensions, `extend=NAME`: changes to a trained model for windows beyond its training length.
 
-Each is a module here with a class that has a `name`, and `conf/extend/<name>.yaml`. Nothing is trained, and
-the trained model is never changed: an extension gives the encoding that the attention sees in its place.
+Each is a module of this folder with one class, and `conf/extend/<name>.yaml` with its knobs. Nothing is
+trained, and the trained model is never changed: an extension makes another encoding, which acts in its place.
 """
 
 import functools
@@ -37,14 +37,14 @@ NONE = "none"  # the model as trained
 
 @functools.cache
 def extensions() -> dict[str, type[Extension]]:
-    """Return the classes of all names that `extend` may take, without `none`."""
+    """Return the class of every extension by its name; `none` is not among them."""
     return classes_with_a_name(__name__, __path__, Extension)
 
 
 def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the `extend` group and return it as a record stores it. Raises UserError.
 
-    Knobs that came later are left out where they change nothing, so that earlier cells and runs are found.
+    Knobs that were added later are left out if they change nothing, so that records without them are found.
     """
     choices: dict[str, type] = {NONE: object, **extensions()}  # `object` has no knobs
     name = settings.get("name")
@@ -52,7 +52,7 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError("extend", name, "there is no such extension", allowed=list(choices))
     cls = extensions().get(name)
     later = {} if cls is None else cls.later
-    choice = Choice.model_validate({**later, **settings})  # stored ones may lack them
+    choice = Choice.model_validate({**later, **settings})  # settings of a stored record may lack them
     knobs = check_choice("extend", choice, choices, "there is no such extension")
     stored = {knob: value for knob, value in knobs.items() if knob not in later or value != later[knob]}
     return {"name": choice.name, **stored}
@@ -61,8 +61,8 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
 def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
     """Build the extension for this model; None for `none`. Missing knobs come from its YAML.
 
-    Raises UserError. With `tune` an extension may lack knobs, since they are chosen on validation documents
-    before it acts.
+    Raises UserError, among other things for an extension whose knobs have no default (`longrope`). With
+    `tune` it may lack them, since they are chosen on validation documents before it acts.
     """
     defaults = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**defaults, **settings})
@@ -74,7 +74,7 @@ def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool =
         extension = cls(model, **knobs)
     except UserError as error:
         if isinstance(error, NotForThisEncodingError) or knobs != defaults:
-            raise  # the user's value is out of range, not a default
+            raise  # a value of the user's is out of range; below, even the defaults are
         raise NotForThisEncodingError(cls, model.encoding.name, f"{error.key}: {error.problem}") from error
     if extension.missing is not None and not tune:
         raise extension.refusal(extension.missing)

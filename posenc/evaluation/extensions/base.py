@@ -1,6 +1,6 @@
-"""The base of all test-time extensions: classes that return the encoding that acts at a window.
+"""The base class of test-time extensions: each returns the encoding that acts at a given window.
 
-T is the training length, W the window: how many tokens the model is given at once.
+T is the training length. W is the window: how many tokens the model reads at once.
 """
 
 import copy
@@ -25,7 +25,7 @@ Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
 
 
 class NotForThisEncodingError(UserError):
-    """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
+    """The extension does not apply to the trained encoding. A sweep can leave such a job out."""
 
     def __init__(
         self, extension: type["Extension"], encoding: str, reason: str, *, hint: str | None = None
@@ -36,10 +36,10 @@ class NotForThisEncodingError(UserError):
 
 @dataclass(eq=False)
 class Extension:
-    """One extension, built for one trained model, which may be on the meta device. Its knobs are fields.
+    """One extension, built for one trained model. Its knobs are fields of the dataclass.
 
-    `__post_init__` raises `refusal(reason)` if the extension does not apply to the model, and UserError for a
-    knob out of range.
+    The model may be an outline on the meta device. `__post_init__` raises `refusal(reason)` if the extension
+    does not apply to the model, and UserError for a knob out of range.
     """
 
     model: Subject
@@ -48,8 +48,8 @@ class Extension:
     paper: ClassVar[str]
     formula: ClassVar[str]
     applies: ClassVar[str]  # to which encodings, in words
-    revision: ClassVar[int] = 1  # raised when the formula changes: earlier cells keep a row of their own
-    # Knobs that came later, with the value that earlier records had: at it they are not stored.
+    revision: ClassVar[int] = 1  # raised when the formula changes: old records keep a row of their own
+    # Knobs that were added later, each with the value that changes nothing. That value is not stored.
     later: ClassVar[Mapping[str, Any]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values that `extend.tune=true` chooses from
 
@@ -57,11 +57,11 @@ class Extension:
         self.trained = self.model.effective_encoding
         self.shape = self.trained.shape
         self.parts = leaves(self.trained)
-        # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
-        # Contiguous ones from a drawn start count as T: by distance they show no more.
+        # How many positions a training window spanned: T, or more if they were drawn with gaps. Contiguous
+        # positions from a drawn start span T, since they show no larger distance.
         self.reach = self.shape.distances
         self.lengths: dict[str, int] = {}  # knobs in tokens, resolved
-        self.missing: str | None = None  # what it lacks, in words, and `extend.tune=true` would find
+        self.missing: str | None = None  # says which knob has no value yet, for the error; None: all have one
         self.defaults: dict[str, Any] = {}  # knobs of its YAML, set when it is built
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
@@ -74,18 +74,18 @@ class Extension:
         return dict(self.lengths)
 
     def search(self, window: int) -> Generator[dict[str, Any], float, None]:
-        """Yield knobs to try, and receive the loss beyond T of each; W is the longest window.
+        """Yield knobs to try, and be sent the loss beyond T with each; `window` is the longest one.
 
-        By default these are the product of the grid. Knobs that the user gave stay as they are.
+        By default these are all combinations of the grid. Knobs that the user set stay as they are.
         """
-        free = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
-        if not free:
+        free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
+        if not free_knobs:
             return
-        for values in itertools.product(*(self.grid[knob] for knob in free)):
-            yield dict(zip(free, values, strict=True))
+        for values in itertools.product(*(self.grid[knob] for knob in free_knobs)):
+            yield dict(zip(free_knobs, values, strict=True))
 
     def refusal(self, reason: str) -> NotForThisEncodingError:
-        """Return the error for a model that the extension does not apply to."""
+        """Return the error that says why the extension does not apply to the model."""
         return NotForThisEncodingError(type(self), self.model.encoding.name, reason)
 
     def span(self, window: int) -> int:
@@ -98,7 +98,10 @@ class Extension:
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:
-        """Resolve a length that the user gave to tokens; None is the default. UserError above `largest`."""
+        """Return a length that the user set, in tokens; None stands for `default`.
+
+        Raises UserError above `largest`.
+        """
         if value is None:
             tokens = default
         else:
@@ -110,7 +113,7 @@ class Extension:
         return tokens
 
     def compose(self, parts: Sequence[Encoding]) -> Encoding:
-        """Compose the parts. An option that counts visible keys counts those that these parts show."""
+        """Return the parts as one encoding. Options that count visible keys count by these parts."""
         acting: list[Encoding] = []
         for part in parts:
             if isinstance(part, CountingOption):
@@ -120,7 +123,7 @@ class Extension:
         return Composed(self.shape, acting)
 
     def check_softmax(self) -> None:
-        """Refuse an encoding that replaces the softmax. A sink is a key more in it."""
+        """Refuse an encoding that replaces the softmax. A sink only adds a key to it."""
         for part in self.parts:
             if "weights" in part.hooks and "sink" not in part.hooks:
                 raise self.refusal(f"{part.name} has no softmax")
@@ -131,7 +134,7 @@ class Extension:
 
 
 class Times(Encoding):
-    """Multiply all scores, biases included, by one number. It acts after all other changes of scores."""
+    """Multiply all scores, biases included, by a number, after all other changes of scores."""
 
     name = "times"
     acts_on = "scores"
@@ -149,7 +152,7 @@ class Times(Encoding):
 
 
 def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
-    """Return the encodings and options that a composite is made of, in order; else the encoding itself."""
+    """Return the encodings and options that an encoding is composed of, in order, or the encoding alone."""
     if not isinstance(encoding, Composed):
         return (encoding,)
     return tuple(leaf for part in encoding.parts for leaf in leaves(part))

@@ -12,10 +12,10 @@ from posenc.evaluation.extensions.rescaled import CPU, OtherFrequencies
 
 @dataclass(eq=False, kw_only=True)
 class Clip(OtherFrequencies):
-    """The lowest frequencies fade out beyond T, or are zero there (`hard`).
+    """Fade out the lowest frequencies beyond T, or set them to zero there (`hard`).
 
-    `pairs: null` clips 20 of 64 pairs, as the released code does of Llama's, and 2 at least. Its authors also
-    train with clipped frequencies: `encoding=clipped_rope`. The contextual encoding `cope` is another method.
+    `pairs: null` clips 20/64 of all pairs, as the released code does for Llama, but at least 2. Its authors
+    also train with clipped frequencies (`encoding=clipped_rope`). The encoding `cope` is another method.
     """
 
     name = "clip"

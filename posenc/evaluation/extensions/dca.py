@@ -15,8 +15,9 @@ from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing
 class DualChunk(Redistancing):
     """Positions begin anew in chunks of s = `chunk` tokens (3/4 T), so that no distance is beyond T - 1.
 
-    Keys stand at j mod s. Queries stand at i mod s for keys of their own chunk, at min(i mod s + s, T-1) for
-    those of the chunk before, at T-1 for earlier ones. Up to min(T, 2s) tokens nothing changes.
+    A key j has position j mod s. A query i has another position for each kind of key: i mod s for keys of its
+    own chunk, min(i mod s + s, T-1) for keys of the chunk before, T-1 for earlier keys. Nothing changes up to
+    min(T, 2s) tokens.
     Departure: the released code has chunks of 11/16 T and one distance more.
     """
 
@@ -50,5 +51,5 @@ class DualChunk(Redistancing):
         ]
 
     def _chunks_apart(self, chunks: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return a function that tells which pairs are at least so many chunks apart."""
+        """Return the function that tells which pairs are at least `chunks` chunks apart."""
         return lambda q_pos, k_pos: (q_pos // self.s)[:, None] - k_pos // self.s >= chunks

@@ -7,9 +7,9 @@ from posenc.evaluation.extensions.base import Extension, leaves
 
 
 class Drop(Extension):
-    """The trained model without its encoding, at every window; its options (a window, a scale) stay.
+    """Remove the encoding at every window. Options of the attention (a window, a scale) stay.
 
-    Of an absolute encoding the factor on the token embeddings and the map of `combine: concat` stay.
+    Of an absolute encoding its factor on the token embeddings stays, and the map of `combine: concat`.
     """
 
     name = "drop"
@@ -34,7 +34,7 @@ class Drop(Extension):
         return self.compose(self.remaining)
 
     def _remains_of(self, part: Encoding) -> list[Encoding]:
-        """Return what stays of a removed encoding. Raises a refusal if more than positions would go."""
+        """Return what stays of a removed encoding. Refuses to remove more than positions."""
         name = part.name
         if "weights" in part.hooks:
             raise self.refusal(f"{name} stands in the place of the softmax, which would come back")

@@ -8,9 +8,9 @@ from posenc.evaluation.extensions.ntk import NTK
 
 @dataclass(eq=False, kw_only=True)
 class DynamicNTK(NTK):
-    """The base of `ntk` at s = a W/T - (a - 1), a = `factor`: with a = 1 that of `ntk` with `factor: auto`.
+    """Act as `ntk` at s = a W/T - (a - 1), where a = `factor`. With a = 1 that is `ntk` with `factor: auto`.
 
-    The current length is the window; as written in YaRN, section 3.3.
+    As written in YaRN, section 3.3, whose current length is the window here.
     """
 
     name = "dynamic_ntk"

@@ -1,4 +1,4 @@
-"""The base of sinks and LM-Infinite: the first keys of the text stay visible."""
+"""The base class of `sinks` and `lm_infinite`: the first keys of the text stay visible."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from posenc.evaluation.extensions.redistanced import Redistancing
 
 @dataclass(eq=False, kw_only=True)
 class FirstKeys(Redistancing):
-    """Sinks and LM-Infinite: the first keys of the text, seen by every query beside its nearest ones."""
+    """Show every query the first keys of the text and its nearest ones, and no others."""
 
     applies = (
         "encodings that act by distance alone, or carry no position: rotations, biases by distance, sums of "

@@ -1,4 +1,4 @@
-"""Llama 3's rescaling: by turns within the original context."""
+"""Llama 3's rescaling: slow pairs are interpolated, by their turns within the original context."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""LM-Infinite: the first keys and a window, distances capped."""
+"""LM-Infinite: queries see the first keys and a window, at capped distances."""
 
 from typing import ClassVar
 
@@ -7,9 +7,9 @@ from posenc.evaluation.extensions.redistanced import FarPairs, cap_distance
 
 
 class LMInfinite(FirstKeys):
-    """The first n = `sinks` keys and those at i - j < w = `window` (T - 1) are seen, at most w away.
+    """Show the first n = `sinks` keys and those at i - j < w = `window` (T - 1), none farther than w away.
 
-    Departures: the paper has T for w, n from 10 to 100, and attention to middle tokens of highest score.
+    Departures: in the paper w is T, n is 10 to 100, and middle keys with the highest scores are seen, too.
     """
 
     name = "lm_infinite"

@@ -18,7 +18,7 @@ class AtLeastOne(LogN):
 
 
 class LogNBeyond(Extension):
-    """Logits of query i times max(1, log n_i / log T), n_i the keys that it sees, at windows beyond T."""
+    """Multiply the logits of query i, which sees n_i keys, by max(1, log n_i / log T) beyond T."""
 
     name = "logn"
     paper = "Chiang, Cholak 2022, arXiv 2202.12172; Su 2021 to 2023 (blog posts)"

@@ -12,18 +12,20 @@ from torch import Tensor
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions.rescaled import CPU, Rescaled, by_turns
 
-LARGEST = 1.25  # divisor over the factor s, as in the paper
-PARENTS = 4  # best lists of divisors that are kept
+LARGEST = 1.25  # the largest divisor, as a multiple of the factor s, as in the paper
+PARENTS = 4  # how many of the best lists of divisors have children
 
 
 @dataclass(eq=False, kw_only=True)
 class LongRoPE(Rescaled):
-    """theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first.
+    """Divide theta_k by lambda_k at windows with s > 1; `factors` has a lambda for each pair, fastest first.
 
-    Logits as in the models published with it (Phi-3). No divisors fit all models: `extend.tune=true` searches
-    them. From none, PI, NTK and by-parts on, each child takes every divisor from one of two of the best four
-    and changes three in ten, then they are sorted; all lie in [1, 1.25 s], as in the paper.
-    Departures: no first tokens are left uninterpolated (the paper's n-hat), and it has 64 parents.
+    Logits are multiplied as in the models published with it (Phi-3).
+
+    No divisors fit all models, so `extend.tune=true` searches them by evolution. It starts from the divisors
+    of no extension, PI, NTK and NTK-by-parts. A child takes each divisor from one of two of the best four
+    lists, changes three in ten of them, and sorts them. All lie in [1, 1.25 s], as in the paper.
+    Departures: the paper has 64 parents, and leaves its first n-hat tokens uninterpolated.
     """
 
     name = "longrope"

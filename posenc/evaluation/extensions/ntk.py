@@ -7,9 +7,9 @@ from posenc.evaluation.extensions.rescaled import CPU, Rescaled
 
 
 class NTK(Rescaled):
-    """A larger base: theta_k times s^(-2k/(D'-2)), the first as it was and the last divided by s.
+    """Multiply theta_k by s^(-2k/(D'-2)): the first stays as it is, and the last is divided by s.
 
-    As written in YaRN, section 3.1.
+    This is the same as a larger base, and as written in YaRN, section 3.1.
     """
 
     name = "ntk"

@@ -1,4 +1,4 @@
-"""NTK-by-parts: slow pairs interpolated, fast ones left alone."""
+"""NTK-by-parts: slow pairs are interpolated, fast ones are left alone."""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,14 @@ from posenc.evaluation.extensions.rescaled import Rescaled, by_turns
 
 @dataclass(eq=False, kw_only=True)
 class NTKByParts(Rescaled):
-    """Fast pairs are left alone, slow ones interpolated, by their turns r = T theta / (2 pi) within T.
+    """Leave fast pairs alone and interpolate slow ones, by their turns r = T theta / (2 pi) within T.
 
-    `ramp: index`, as deployed: gamma falls over the index, from 1 where r = `beta_fast` (rounded down) to 0
-    where r = `beta_slow` (up). `ramp: turns`, as in the paper: linear in r; frequencies differ by 24 to 69%.
-    The published 32 and 1 go with thousands of tokens: below T = 201 no pair turns 32 times.
+    In between, gamma is the share of theta that is left alone. With `ramp: index`, as in released code, gamma
+    falls linearly over the index of the pair, from 1 at the pair with r = `beta_fast` (rounded down) to 0 at
+    the pair with r = `beta_slow` (rounded up). With `ramp: turns`, as in the paper, it is linear in r. The
+    frequencies of the two ramps differ by 24 to 69%.
+
+    The published 32 and 1 are for thousands of tokens: below T = 201 no pair turns 32 times.
     """
 
     name = "ntk_by_parts"
@@ -48,10 +51,10 @@ class NTKByParts(Rescaled):
         )
 
     def within_pairs(self, first: float, last: float) -> tuple[float, float]:
-        """Return the borders of the ramp, moved to where there are pairs."""
+        """Return the borders of the ramp, moved to indices that pairs have."""
         begin = max(0, first)
         return begin, max(begin, min(last, self.turning.width - 1))
 
     def index_of(self, turns: float) -> float:
-        """Return the index, with a fraction, of the pair that turns so often within T."""
+        """Return the index of the pair that turns so often within T, with a fraction between two pairs."""
         return self.turning.pair_with_turns(turns, self.reach)

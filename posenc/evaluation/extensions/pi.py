@@ -1,4 +1,4 @@
-"""Position interpolation."""
+"""Position interpolation: longer windows are squeezed into the trained positions."""
 
 from torch import Tensor
 
@@ -9,10 +9,10 @@ from posenc.evaluation.extensions.rescaled import Rescaled
 
 
 class PI(Rescaled):
-    """Position interpolation, theta_k / s, here without the fine-tuning that follows in the paper.
+    """Divide positions by s: theta_k becomes theta_k / s. Here without the fine-tuning of the paper.
 
-    A learned table is read between its rows: E at m / s, linearly, as models for images do (ViT, arXiv
-    2010.11929, section 3.2).
+    A learned table is read between its rows, by linear interpolation at position m / s, as models of images
+    do (ViT, arXiv 2010.11929, section 3.2).
     """
 
     name = "pi"

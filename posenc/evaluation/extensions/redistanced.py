@@ -1,7 +1,7 @@
-"""The base of extensions that give far pairs a distance which training showed.
+"""The base class of extensions that give far pairs of query i and key j a distance that training showed.
 
-A pair's new distance is query(i) - key(j), so one more product of queries and keys, rotated to those
-positions instead, gives all new scores; a bias is looked up at the new distance.
+The new distance has the form query(i) - key(j). So queries are rotated to positions query(i) and keys to
+key(j), and one more product of the two gives all new scores. A bias is looked up at the new distance.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.blocks import rows_of_block
 from posenc.evaluation.extensions.base import Extension
 
-HOOKS_BY_DISTANCE = {"rotate", "distance_bias"}  # they can be asked for another distance
-KEPT_HOOKS = {"positions", "visible"}  # their answer stays
+HOOKS_BY_DISTANCE = {"rotate", "distance_bias"}  # they can act at another distance than the true one
+KEPT_HOOKS = {"positions", "visible"}  # they go on acting at the true positions
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class FarPairs:
     pairs: Callable[[Tensor, Tensor], Tensor]  # q_pos (T,), k_pos (S,) -> (T, S) bool
     query: Callable[[Tensor], Tensor]  # (T,) -> (T,)
     key: Callable[[Tensor], Tensor]  # (S,) -> (S,)
-    keys: int | None = None  # if given, only this many first keys are in such a pair
+    keys: int | None = None  # only this many first keys are in such a pair; None: any key may be
 
 
 def pairs_apart(w: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that tells which pairs are w or more apart."""
+    """Return the function that tells which pairs are w or more tokens apart."""
     return lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w
 
 
@@ -45,13 +45,13 @@ class Unrotated:
 
     q: Tensor  # (B, H, queries, D)
     k: Tensor  # (B, H or 1, S, D)
-    q_new: Tensor | None = None
-    k_new: Tensor | None = None
-    keys: int = 0  # number of keys up to which they are rotated
+    q_new: Tensor | None = None  # as q; None until they are rotated
+    k_new: Tensor | None = None  # as k
+    keys: int = 0  # how many keys k_new has
 
 
 class Redistanced(Encoding):
-    """Replace the scores of far pairs. It acts first, before anything else that changes scores."""
+    """Replace the scores of far pairs, before anything else changes scores."""
 
     name = "redistanced"
     acts_on = "scores"
@@ -69,25 +69,29 @@ class Redistanced(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         unrotated: Unrotated = state
-        far_pos = k_pos[: self.far.keys]  # (S',)
+        far_pos = k_pos[: self.far.keys]  # (S',) of the keys that may be in a far pair
         pairs = self.far.pairs(q_pos, k_pos)[:, : len(far_pos)]  # (T, S')
-        if not pairs.any():  # the first queries of a window need no second product
+        if not pairs.any():  # the first queries of a window have no far keys, so no second product
             return s
         if unrotated.keys < len(k_pos):
             self._rotate_anew(unrotated, k_pos, layer)
         assert unrotated.q_new is not None and unrotated.k_new is not None
         q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
         product = q_block @ unrotated.k_new[:, :, : len(far_pos)].mT
-        new = product.float() * unrotated.q.shape[-1] ** -0.5  # (B, H, T, S'), by the width before `rotate`
+        width = unrotated.q.shape[-1]  # D before `rotate`, which may add to it
+        new = product.float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:
             new = new + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
         new = torch.where(pairs, new, s[..., : len(far_pos)])
         return torch.cat((new, s[..., len(far_pos) :]), dim=-1)
 
     def _rotate_anew(self, unrotated: Unrotated, k_pos: Tensor, layer: int) -> None:
-        """Rotate queries and keys to the new positions: once a layer, since the longest block comes first."""
+        """Rotate queries and keys to the new positions.
+
+        This happens once a layer, because the block with the most keys comes first.
+        """
         keys = len(k_pos)
-        queries = unrotated.q.shape[2] - unrotated.k.shape[2] + keys  # among the keys' tokens
+        queries = unrotated.q.shape[2] - unrotated.k.shape[2] + keys  # those that are tokens of the keys
         q_new = unrotated.q[:, :, :queries]
         k_new = unrotated.k[:, :, :keys][:, :, : self.far.keys]
         q_pos_new = self.far.query(k_pos[keys - queries :])
@@ -100,7 +104,7 @@ class Redistanced(Encoding):
 
 
 class Redistancing(Extension):
-    """Change distances of an encoding whose positions act by distance, or which has none."""
+    """Change distances of an encoding that acts by distance, or by no position at all."""
 
     applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
     needs_distance: ClassVar[bool] = True

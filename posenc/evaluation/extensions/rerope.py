@@ -1,4 +1,4 @@
-"""ReRoPE: distances beyond a window are the window."""
+"""ReRoPE: distances are capped, or grow more slowly beyond a window."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,9 +10,10 @@ from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, cap
 
 @dataclass(eq=False, kw_only=True)
 class ReRoPE(Redistancing):
-    """min(i - j, w), w = `window`, T - 1 by default; with `leak` = a: w + (i - j - w)/a beyond w.
+    """Cap the distance i - j at w = `window` (T - 1). With `leak` = a it is w + (i - j - w)/a beyond w.
 
-    It costs a second product of queries and keys. A window of the training keeps the true distances.
+    It costs a second product of queries and keys. A window that the model was trained with hides keys by
+    their true distances.
     """
 
     name = "rerope"

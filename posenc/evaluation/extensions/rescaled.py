@@ -1,9 +1,12 @@
-"""The bases of extensions that turn pairs by other frequencies, most of them more slowly.
+"""The base classes of extensions that rotate by other frequencies than the model was trained with.
 
-theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
-those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
-A checkpoint whose rotation is scaled already (llama3, yarn, linear) has the scaled ones, not its base's: then
-`yarn` ramps over the turns that its pairs make now, and multiplies the factor that its cos and sin have.
+A rotation turns pairs of numbers of a query or key. Pair k = 0..D'/2-1 turns by theta_k radians a token,
+highest first, where D' is the rotated width. Frequencies that are zero (p-RoPE drops some) stay zero. s is
+the factor by which the text is longer: W/T with `factor: auto`, and 1 up to T.
+
+The rotation of a published checkpoint may be scaled already (llama3, yarn, linear). Then theta_k are its
+scaled frequencies: `yarn` counts the turns that its pairs make now, and multiplies the factor that its cos
+and sin have.
 """
 
 import math
@@ -23,7 +26,7 @@ CPU = torch.device("cpu")
 
 @dataclass(eq=False, kw_only=True)
 class OtherFrequencies(Extension):
-    """Rotate by other theta_k beyond T, which a subclass computes; biases keep the true distances."""
+    """Rotate by other theta_k beyond T, which a subclass computes. Biases keep the true distances."""
 
     applies = (
         "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
@@ -42,7 +45,7 @@ class OtherFrequencies(Extension):
         self.turning = part
 
     def changed(self, theta: Tensor) -> Tensor:
-        """Return the frequencies beyond T of the trained ones, (D'/2,) float64 each."""
+        """Return the frequencies beyond T, by the trained ones: (D'/2,) float64 each."""
         raise NotImplementedError
 
     def effective_encoding(self, window: int) -> Encoding:
@@ -56,7 +59,7 @@ class OtherFrequencies(Extension):
 class Rescaled(OtherFrequencies):
     """Rotate by smaller theta_k, by a factor that follows from the window."""
 
-    least: ClassVar[float] = 1  # smallest factor; 0 itself is not allowed
+    least: ClassVar[float] = 1  # the smallest factor that is allowed; 0 stands for any above 0
     factor: Factor
 
     def __post_init__(self) -> None:
@@ -69,7 +72,7 @@ class Rescaled(OtherFrequencies):
             self.check_range("factor", self.factor, self.least, above=self.least == 0)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
-        """Return theta (D'/2,) float64 at the factor s > 1."""
+        """Return the frequencies at the factor s > 1, by the trained ones: (D'/2,) float64 each."""
         raise NotImplementedError
 
     def gain(self, s: float) -> float:
@@ -100,7 +103,7 @@ class Rescaled(OtherFrequencies):
     def resolved(self, window: int) -> dict[str, Any]:
         s = self.s(window)
         values = {"factor": s}
-        # "turned" is the word of stored records
+        # stored records have "turned" for the factor of rotated queries and keys
         for key, value in (("turned", self.gain(s)), ("logits", self.logits(s))):
             if value != 1:
                 values[key] = value
@@ -108,10 +111,12 @@ class Rescaled(OtherFrequencies):
 
 
 def by_turns(x: Tensor, theta: Tensor, s: float, length: int, turns: tuple[float, float]) -> Tensor:
-    """Return x/s for pairs with fewer turns within `length` than the first of `turns`, x above the second.
+    """Divide x (D'/2,) by s for slow pairs, and leave it alone for fast ones.
 
-    In between gamma, the share of x that is left alone, is a ramp.
+    A pair is slow if it turns less often within `length` tokens than the first of `turns`, and fast if it
+    turns more often than the second. In between gamma, the share of x that is left alone, rises from 0 to 1.
     """
     low, high = turns
-    gamma = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # (D'/2,)
+    turns_of_pair = length * theta / (2 * math.pi)  # (D'/2,)
+    gamma = ((turns_of_pair - low) / (high - low)).clamp(0, 1)  # (D'/2,)
     return (1 - gamma) * x / s + gamma * x

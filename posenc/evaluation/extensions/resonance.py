@@ -1,4 +1,4 @@
-"""Wavelengths of whole tokens."""
+"""Resonance: wavelengths are rounded to whole tokens."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from posenc.evaluation.extensions.rescaled import OtherFrequencies
 
 @dataclass(eq=False, kw_only=True)
 class ResonanceBeyond(OtherFrequencies):
-    """Wavelengths are rounded beyond T. The paper trains or tunes with them: `encoding=resonance_rope`."""
+    """Round wavelengths beyond T. The paper trains or tunes with them, as `encoding=resonance_rope` does."""
 
     name = "resonance"
     paper = "Wang, Kobyzev, Lu, Rezagholizadeh, Liu 2024, arXiv 2403.00071"

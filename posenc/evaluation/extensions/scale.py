@@ -9,7 +9,7 @@ from posenc.evaluation.extensions.base import Extension, Times
 
 @dataclass(eq=False, kw_only=True)
 class Scale(Extension):
-    """A fixed temperature at every window, biases included: a control for `yarn` and `logn`."""
+    """Divide logits, biases included, by a fixed temperature: a control for `yarn` and `logn`."""
 
     name = "scale"
     paper = "none (the temperature of YaRN, arXiv 2309.00071, alone)"

@@ -9,9 +9,10 @@ from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, pai
 
 @dataclass(eq=False, kw_only=True)
 class SelfExtend(Redistancing):
-    """i - j below w = `window` (T/2), else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`.
+    """Distances from w = `window` (T/2) on are counted in groups of g = `group` tokens.
 
-    With `auto`, g is the smallest whose farthest distance at the window W lies inside training, so 1 up to T.
+    They become floor(i/g) - floor(j/g) + w - floor(w/g). With `group: auto`, g is the smallest with which the
+    largest distance in the window was seen in training, so it is 1 up to T.
     """
 
     name = "self_extend"

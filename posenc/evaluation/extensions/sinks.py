@@ -1,4 +1,4 @@
-"""Attention sinks: the first keys and a window, positions inside the cache."""
+"""Attention sinks: queries see the first keys and a window, with positions inside the cache."""
 
 from typing import ClassVar
 
@@ -8,10 +8,10 @@ from posenc.evaluation.extensions.redistanced import FarPairs
 
 
 class Sinks(FirstKeys):
-    """The first n = `sinks` keys and those at i - j < w = `window` are seen; a cache holds c = n + w, or T.
+    """Show the first n = `sinks` keys and those at i - j < w = `window`. A cache holds these c = n + w keys.
 
-    Positions are places in it: a first key j stands at distance min(i, c-1) - j. Not for absolute
-    embeddings: a key's place is another for every query that sees it.
+    By default c is T. Positions are places in the cache, so a first key j is at distance min(i, c-1) - j.
+    This is not for absolute embeddings, since a key has another place for every query that sees it.
     """
 
     name = "sinks"

@@ -10,10 +10,11 @@ from posenc.evaluation.extensions.redistanced import FarPairs, Redistancing, pai
 
 @dataclass(eq=False, kw_only=True)
 class Shifted(Redistancing):
-    """STRING: distances from S = `shift` on (T/3) are i - j - S + w, w = `near`, at windows within T too.
+    """Distances from S = `shift` (T/3) on become i - j - S + w, w = `near`, even in windows within T.
 
-    Distances that training showed often stand in for the farthest, which it showed seldom. Beyond T + S - w
-    tokens there are unseen ones again. Departure: cos and sin times 1.07 in the released code, not here.
+    Training shows few pairs with large distances, so smaller ones, which it shows often, take their place.
+    Beyond T + S - w tokens there are unseen distances again.
+    Departure: the released code multiplies cos and sin by 1.07.
     """
 
     name = "string"

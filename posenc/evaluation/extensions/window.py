@@ -10,7 +10,7 @@ from posenc.evaluation.extensions.base import Extension, Length
 
 @dataclass(eq=False, kw_only=True)
 class SlidingWindow(Extension):
-    """Key j is seen where i - j < w, w = `window`, T by default, in every layer, beside a trained window."""
+    """Show query i the keys at i - j < w = `window` (T) in every layer. A trained window stays as well."""
 
     name = "window"
     paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"

@@ -1,4 +1,4 @@
-"""YaRN: NTK-by-parts and a temperature."""
+"""YaRN: NTK-by-parts, and a temperature of the softmax."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,14 @@ from posenc.evaluation.extensions.ntk_by_parts import NTKByParts
 
 @dataclass(eq=False, kw_only=True)
 class YaRN(NTKByParts):
-    """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1, here without the fine-tuning of the paper.
+    """NTK-by-parts and a temperature, here without the fine-tuning of the paper.
 
-    Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2: 1 and 0 as in the
-    released code and transformers, 1 and 1 as in the paper and DeepSeek-V3, 0.707 twice as in DeepSeek-V2.
-    `truncate: false` does not round the borders of the ramp (gpt-oss), `attention_factor` is the factor of
-    cos and sin itself: both as in transformers.
+    With m(a) = 0.1 a ln s + 1, cos and sin are multiplied by m(`mscale`) / m(`mscale_all_dim`), and logits by
+    m(`mscale_all_dim`)^2. The two are 1 and 0 in the released code and transformers, 1 and 1 in the paper and
+    DeepSeek-V3, 0.707 and 0.707 in DeepSeek-V2.
+
+    Two knobs are those of transformers: `truncate: false` does not round the borders of the ramp (gpt-oss),
+    and `attention_factor` is the factor of cos and sin itself.
     """
 
     name = "yarn"

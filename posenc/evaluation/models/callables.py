@@ -1,4 +1,4 @@
-"""Measure any function from tokens to logits in the place of posenc's own decoder."""
+"""Measure any function from tokens to logits, as if it were posenc's own decoder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.errors import NotApplicableError
 
-# Memory is estimated before a pass is tried. The number of a function's heads is unknown, so it is assumed.
+# The memory of a pass is estimated by the number of heads. A function does not say how many it has.
 ASSUMED_HEADS = 32
-# 64 MB in float32. All logits of 16,384 targets and a vocabulary of 49,152 would take 3.2 GB.
+# 64 MB in float32. All logits of 16,384 targets with a vocabulary of 49,152 would take 3.2 GB.
 LOGITS_AT_ONCE = 1 << 24
 
 OnLayer = Callable[[float], None]  # called with the share of a pass that is done
-LogitsOf = Callable[[slice], Tensor]  # from columns of the targets of a pass to their logits (B, columns, V)
+LogitsOf = Callable[[slice], Tensor]  # from columns of a pass's targets to their logits (B, columns, V)
 
 
 @dataclass(frozen=True)
 class TargetLosses:
-    """Hold the losses of targets, and whether each target is the model's first choice."""
+    """The losses of targets, and whether each target is the model's first choice."""
 
     nats: Tensor  # (B, n) float32
     is_best: Tensor | None  # (B, n) bool; None: not asked for
@@ -47,7 +47,7 @@ def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> Tar
 
 
 def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
-    """Return the losses of neighbouring blocks of targets as those of all."""
+    """Join the losses of neighbouring blocks of targets."""
     best = [part.is_best for part in parts if part.is_best is not None]
     nats = torch.cat([part.nats for part in parts], dim=1)
     return TargetLosses(nats, is_best=torch.cat(best, dim=1) if best else None)
@@ -55,23 +55,23 @@ def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
 
 @dataclass(frozen=True)
 class NextLogits:
-    """Hold the logits of the token behind a text, and what the model keeps of the text to go on."""
+    """The logits of the token after a text, and what the model keeps of the text to go on from it."""
 
     logits: Tensor  # (B, V)
     past: Any  # the text itself, or keys and values
 
 
 class CallableModel(nn.Module):
-    """Measure `function(tokens (B, W) int64)`, which returns logits (B, W, V) or an object that has `logits`.
+    """A model that is a function from tokens (B, W) int64 to logits (B, W, V), or to an object with `logits`.
 
-    The function makes its own positions: all that it gets from posenc are W tokens. If it is a module, it is
-    registered here, so that it moves to the device too.
+    The function makes its own positions; posenc gives it tokens alone. If it is a module, it is registered
+    here, so that it moves to the device, too.
     """
 
-    # True if the run directory is named by these very weights, so that its stored cells are the model's own
+    # True if the name of the run directory covers the weights, so that records stored there are of this model
     has_known_weights = False
-    bos: int | None = None  # the token that stands before every text; None: there is none
-    end_tokens: frozenset[int] = frozenset()  # with which a text ends that the model writes
+    bos: int | None = None  # the token before every text, if there is one
+    end_tokens: frozenset[int] = frozenset()  # a text that the model writes ends with one of these
 
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
         super().__init__()
@@ -88,18 +88,18 @@ class CallableModel(nn.Module):
         return next(dtypes, torch.float32)
 
     def loaded(self) -> CallableModel:
-        """Return the model with its weights: itself, unless it is a model whose weights are still unread."""
+        """Return the model with its weights, which a subclass may not have read yet."""
         return self
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
-        """Return 0..n-1. The function does not see them; only their number counts."""
+        """Return 0..n-1. The function does not see them, but a pass needs to know how many there are."""
         return torch.arange(n)
 
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
         """Return the logits of the last n targets, (B, n, V), of tokens (B, W).
 
-        `encoding` is not used: no extension can act here. Raises NotApplicableError past the end of a table
-        of positions, UserError if the function does not return logits.
+        `encoding` is not used, since no extension can act in a function. Raises NotApplicableError past the
+        end of a table of positions, and UserError if the function does not return logits.
         """
         try:
             output = self.function(tokens)
@@ -138,23 +138,24 @@ class CallableModel(nn.Module):
     ) -> LogitsOf:
         """Make a pass over tokens (B, W), and return the function from columns of the last targets to logits.
 
-        A function has made all logits by then. `on_layer` is not called: a function has no layers that are
-        known. Raises what `forward` raises.
+        Here the pass makes all logits at once, and `on_layer` is not called, since the layers of a function
+        are unknown. Subclasses do better. Raises what `forward` raises.
         """
         logits = self(tokens, n_targets, encoding)  # (B, n, V)
         return lambda columns: logits[:, columns]
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
-        """Return the logits behind a text (B, n). `past` is of the call before, and `tokens` follow it.
+        """Return the logits of the token after a text.
 
+        `tokens` (B, n) are the whole text, or what follows the text whose `past` an earlier call returned.
         Raises what `forward` raises.
         """
         text = tokens if past is None else torch.cat((past, tokens), dim=1)
         return NextLogits(self(text, 1, encoding)[:, -1], past=text)
 
     def checked(self, logits: object, text_shape: tuple[int, ...]) -> Tensor:
-        """Return the logits (B, S, V) of a text of shape (B, S). Raises UserError for any other shape."""
+        """Return the logits if they are (B, S, V) for a text of shape (B, S). Raises UserError otherwise."""
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
             raise UserError("subject", type(logits).__name__, "gives no logits", allowed="a tensor (B, W, V)")
         shape = tuple(logits.shape)

@@ -1,8 +1,8 @@
 """Read the rotation of a model of transformers, and turn it by other frequencies.
 
-A model has one rotation that all of its layers share, or a module with one for each kind of layer: Gemma 3
-turns by other frequencies in its local layers, which see a window, than in its global ones. Extensions act on
-the shared one, or on that of the global layers alone, since no distance in a window is new beyond T.
+In most models all layers share one rotation. In others there is one for each kind of layer: Gemma 3 has local
+layers, which see a window, and global ones, which turn by other frequencies. Extensions act on the shared
+rotation, or on that of the global layers, since a window has no new distances beyond T.
 
 The frequencies are those that the model has, scaled or not: an extension of a checkpoint with `llama3`
 divides what `llama3` has divided already.
@@ -23,17 +23,17 @@ from posenc.encodings.base import Shape
 from posenc.encodings.shared.rotary import Rotary
 
 GLOBAL_LAYERS = "full_attention"  # the name of layers without a window, in configurations of transformers
-DYNAMIC = "dynamic"  # the rope type whose frequencies follow from the window
+DYNAMIC = "dynamic"  # the rope type whose frequencies depend on the window
 LONGROPE = "longrope"  # the rope type with one table up to its original length, and another beyond
 SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
-BEYOND_EVERY_LENGTH = 10**8  # a position at which longrope has its long factors
-UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings that are no scaling
+BEYOND_EVERY_LENGTH = 10**8  # a position so far out that longrope takes its long table
+UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings without a scaling
 
 RopeSettings = dict[str, Any]
 
 
 class KnownRotary(Rotary):
-    """Rotate by the frequencies of a checkpoint's configuration, cos and sin times its own factor."""
+    """Rotate by the frequencies of a checkpoint's configuration, and multiply cos and sin by its factor."""
 
     def __init__(self, shape: Shape, name: str, rotation: ModelRotation) -> None:
         super().__init__(shape, base=rotation.base, layout="half", width=2 * len(rotation.theta))
@@ -46,29 +46,32 @@ class KnownRotary(Rotary):
         return self.theta if device is None else self.theta.to(device)
 
     def pair_with_turns(self, turns: float, length: int) -> float:
-        """Return the pair that turns so often, with a fraction, by the frequencies that were scaled."""
+        """Return the index of the pair that turns so often within `length`; between two, with a fraction.
+
+        Scaled frequencies follow no formula, so it is interpolated in the logarithms of two neighbours.
+        """
         if not self.is_scaled:
             return super().pair_with_turns(turns, length)
-        frequency = math.log(2 * math.pi * turns / length)  # here and below as logarithms
-        frequencies = self.theta[self.theta > 0].log().tolist()
-        step = 2 * math.log(self.base) / self.width  # from pair to pair where nothing is scaled
-        pair = sum(faster > frequency for faster in frequencies) - 1  # the last one that is faster; -1: none
-        above = frequencies[pair] if pair >= 0 else frequencies[0] + step
-        below = frequencies[pair + 1] if pair + 1 < len(frequencies) else above - step
-        return pair + (above - frequency) / (above - below)
+        log_wanted = math.log(2 * math.pi * turns / length)
+        logs = self.theta[self.theta > 0].log().tolist()  # descending
+        log_step = 2 * math.log(self.base) / self.width  # from pair to pair in an unscaled rotation
+        pair = sum(log > log_wanted for log in logs) - 1  # the last pair that is faster; -1: none
+        above = logs[pair] if pair >= 0 else logs[0] + log_step
+        below = logs[pair + 1] if pair + 1 < len(logs) else above - log_step
+        return pair + (above - log_wanted) / (above - below)
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Say why an extension cannot act in a model, and what can be done instead."""
+    """Why an extension cannot act in a model, and what can be done instead."""
 
     reason: str
-    hint: str | None = None  # None: to which encodings the extension applies
+    hint: str | None = None  # None: the error says to which encodings the extension applies
 
 
 @dataclass(frozen=True)
 class ScaledLengths:
-    """Hold the lengths, in tokens, from which and to which a rotation was scaled."""
+    """The training length of a model before and after its rotation was scaled, in tokens."""
 
     before: int
     after: int
@@ -76,18 +79,18 @@ class ScaledLengths:
 
 @dataclass(frozen=True)
 class ModelRotation:
-    """Hold the rotation of a model that extensions change."""
+    """The rotation of a model that extensions change."""
 
     kind: str | None  # the kind of layers that turn by it; None: all layers do
     rope_type: str
     base: float
-    theta: Tensor  # (pairs,) float64 on the CPU; of longrope those beyond its original length
+    theta: Tensor  # (pairs,) float64 on the CPU; longrope: those beyond its original length
     gain: float  # factor of cos and sin
-    scaled_lengths: ScaledLengths | None  # None: not scaled, or its configuration does not say the lengths
+    scaled_lengths: ScaledLengths | None  # None: not scaled, or the configuration does not say the lengths
 
     @classmethod
     def read(cls, module: Any, config: Any) -> ModelRotation:
-        """Read the rotation of a module, whose frequencies may depend on the kind of layer."""
+        """Read the rotation of a module: the one of global layers if it has one for each kind of layer."""
         kind = GLOBAL_LAYERS if isinstance(module.rope_type, dict) else None
         rope_type = module.rope_type if kind is None else module.rope_type[kind]
         settings = config.rope_parameters if kind is None else config.rope_parameters[kind]
@@ -101,9 +104,9 @@ class ModelRotation:
         )
 
     def write(self, module: Any, rotary: Rotary | None) -> None:
-        """Write the rotation of an extension into a copy of the model's module. None: nothing turns.
+        """Write the rotation of an extension into a copy of the model's module. None stands for no rotation.
 
-        The change is made to each table that the module has, since longrope chooses one by the window.
+        Every table of frequencies that the module has is changed, since longrope chooses one by the window.
         """
         names = [_of_kind(self.kind, name) for name in ("inv_freq", "original_inv_freq")]
         tables = {name: getattr(module, name) for name in names if hasattr(module, name)}
@@ -118,12 +121,12 @@ class ModelRotation:
             setattr(module, _of_kind(self.kind, "attention_scaling"), rotary.gain)
 
     def stop(self, module: Any) -> None:
-        """Write into a copy of the model's module that nothing turns: cos is 1 and sin is 0."""
+        """Make a copy of the model's module turn nothing, so that cos is 1 and sin is 0."""
         self.write(module, None)
         setattr(module, _of_kind(self.kind, "attention_scaling"), 1.0)
 
     def follows_tables(self, module: Any) -> bool:
-        """Tell whether a module turns by the tables that it is given. PhiMoE makes its own in each pass."""
+        """Tell whether a module turns by its tables of frequencies. PhiMoE makes others in each pass."""
         stopped = copy.deepcopy(module)
         self.stop(stopped)
         options = {} if self.kind is None else {"layer_type": self.kind}
@@ -137,12 +140,12 @@ class ModelRotation:
         return all(bool(((factor == 0) | (factor == 1)).all()) for factor in factors)
 
     def acts_in(self, layer: int, config: Any) -> bool:
-        """Tell whether a layer turns by it."""
+        """Tell whether a layer turns by this rotation."""
         return self.kind is None or config.layer_types[layer] == self.kind
 
 
 def rotations_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model that make cos and sin, by name."""
+    """Return the modules of a model that make cos and sin, by their names in the model."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "rope_type")}
 
 
@@ -166,7 +169,7 @@ def why_rotation_is_fixed(modules: Mapping[str, Any]) -> Obstacle | None:
 
 
 def _frequencies(module: Any, config: Any, kind: str | None, rope_type: str) -> Tensor:
-    """Return the frequencies of a module, (pairs,); of longrope those beyond its original length."""
+    """Return the frequencies of a module, (pairs,); for longrope those beyond its original length."""
     if rope_type != LONGROPE:
         table: Tensor = getattr(module, _of_kind(kind, "inv_freq"))
         return table
@@ -179,7 +182,7 @@ def _frequencies(module: Any, config: Any, kind: str | None, rope_type: str) -> 
 
 
 def _of_kind(kind: str | None, name: str) -> str:
-    """Return the name of an attribute: `inv_freq`, or `full_attention_inv_freq`."""
+    """Return the name that an attribute has for a kind of layer, such as `full_attention_inv_freq`."""
     return name if kind is None else f"{kind}_{name}"
 
 
@@ -202,7 +205,7 @@ def scaled_types(config: Any) -> list[str]:
 
 
 def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
-    """Return the lengths from which and to which a rotation was scaled; None if the settings do not say them.
+    """Return the training length before and after scaling; None if the settings do not say both.
 
     `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
     after in others.
@@ -211,13 +214,13 @@ def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
     if settings.get("rope_type") not in SCALED_TYPES or before is None:
         return None
     after = config.max_position_embeddings
-    if after <= before:  # Qwen's documentation adds a scaling and leaves max_position_embeddings as it was
+    if after <= before:  # Qwen's documentation says to add a scaling, but not to raise this number
         after = round(before * (settings.get("factor") or 1))
     return ScaledLengths(before, after) if after > before else None
 
 
 def without_scaling(config: Any) -> Any:
-    """Return a copy of a configuration whose rotation turns by its base alone, in all layers."""
+    """Return a copy of a configuration without the scaling of its rotation, in all layers."""
     copied = copy.deepcopy(config)
     text_config = copied.get_text_config()
     parameters = text_config.rope_parameters

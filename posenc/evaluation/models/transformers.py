@@ -1,10 +1,12 @@
-"""Measure a causal language model of transformers, and let the extensions act in it that can.
+"""Measure a causal language model of transformers, with or without an extension.
 
-Without an extension the model runs untouched. An extension that changes frequencies sets the rotation's own
-table. An extension that masks keys or changes scores replaces the attention function, and one that changes
-distances replaces the rotation as well, in architectures whose rotation is known. Where layers turn by
-frequencies of their own, an extension acts in those that see the whole text. Each pass begins with the
-rotation as it was loaded, since some types (`dynamic`) keep the scale of the longest text so far.
+Without an extension the model runs untouched. How an extension acts depends on what it changes:
+- frequencies: it sets the tables of the model's rotation
+- scores, or which keys are seen: posenc's attention function takes the place of the model's
+- distances: in addition posenc rotates queries and keys, in architectures whose rotation is known
+
+If layers turn by different frequencies, an extension acts in those that see the whole text. Each pass begins
+with the rotation as it was loaded, since some types (`dynamic`) keep the scale of the longest text so far.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ ATTENTION_NAME = "posenc"  # the name of the attention function in the registry 
 LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # T in configurations
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of learned positions in models
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
-# Architectures that rotate queries and keys last and in all layers, number i of a head with number i + D'/2,
-# as a test of each says. Others turn neighbours (Cohere, GLM) or leave out layers (SmolLM3, Llama 4).
+# Architectures in which posenc can rotate in the model's place. A test of each says that it rotates in all
+# layers, after all other changes to queries and keys, and turns number i of a head with number i + D'/2.
+# Others turn neighbours (Cohere, GLM) or leave out layers (SmolLM3, Llama 4).
 KNOWN_ATTENTIONS = (
     *("apertus", "arcee", "bitnet", "gemma", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss", "granite"),
     *("llama", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
@@ -61,9 +64,9 @@ KNOWN_ATTENTIONS = (
 
 
 class TransformersModel(CallableModel):
-    """Measure a model of transformers. The token `bos` replaces the first token of every window.
+    """A model of transformers. The token `bos`, if given, replaces the first token of every window.
 
-    A model that `is_placed` stays on the devices that it was loaded to.
+    With `is_placed` the model stays on the devices that it was loaded to.
     """
 
     has_known_weights = True
@@ -92,12 +95,12 @@ class TransformersModel(CallableModel):
         return self.function
 
     def to(self, *arguments: Any, **options: Any) -> Self:
-        """Move the model, unless it has its place: layers on several devices, or quantised weights."""
+        """Move the model to a device, unless it is placed: on several devices, or with quantised weights."""
         return self if self.is_placed else super().to(*arguments, **options)
 
     @property
     def rotates(self) -> bool:
-        """Tell whether the model uses its rotations. Falcon may have them, and use a bias instead."""
+        """Tell whether the model uses its rotations. Falcon can have them and use a bias instead."""
         return bool(self.rotations) and not has_bias_instead(self.config)
 
     def _known_rotation(self) -> ModelRotation | None:
@@ -108,7 +111,10 @@ class TransformersModel(CallableModel):
         return ModelRotation.read(module, self.config)
 
     def _described_encoding(self) -> Encoding:
-        """Describe the encoding as far as extensions can change it, under the name of the architecture."""
+        """Return an encoding that stands for the model's, under the name of its architecture.
+
+        It has the rotation if extensions can change that. All else of the encoding stays in the model.
+        """
         name = self.config.model_type
         if self.rotation is not None:
             return KnownRotary(self.shape, name, self.rotation)
@@ -137,7 +143,7 @@ class TransformersModel(CallableModel):
             raise NotForThisEncodingError(type(extension), architecture, obstacle.reason, hint=obstacle.hint)
 
     def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
-        """Return why the parts of an extension cannot act in the attention; None if they can."""
+        """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""
         others = [part for part in parts if not isinstance(part, Redistanced)]
         if any(part.hooks - USABLE_HOOKS for part in others):
             return Obstacle("it acts where transformers lets nothing in")
@@ -149,7 +155,7 @@ class TransformersModel(CallableModel):
         return None
 
     def _obstacle_in_rotation(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
-        """Return why the parts of an extension cannot change the rotation; None if they can, or leave it."""
+        """Return why the parts of an extension cannot change the rotation; None if they can, or do not."""
         is_as_trained = self.encoding in parts and not changes_distances(parts)
         if self.rotation is None or is_as_trained:
             return None
@@ -191,11 +197,10 @@ class TransformersModel(CallableModel):
     ) -> LogitsOf:
         """Make a pass over tokens (B, W), and return the function from columns of the last targets to logits.
 
-        At 16,384 targets and a vocabulary of 49,152 all logits would take 3.2 GB, so only hidden states are
-        kept.
+        Only hidden states are kept: logits of 16,384 targets and a vocabulary of 49,152 would take 3.2 GB.
         """
         decoder = self.model.base_model
-        if decoder is self.model:  # it has no module that returns hidden states
+        if decoder is self.model:  # no module of it returns hidden states
             return super().target_logits(tokens, n_targets, encoding)
         with self._acting(encoding), self._reporting_layers(on_layer):
             output = decoder(self._inputs(tokens), use_cache=False)
@@ -209,10 +214,10 @@ class TransformersModel(CallableModel):
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
-        """Return the logits behind a text (B, n); `past` is as in CallableModel.
+        """Return the logits of the token after a text, as CallableModel does.
 
-        Keys and values of earlier tokens are kept where that is exact: where the model rotates them by
-        frequencies that do not follow from the length, and no extension acts on scores.
+        Keys and values of earlier tokens are kept if that is exact: if the model rotates them by frequencies
+        that do not depend on the length of the text, and no extension acts on scores.
         """
         acting = self.effective_encoding if encoding is None else encoding
         takes_past = "past_key_values" in inspect.signature(type(self.model).forward).parameters
@@ -228,15 +233,15 @@ class TransformersModel(CallableModel):
 
     @torch.no_grad()
     def _logits_of_hidden(self, output: Any, hidden: Tensor) -> Tensor:
-        """Return the logits (B, n, V) of hidden states (B, n, d). `output` is the decoder's.
+        """Return the logits (B, n, V) of hidden states (B, n, d). `output` is what the decoder returned.
 
-        It calls the model with its decoder replaced by one that returns these states. So what an architecture
-        does to its logits (a cap in Gemma 2, a factor in Granite and Cohere) is done by its own code.
+        The model is called with a decoder that only returns these states. So the model's own code does what
+        the architecture does to its logits (a cap in Gemma 2, a factor in Granite and Cohere).
         """
         decoder = self.model.base_model
         output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
         tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-        # accelerate sets a `forward` of the object itself, beside that of its class, for several devices
+        # For several devices accelerate gives the object a `forward` of its own, which must come back.
         forward_of_object = vars(decoder).get("forward")
         decoder.forward = lambda *_, **__: output_of_block
         try:
@@ -266,7 +271,7 @@ class TransformersModel(CallableModel):
                 handle.remove()
 
     def _inputs(self, tokens: Tensor) -> Tensor:
-        """Return the tokens (B, W) as the model takes them, with BOS. Raises UserError for unknown ones."""
+        """Return the tokens (B, W) for the model, with BOS. Raises UserError for tokens that it lacks."""
         highest = int(tokens.max())
         if highest >= self.vocab_size:
             problem = f"the text has token {highest}, the model {self.vocab_size}"
@@ -275,13 +280,16 @@ class TransformersModel(CallableModel):
             tokens = tokens.clone()
             tokens[:, 0] = self.bos
         if self.config.model_type == "mpt":
-            # its bias is made for this many tokens, and longer texts fail
+            # it makes its bias for so many tokens, and fails at longer texts
             self.config.max_seq_len = tokens.shape[1]
         return tokens.to(self.model.device)
 
     @contextmanager
     def _acting(self, encoding: Encoding | None) -> Iterator[None]:
-        """Let an encoding act, or that of training. Raises NotApplicableError past the last position."""
+        """Let `encoding` act in the model; None is that of training.
+
+        Raises NotApplicableError past the last position.
+        """
         acting = self.effective_encoding if encoding is None else encoding
         with self._rotated(acting), self._attending(acting):
             try:
@@ -295,7 +303,7 @@ class TransformersModel(CallableModel):
 
     @contextmanager
     def _rotated(self, acting: Encoding) -> Iterator[None]:
-        """Replace each rotation by a copy, with the frequencies of an extension; put it back at the end."""
+        """Replace each rotation by a copy with an extension's frequencies, and put it back at the end."""
         for name, original in self.rotations.items():
             copied: Any = copy.deepcopy(original)
             if self.rotation is not None and acting is not self.effective_encoding:
@@ -349,7 +357,7 @@ def changes_distances(parts: Sequence[Encoding]) -> bool:
 
 
 def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
-    """Return the layers of a model: the first list of as many modules as its configuration says."""
+    """Return the layers of a model: its first list of `count` modules. None if it has no such list."""
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     return next((layers for layers in lists if len(layers) == count), None)
 
@@ -374,7 +382,7 @@ def shape_of(config: Any, train_length: int) -> Shape:
 
 
 def size_in_layers(config: Any, name: str) -> int | None:
-    """Return a size of a configuration, or None: the largest one where layers differ in it (Gemma 4)."""
+    """Return a size in a configuration, or None. If layers differ in it (Gemma 4), it is the largest."""
     layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
     sizes = [getattr(layer, name, None) for layer in layers]
     return max((size for size in sizes if size is not None), default=None)

@@ -1,7 +1,7 @@
-"""Compute the attention of a model of transformers, with an extension that acts inside of it.
+"""Compute the attention of a model of transformers, with an extension that acts inside it.
 
-transformers gives an attention function queries and keys after their rotation. Extensions that change
-distances need them before it: for these the model's own rotation is stopped, and posenc rotates here.
+transformers gives an attention function rotated queries and keys. Extensions that change distances need them
+unrotated. For these the model's own rotation is stopped, and posenc rotates here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ QUERY_BLOCK = 512  # queries that the attention function handles at once
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Say how one layer of the model makes scores from products of queries and keys."""
+    """How a layer of the model makes scores from products of queries and keys."""
 
-    layer: int
-    scale: float
+    layer: int  # its index
+    scale: float  # of the products
     softcap: float | None  # the scores s become c tanh(s / c)
     sinks: Tensor | None  # (H,), the score of one more key that has no value
 
@@ -43,45 +43,46 @@ def score_options(module: nn.Module, head_dim: int, options: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """Hold the parts of an encoding that act inside of the attention, in their order."""
+    """The parts of an encoding that act inside the attention, in their order."""
 
-    rotating: Sequence[Encoding]  # one at most; empty: queries and keys are rotated already
+    rotating: Sequence[Encoding]  # at most one; empty: the model has rotated queries and keys itself
     redistanced: Sequence[Redistanced]
-    acting: Sequence[Encoding]  # all others that change scores or what is seen
+    acting: Sequence[Encoding]  # all others that change scores or hide keys
 
     @classmethod
     def of(cls, parts: Sequence[Encoding]) -> AttentionParts:
-        """Choose among the parts of an encoding."""
+        """Choose those of the parts of an encoding that act inside the attention."""
         redistanced = [part for part in parts if isinstance(part, Redistanced)]
         rotating = [part for part in parts if redistanced and "rotate" in part.hooks]
         others = [part for part in parts if not isinstance(part, Redistanced)]
         return cls(rotating, redistanced, [part for part in others if part.hooks & ATTENTION_HOOKS])
 
     def __bool__(self) -> bool:
-        """Tell whether there is any."""
+        """Tell whether there is any, so that the model's attention function must be replaced."""
         return bool(self.redistanced or self.acting)
 
 
 def attention(
     parts: AttentionParts, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: ScoreOptions
 ) -> Tensor:
-    """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
+    """Return softmax(scores + mask) v, (B, S, H, D) as transformers wants it, with the parts' hooks.
 
-    q (B, H, S, D); k and v (B, KV, S, D), each head of which serves H/KV heads of queries; mask (B, 1, S, S).
+    q (B, H, S, D); k and v (B, KV, S, D), where each of KV heads serves H/KV heads of queries; mask (B, 1, S,
+    S).
     """
     length = q.shape[2]
-    queries_a_key = q.shape[1] // k.shape[1]  # heads
-    k = k.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
-    v = v.repeat_interleave(queries_a_key, 1)  # (B, H, S, D)
+    heads_a_key_head = q.shape[1] // k.shape[1]
+    k = k.repeat_interleave(heads_a_key_head, 1)  # (B, H, S, D)
+    v = v.repeat_interleave(heads_a_key_head, 1)  # (B, H, S, D)
     pos = torch.arange(length, device=q.device)
-    # These parts multiply their own products by D^-1/2, where this layer may have another scale. The first
-    # argument, which they do not use, would be the layer's input: transformers does not show it.
+    # Redistanced multiplies its products by D^-1/2, but this layer may have another scale. The first argument
+    # of `prepare` is the layer's input, which transformers does not pass on; Redistanced does not use it.
     q_scaled = q * (options.scale * q.shape[-1] ** 0.5)
     states = [part.prepare(q, q_scaled, k, options.layer) for part in parts.redistanced]
     for part in parts.rotating:
         q, k = part.rotate(q, k, pos, pos, options.layer)
     blocks = []
-    # the block with most keys comes first: then queries and keys are rotated to new positions only once
+    # The block with the most keys comes first, so that one rotation to new positions serves all blocks.
     for start in reversed(range(0, length, QUERY_BLOCK)):
         end = min(start + QUERY_BLOCK, length)
         q_pos = pos[start:end]
@@ -105,7 +106,10 @@ def attention(
 
 
 def _softmax(s: Tensor, sinks: Tensor | None) -> Tensor:
-    """Return the softmax of scores (B, H, T, S), beside a key whose score is the head's sink (H,)."""
+    """Return the softmax of scores (B, H, T, S) with a further key, whose score is the head's sink (H,).
+
+    The weight on that key is left out.
+    """
     if sinks is None:
         return s.softmax(-1)
     sink_scores = sinks.float().view(1, -1, 1, 1).expand(*s.shape[:-1], 1)  # (B, H, T, 1)

@@ -1,12 +1,13 @@
 """dispersion: what does attention do on the windows of fixed-target? Does it spread, does its sink hold?
 
-Entropy, weight on the first token and variance of the output, in each layer, for the queries of the targets
-(`posenc/evaluation/attention.py` has the formulas). The loss of the same targets comes with them.
+A record holds the loss of the targets and, for each layer, what attention does for their queries: its
+entropy, its weight on the first token, and the variance of its output (formulas in
+posenc/evaluation/attention.py).
 
-Past T there is one more pass, which tells positions from the number of keys: the last T tokens alone, the
-older half of them placed as far away as the window reaches. A query then has no more keys than in training,
-but meets positions and distances that training never showed. Its loss minus that at T is what such positions
-do by themselves.
+In a window past T a query meets two new things: more keys, and farther positions. One more pass tells them
+apart. It reads the last T tokens alone, with the first half of them placed at the beginning of the longer
+window. So a query has as many keys as in training, but distances that training never showed. Its loss minus
+the loss at T is what far positions do by themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ REFUSAL = "needs the weights of the attention, which only runs that posenc train
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedBlocks(Blocks):
-    """The blocks of fixed-target, whose queries are watched."""
+    """The blocks of fixed-target. The attention of their queries is measured."""
 
     context_length: int  # T of the model
 
@@ -42,11 +43,11 @@ class WatchedBlocks(Blocks):
         return super().tokens(window) + self.tokens_beside(window)
 
     def tokens_beside(self, window: int) -> int:
-        """Count the pass at far positions, which is made past T: T tokens for each block."""
+        """Count the pass at far positions: T tokens for each block."""
         return len(self.documents) * self.context_length if self.has_far_pass(window) else 0
 
     def has_far_pass(self, window: int) -> bool:
-        """Tell whether the targets are scored at far positions, too. They must fit into half of T."""
+        """Tell whether the targets are scored at far positions, too: past T, if they fit into half of T."""
         return window > self.context_length and 2 * self.block <= self.context_length
 
 
@@ -78,7 +79,7 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
         )
 
     def measure(self, context: EvalContext, plan: WatchedBlocks, window: int) -> LossSums:
-        """Sum the loss of every target, and watch the attention of their queries.
+        """Sum the loss of every target, and measure the attention of their queries.
 
         Raises NotApplicableError, OutOfMemoryError.
         """
@@ -92,8 +93,9 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
             far_nats=_far_nats(context, plan, window),
         )
         sums = plan.sums(context, watched.nats.sum(axis=1))
-        # A record holds finite numbers only. If these are left out, it says `diverged`.
-        return replace(sums, extra={DISPERSION: dispersion}) if is_finite(dispersion) else sums
+        if not is_finite(dispersion):
+            return sums  # a record holds finite numbers only: without these it says `diverged`
+        return replace(sums, extra={DISPERSION: dispersion})
 
     def _fixed_target(self) -> FixedTarget:
         return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
@@ -102,7 +104,7 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
 def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float | None:
     """Return the mean loss of the targets at far positions. Raises OutOfMemoryError.
 
-    It is None within T, if the targets do not fit, and if the encoding refuses such positions.
+    None if there is no such pass at this window, or if the encoding refuses such positions.
     """
     from posenc.evaluation.attention import far_losses
 

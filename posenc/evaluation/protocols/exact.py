@@ -1,12 +1,12 @@
 """exact: are whole answers of a task right? The share of instances, and of the tokens of their answers.
 
-A window of W inputs holds one instance, the largest that fits, from its first token on. A target is a token
-of the answer. It is right if no other token has a higher logit. Instances are those of the test split: they
-are the same for every model and seed, and none of them is ever trained on.
+A window of W inputs begins with one instance of the largest size that fits. A target is a token of the
+answer, and it is right if no other token has a higher logit. Instances are drawn for the split. They are the
+same for every model and seed, and the model was trained on none of them.
 
 With `eval.generate` the model also writes the answers itself: it reads its own tokens in place of the right
 ones. Up to its first mistake these are the same, so that an instance is wholly right in both ways or in
-neither. After a mistake the shares of right tokens differ.
+neither. The share of right tokens can differ, since a mistake may lead to others.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan(Plan):
-    """The task, and how many of its instances are asked in every window."""
+    """The task, and how many of its instances are scored at every window."""
 
     task: TaskInstances
     split: str
     count: int  # instances for each window
 
     def size(self, window: int) -> int:
-        """Return the size of the instances of a window. Raises NotApplicableError if none fills it."""
+        """Return the size of the instances of a window. Raises NotApplicableError if none fits into it."""
         size = self.task.largest_size(window)
         if size is None:
             raise NotApplicableError(f"n/a: no instance of {self.task.task.name} fills {window}")
@@ -81,10 +81,10 @@ class Exact(Protocol[TaskPlan]):
     def plan(self, request: EvalRequest) -> TaskPlan:
         """Take the task of the run. The hash covers the instances of the training length.
 
-        Those of longer windows are drawn in the same way, and only when they are asked for.
+        Those of longer windows are drawn in the same way, but only when they are measured.
         """
         task = request.store.task
-        assert task is not None  # `of_tasks`
+        assert task is not None  # it was checked that the corpus is a task
         count = self.settings.instances
         base_length = request.lengths.base_length
         tokens_before = "generated" if self.settings.generate else "given"
@@ -96,10 +96,10 @@ class Exact(Protocol[TaskPlan]):
         return TaskPlan(hash=request.digest(*parts), task=task, split=request.split, count=count)
 
     def measure(self, context: EvalContext, plan: TaskPlan, window: int) -> LossSums:
-        """Score the answers of all instances. Raises NotApplicableError where none fills the window."""
+        """Score the answers of all instances. Raises NotApplicableError if none fits into the window."""
         instances = plan.instances(window)
-        is_target = instances.is_answer[:, 1:]  # (N, W): the start mark is never one
-        first_target = int(is_target.any(axis=0).argmax())  # tokens before it are not scored
+        is_target = instances.is_answer[:, 1:]  # (N, W), without the first token, which nothing predicts
+        first_target = int(is_target.any(axis=0).argmax())  # the first column in which any answer begins
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]
         scores = context.window_scores(instances.tokens.__getitem__, plan.count, window, n_targets)

@@ -1,9 +1,11 @@
 """far-copy: real text that can be copied from beyond the training length, and from nowhere nearer.
 
-A target is a token whose preceding 8 bytes (of longer tokens as many as 8 bytes are on average, at least 2)
-last came more than T tokens back in its document, followed by the same token, all within the longest
-window. The same targets are scored at every W, each at the end of a window of its own. At W = T nothing can
-be copied, so the change against W = T is what the far text gives. The loss itself says little: shorter
+The cue of a token is the 8 bytes before it (with longer tokens: as many tokens as 8 bytes are on average, at
+least 2). A token is a target if its cue came earlier in the document, was followed by the same token, and
+last came more than T tokens back, but within the longest window.
+
+The same targets are scored at every W, each at the end of a window of its own. At W = T nothing can be
+copied, so the change against W = T is what the far text gives. The loss itself says little, because shorter
 matches nearby help at every W.
 """
 
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
 CUE_BYTES = 8
-# One target for so many of `max_targets`, since each costs a whole window. At T = 64 and target_fraction =
-# 1/4 the protocol takes a fifth of the time of fixed-target.
+# It scores max_targets / 80 targets, since each costs a whole window. At T = 64 and target_fraction = 1/4 it
+# takes a fifth of the time of fixed-target.
 TARGETS_SHARE = 80
-MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
+MULTIPLIER = 0x9E3779B97F4A7C15  # of the hash of a cue, modulo 2^64; it must be odd
 
 
 class FarCopy(Protocol[Blocks]):
@@ -38,7 +40,7 @@ class FarCopy(Protocol[Blocks]):
     unit = "nats per token (far copies)"
 
     def plan(self, request: EvalRequest) -> Blocks:
-        """Find the targets in the documents' tokens, spread over each document."""
+        """Find all targets of all documents, and choose some that are spread over each document."""
         cue = cue_tokens(request)
         near = request.lengths.base_length
         longest = request.lengths.longest
@@ -47,9 +49,9 @@ class FarCopy(Protocol[Blocks]):
             tokens = request.store.document(request.split, document)
             copies_by_document.append(far_copies(tokens, cue, near, longest))
         candidates = np.array([len(copies) for copies in copies_by_document], dtype=np.int64)  # (documents,)
-        documents, chosen = choose_blocks(candidates, max(1, request.max_targets // TARGETS_SHARE))
-        places = [copies_by_document[document][i] for document, i in zip(documents, chosen, strict=True)]
-        targets = np.array(places, dtype=np.int64)  # (N,) token of the document
+        documents, ordinals = choose_blocks(candidates, max(1, request.max_targets // TARGETS_SHARE))
+        chosen = [copies_by_document[document][i] for document, i in zip(documents, ordinals, strict=True)]
+        targets = np.array(chosen, dtype=np.int64)  # (N,) index of the token in its document
         digest = request.digest(self.name, cue, documents, targets)
         return Blocks(hash=digest, documents=documents, ends=targets + 1, block=1)
 
@@ -70,20 +72,20 @@ def cue_tokens(request: EvalRequest) -> int:
 
 
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
-    """Find the places in a document, tokens (L,), whose token can be copied only from far: (N,) int64.
+    """Return the indices of the tokens (L,) of a document that can be copied only from far: (N,) int64.
 
-    A place p counts if the `cue` tokens before it came earlier, too, and the last time they were followed by
-    the same token, at p - d. The distance is far (d > near), the cue lies within the longest window (d + cue
-    <= longest), and a longest window fits before the place (p >= longest).
+    Token p is one if the `cue` tokens before it came earlier, too, and the last time they were followed by
+    the same token, at p - d. Further conditions: d > near (it is far), d + cue <= longest (the earlier cue
+    lies in the longest window that ends with p), and p >= longest (that window fits into the document).
     """
-    n_cues = len(tokens) - cue  # of those that have a token after them
+    n_cues = len(tokens) - cue  # runs of `cue` tokens that have a token after them
     if n_cues <= longest - cue:
         return np.zeros(0, dtype=np.int64)
     codes = cue_codes(tokens, cue, n_cues)
     order = np.argsort(codes, kind="stable")  # equal cues become neighbours, in the order of the text
     is_repeated = codes[order[1:]] == codes[order[:-1]]
-    starts = order[1:][is_repeated]  # of a cue that came before
-    earlier = order[:-1][is_repeated]  # start of the last one before it
+    starts = order[1:][is_repeated]  # where a cue begins that came before
+    earlier = order[:-1][is_repeated]  # where it began the last time
     distance = starts - earlier
     is_far = (distance > near) & (distance + cue <= longest) & (starts + cue >= longest)
     is_copy = tokens[starts + cue] == tokens[earlier + cue]
@@ -92,10 +94,9 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
 
 
 def cue_codes(tokens: np.ndarray, cue: int, n_cues: int) -> np.ndarray:
-    """Return a number for each run of `cue` tokens, equal where the runs are equal: (n_cues,) uint64.
+    """Return a hash of each run of `cue` tokens: (n_cues,) uint64.
 
-    The number is a hash and may collide. That is improbable: 3 MB of text have 1e13 pairs of cues, and there
-    are 2^64 = 2e19 numbers.
+    Two runs with one hash are improbable: 3 MB of text have 1e13 pairs of runs, and there are 2e19 hashes.
     """
     codes = np.zeros(n_cues, dtype=np.uint64)
     for offset in range(cue):

@@ -1,9 +1,12 @@
 """fixed-target: the same target tokens at every window length, so that only the text before them changes.
 
-A target block is the last b tokens of a window, and the windows of all lengths end where it ends. That is at
-least longest + 1 tokens into its document (`longest`: the longest window; one more token, as the first target
-needs an input). So every window fits, and all lengths have the same blocks. At W = T no position lies beyond
-the training length. That record is the crop line: the loss of somebody who cuts the text to T tokens.
+A target block is b neighbouring tokens of a document. A window of any length W ends with the block, so its
+last b tokens are the targets. A block ends at least `longest` + 1 tokens into its document, where `longest`
+is the longest window and one token more is there because the first target needs an input. So windows of every
+length fit, and they all have the same blocks.
+
+At W = T no position lies beyond the training length. That record is the crop line: the loss of somebody who
+cuts the text to T tokens.
 
 `posenc.evaluation.trigram` gives the loss of a byte trigram on the same targets, as a reference.
 """
@@ -51,7 +54,7 @@ class FixedTarget(Protocol[Blocks]):
         check_whole(key, window, least=block, most=LONGEST_CONTEXT, too_small=too_small)
 
     def plan(self, request: EvalRequest) -> Blocks:
-        """Choose blocks by the documents' lengths alone, `max_targets` targets in all."""
+        """Choose blocks by the lengths of the documents, about `max_targets` targets in all."""
         block = self.block(request.lengths)
         earliest_end = request.lengths.longest + 1
         # blocks of a document end at earliest_end, earliest_end + block, ...

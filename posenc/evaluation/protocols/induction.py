@@ -1,15 +1,16 @@
 """induction: a random token sequence comes twice in a window; the loss on the second copy, by window.
 
-A window of W inputs and its last target is a sequence of m = T/4 tokens (at least 2), random filler, and the
-sequence again, scored but for its first token. The copies are the same at every W, and a shorter window's
-filler is the end of a longer one's.
+The W + 1 tokens of a window (its inputs and the last target) are a sequence of m = T/4 tokens (at least 2),
+random filler, and the sequence again. The second copy is scored, except for its first token, which nothing
+announces. The copies are the same at every W. A shorter window has the end of a longer window's filler.
 
 Symbols are the tokens that make up at least 1 in 1000 of the training split (63 bytes of SymPy's source).
-Every other symbol is for sequences, which have none twice (so m is at most their number), and the rest for
-filler. The token before a target therefore came once before it, so a head that looks up one token copies
-without error. The record's unit names chance, ln(number of symbols for sequences). A model above chance
-takes random tokens for text and does not copy at any length: then the change with W says nothing about the
-encoding.
+One half of them is for sequences, the other half for filler. No symbol comes twice in a sequence, so m is at
+most their number. The token before a target therefore came exactly once before, and a head that looks up one
+token copies without error.
+
+The record's unit names the loss at chance, ln(number of symbols for sequences). A model above it takes random
+tokens for text and does not copy at any length. Then the change with W says nothing about the encoding.
 
 Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning and Induction Heads), arXiv
 2209.11895; without filler and at one length there.
@@ -32,19 +33,19 @@ from posenc.evaluation.sums import LossSums
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-COUNT = 128  # sequences: at T = 64 one window for every 24 of fixed-target
-RAREST = 1 / 1000  # share of the training text that a symbol has at least
-REVISION = 2  # of the targets. Revision 1 had one set of symbols for sequences and filler.
-SEED = 2022  # of the tokens, never the training seed: all runs see the same sequences
+COUNT = 128  # sequences; at T = 64, fixed-target has 24 times as many windows
+RAREST = 1 / 1000  # the least share of the training text that a symbol must have
+REVISION = 2  # in the hash of the targets; revision 1 had one set of symbols for sequences and filler
+SEED = 2022  # not the training seed, so that all runs see the same sequences
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(Plan):
-    """Sequences to copy, each with the filler before its second copy."""
+    """Sequences to copy, each with the filler between its two copies in the longest window."""
 
     copies: np.ndarray  # (N, m) int64 tokens
     filler: np.ndarray  # (N, longest + 1 - 2m) int64 tokens
-    symbols: int  # that sequences are drawn from
+    symbols: int  # how many symbols sequences are drawn from
 
     def tokens(self, window: int) -> int:
         return len(self.copies) * window
@@ -63,23 +64,25 @@ class Induction(Protocol[Sequences]):
     sample_noun = "sequence"
 
     def plan(self, request: EvalRequest) -> Sequences:
-        """Draw the sequences from the training split's tokens and T, whatever the windows are."""
+        """Draw the sequences, which depend on the tokens of the training split and on T alone."""
         symbols = frequent_tokens(request.store.train_counts())
         sequence_symbols = symbols[::2]
         filler_symbols = symbols[1::2]
         size = min(max(2, request.lengths.context_length // 4), len(sequence_symbols))  # m
         filler_length = max(2 * size, request.lengths.longest + 1) - 2 * size
         draws_a_row = len(sequence_symbols) + filler_length
-        raw = np.stack([raw_draws(draws_a_row, SEED, row) for row in range(COUNT)])
-        order = permutations(raw[:, : len(sequence_symbols)])
+        raw = np.stack([raw_draws(draws_a_row, SEED, row) for row in range(COUNT)])  # (N, draws)
+        sequence_draws, filler_draws = np.split(raw, [len(sequence_symbols)], axis=1)
+        order = permutations(sequence_draws)
         copies = sequence_symbols[order[:, :size]]  # (N, m)
-        drawn = (raw[:, len(sequence_symbols) :] % np.uint64(len(filler_symbols))).astype(np.int64)
-        filler = filler_symbols[drawn[:, ::-1]]  # drawn from its end backwards: a longer one begins earlier
+        symbol_numbers = (filler_draws % np.uint64(len(filler_symbols))).astype(np.int64)
+        # drawn from the end of the filler backwards, so that a longer one begins with further tokens
+        filler = filler_symbols[symbol_numbers[:, ::-1]]
         digest = request.digest(self.name, REVISION, symbols, copies)
         return Sequences(hash=digest, copies=copies, filler=filler, symbols=len(sequence_symbols))
 
     def measure(self, context: EvalContext, plan: Sequences, window: int) -> LossSums:
-        """Sum the loss of the second copies by sequence. They stand for no text, so they have no bytes."""
+        """Sum the loss of the second copies by sequence. They are no text, so they have no bytes."""
         count, size = plan.copies.shape
         gap = window + 1 - 2 * size
         if gap < 0:
@@ -100,7 +103,7 @@ class Induction(Protocol[Sequences]):
 
 
 def frequent_tokens(counts: np.ndarray) -> np.ndarray:
-    """Return the tokens that are frequent enough for symbols, by counts (V,); if too few are, all tokens."""
+    """Return the tokens that are frequent enough for symbols, by counts (V,); all tokens if these are < 4."""
     symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     if len(symbols) < 4:
         return np.arange(len(counts))

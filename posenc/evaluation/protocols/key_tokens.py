@@ -2,12 +2,14 @@
 
 A reference model, trained at 8T, decides which targets are key tokens: loss(T) - loss(8T) > GAIN and
 loss(8T) < CLEAR, where loss(W) is its loss on the target in a window of W tokens. The reference is fixed, so
-that all models are measured on the same tokens. A file keeps its decisions, one bit for each target of
-`fixed-target`. One file ships beside this module, for one corpus at default settings. Otherwise
-`eval.key_tokens` names the reference's run directory, into which scripts/key_tokens.py has written the file.
+that all models are measured on the same tokens.
 
-Source: Fang et al. 2024, arXiv 2410.23771. The paper asks for 2 nats a token of an LLM, whose tokens are
-about four bytes. With byte tokens a gain of 2 nats leaves 43 of SymPy's 30,384 targets, 1 nat leaves 235.
+A file holds its decisions, one bit for each target of `fixed-target`. One file ships beside this module, for
+the default corpus at default settings. For any other, scripts/key_tokens.py writes the file into the run
+directory of a reference, and `eval.key_tokens` names this directory.
+
+Source: Fang et al. 2024, arXiv 2410.23771. The paper asks for a gain of 2 nats, with tokens of about four
+bytes. With byte tokens 2 nats leave 43 of SymPy's 30,384 targets, and 1 nat leaves 235.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class ReferenceTargets(BaseModel):
 
     def described(self) -> str:
         """Return all of it except the fingerprint, as text."""
-        sizes = self.model_dump(exclude={"fingerprint"})
-        return ", ".join(f"{key} {value}" for key, value in sizes.items())
+        fields = self.model_dump(exclude={"fingerprint"})
+        return ", ".join(f"{key} {value}" for key, value in fields.items())
 
 
 class Reference(ReferenceTargets):
@@ -72,7 +74,7 @@ class Reference(ReferenceTargets):
 
     @property
     def targets(self) -> ReferenceTargets:
-        """Return the identity of the targets alone."""
+        """Return what the reference was made for."""
         return ReferenceTargets.model_validate(self.model_dump())  # it ignores the other fields
 
 
@@ -117,7 +119,7 @@ class KeyTokens(Protocol[KeyBlocks]):
         check_reference(self.settings.key_tokens, facts.tokenizer, targets)
 
     def plan(self, request: EvalRequest) -> KeyBlocks:
-        """Choose the blocks of fixed-target, and mark those of their targets that the reference calls key."""
+        """Choose the blocks of fixed-target, and mark the targets that the reference calls key tokens."""
         blocks = self._fixed_target().plan(request)
         is_key = stored_keys(self.settings.key_tokens, blocks)
         if is_key is None:
@@ -178,8 +180,8 @@ def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) 
     """Raise UserError if the file has no entry for these targets."""
     references = read_references(run)
     for reference in references:
-        # `hf` says that the tokenizer is from the hub, not which one. If it is not the reference's, no entry
-        # has the hash of the targets, which `plan` knows.
+        # `hf` says that the tokenizer is from the hub, not which one. If it is another than the reference's,
+        # `plan` finds no entry with the hash of the targets.
         may_be_same_tokenizer = tokenizer == "hf" or tokenizer == reference.tokenizer
         if reference.targets == targets and may_be_same_tokenizer:
             return
@@ -193,7 +195,7 @@ def check_reference(run: str | None, tokenizer: str, targets: ReferenceTargets) 
 def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
     """Return which targets of these blocks are key tokens, (N, block) bool.
 
-    None if no entry has their hash, which happens after `check_reference` with a tokenizer `hf`.
+    None if no entry has their hash, which `check_reference` cannot rule out for a tokenizer `hf`.
     """
     for reference in read_references(run):
         if reference.targets_hash == blocks.hash:

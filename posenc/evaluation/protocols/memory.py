@@ -1,19 +1,19 @@
-"""memory: how far do next-token distributions move when text farther back comes in? For any model and text.
+"""memory: how much does a prediction change with text farther back? For any model and any text.
 
 The targets are those of fixed-target. A model predicts each of them twice: from a window of W tokens, and
 from the last w of these tokens alone. The total variation of the two distributions is the probability that
-goes to other tokens. It is 0 for a model that does not look farther back than w, and at most 1.
+moves to other tokens. It is 0 for a model that does not look farther back than w, and at most 1.
 
-Memory is not use. A model that breaks in long windows changes its predictions, too. So a record also has what
-the right token gains (the mean of its rises) and loses (the mean of its falls), and the loss in windows of W,
-whose change against T is harm:
+Memory is not use. A model that breaks in long windows changes its predictions, too. So a record also holds
+how much probability the right token gains (the mean over targets, falls counted as 0), how much it loses, and
+the loss in windows of W:
   memory large, loss lower    the model changed its mind and got better: it uses the far text
   memory large, loss higher   the model changed its mind and got worse: it sees the far text, which harms
   memory small                the model hardly sees the far text, whatever the loss says
 
 A target that is not the last of its block has fewer tokens before it than the window, as in fixed-target.
-Every window begins with the first position. So an encoding of absolute positions meets the same tokens at
-other positions, and a part of its memory comes from that.
+Every window begins with the first position. So an absolute encoding sees the same tokens at other positions
+in the two windows, and a part of its memory comes from that.
 
 Source: the effective remembrance (EffRem) of Buitrago Ruiz and Gu 2025, arXiv 2507.02782, where the longer
 window is the whole text. Gains and losses of the right token are not in it.
@@ -55,12 +55,12 @@ class MemorySettings(SettingsGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedBlocks(Blocks):
-    """The blocks of fixed-target, and the windows that longer ones are compared with."""
+    """The blocks of fixed-target, and the windows w that each window W is compared with."""
 
     shorter: tuple[int, ...]  # tokens, ascending
 
     def shorter_than(self, window: int) -> list[int]:
-        """Return the windows that a window is compared with."""
+        """Return the windows w that a window is compared with: those that are shorter."""
         return [length for length in self.shorter if length < window]
 
     def tokens(self, window: int) -> int:
@@ -90,7 +90,7 @@ class Memory(Protocol[ComparedBlocks]):
         fixed_target.check_window(SHORTER, min(self.shorter_windows(lengths)), lengths)
 
     def shorter_windows(self, lengths: EvalLengths) -> tuple[int, ...]:
-        """Return the windows that longer ones are compared with, in tokens, ascending; T is always one."""
+        """Return the windows w in tokens, ascending. T is always among them."""
         windows = {lengths.context_length}
         for length in self.settings.memory.shorter:
             windows.add(nearest_length(SHORTER, length, lengths.base_length))
@@ -120,9 +120,8 @@ class Memory(Protocol[ComparedBlocks]):
             raise NotApplicableError(f"n/a: no window of {SHORTER} is below {window}")
         compared = compare_windows(context, plan.stops(context), window, shorter, plan.block)
         sums = plan.sums(context, compared.nats.sum(axis=1))
-        # A record holds finite numbers only. Without these it says `diverged`.
         if not np.isfinite(compared.variation).all():
-            return sums
+            return sums  # a record holds finite numbers only: without these it says `diverged`
         by_window = MemoryByWindow(
             window=shorter,
             variation=compared.variation.mean(axis=(1, 2)).tolist(),
@@ -137,6 +136,6 @@ class Memory(Protocol[ComparedBlocks]):
 
 
 def interval_of(context: EvalContext, plan: Blocks, values: np.ndarray) -> JsonInterval | None:
-    """Return the 95% interval over documents of the mean of values (N, block) of targets."""
+    """Return the 95% interval, over documents, of the mean of values (N, block), one for each target."""
     sums = plan.sums(context, values.sum(axis=1)).for_record(context.store.splits[context.split])
     return ratio_interval(sums.nats, sums.targets, sums.groups)

@@ -1,10 +1,12 @@
-"""needle: is a fact in the text found? Sentences with a key and its value, anywhere in a window of real text.
+"""needle: does a model find a fact in a text? Sentences with a key and its value, in a window of real text.
 
-A window of W inputs is text of a test document into which sentences "The word for KEY is VALUE." were put. At
-its end one of them begins again, "The word for KEY is", and the value is the target. There is no instruction,
-so that a model that was never tuned to follow any can answer. The asked sentence stands at a given depth: 0
-is the beginning of the text, 1 its end. The sentences of other keys stand anywhere. With several queries, as
-many keys are asked for one after the other, and the right answers of the earlier ones are in the text.
+A window of W inputs is text of a document into which sentences "The word for KEY is VALUE." were put. At its
+end one of them begins again, "The word for KEY is", and the value is the target. There is no instruction, so
+that a model that was never tuned to follow instructions can answer.
+
+The asked sentence stands at a given depth: 0 is the beginning of the text, 1 its end. The sentences of other
+keys stand anywhere. With several queries, several keys are asked for at the end, one after the other. Each
+question comes after the right answers to the questions before it.
 
 A word is a single token of the model's own tokenizer, of four to eight letters. Where the tokenizer has too
 few of them (bytes), words of five letters are made up. A value is found if each of its tokens is the model's
@@ -44,8 +46,8 @@ from posenc.settings.numbers import Number, Whole, check_whole
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-REVISION = 1  # of the targets
-SEED = 2404  # of words and places, never the training seed
+REVISION = 1  # of the targets, in their hash
+SEED = 2404  # of words and places; not the training seed, so that all runs see the same
 MOST_WORDS = 512
 LEAST_WORDS = 64  # with fewer single tokens, words are made up
 WORD = re.compile(r"[ ▁Ġ]?[a-z]{4,8}")
@@ -67,10 +69,10 @@ class NeedleSettings(SettingsGroup):
 
 
 class Question(NamedTuple):
-    """A question: where the asked sentence stands, among how many.
+    """At which depth the asked sentence stands, and how many sentences there are.
 
-    The hash of a plan covers the printed form of its questions, the name of this class among it. Another name
-    would part new records from stored ones.
+    The hash of a plan covers the printed form of its questions, so that with another name of this class or of
+    its fields stored records would not be found.
     """
 
     depth: float  # 0 is the beginning of the text, 1 its end
@@ -93,13 +95,13 @@ class SentenceTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleTexts(Plan):
-    """Texts, and the words and places of their sentences; the first keys are those that are asked for."""
+    """N texts, and the words and places of their sentences. The first keys are asked for."""
 
     documents: np.ndarray  # (N,) int64, index in the split
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     keys: np.ndarray  # (N, most keys) int64, index of a word
     values: np.ndarray  # (N, most keys, words of a value) int64
-    places: np.ndarray  # (N, most keys) uint64, raw draws of where the other sentences stand
+    places: np.ndarray  # (N, most keys) uint64, raw draws: where a sentence stands, modulo the text's length
     words: SentenceTokens
     queries: int  # keys that are asked for
     questions: tuple[Question, ...]
@@ -124,7 +126,7 @@ class NeedleTexts(Plan):
         return window + 1 - keys * self.needle_length - self.tail_length
 
     def fitting(self, window: int) -> list[Question]:
-        """Return the questions that leave at least half of a window to the text."""
+        """Return the questions that can be asked in a window: those that leave half of it to the text."""
         if not len(self.ends):
             return []
         least = window // 2
@@ -137,9 +139,9 @@ class NeedleTexts(Plan):
         return self.tail_length if len(self.ends) else 1
 
     def answer_columns(self) -> np.ndarray:
-        """Return which targets of the tail are those of each answer: (queries, answer) int64."""
-        needles_behind = np.arange(self.queries - 1, -1, -1)  # behind each answer in the tail
-        ends = self.tail_length - needles_behind * self.needle_length  # exclusive
+        """Return the columns of the tail's tokens that are the answers: (queries, answer) int64."""
+        sentences_after = np.arange(self.queries - 1, -1, -1)  # (queries,) how many follow in the tail
+        ends = self.tail_length - sentences_after * self.needle_length  # (queries,) exclusive
         starts = ends - self.answer_length
         return starts[:, None] + np.arange(self.answer_length)
 
@@ -159,7 +161,7 @@ class Needle(Protocol[NeedleTexts]):
     settings: Settings
 
     def check(self, lengths: EvalLengths) -> None:
-        """Raise UserError for more queries than keys, and for more words than any tokenizer gives."""
+        """Raise UserError for more queries than keys, and for more words than any tokenizer has."""
         settings = self.settings.needle
         too_small = f"fewer keys than eval.needle.queries={settings.queries}"
         check_whole("eval.needle.keys", min(settings.keys), least=settings.queries, too_small=too_small)
@@ -174,8 +176,8 @@ class Needle(Protocol[NeedleTexts]):
         longest = request.lengths.longest
         words = words_of(request.tokenizer or Tokenizer("bytes"))
         check_words(settings, len(words.words))
-        documents, chosen = choose_blocks(request.count_window_ends(), settings.windows)
-        ends = longest + 1 + chosen
+        documents, ordinals = choose_blocks(request.count_window_ends(), settings.windows)
+        ends = longest + 1 + ordinals
         count = len(ends)
         most_keys = max(settings.keys)
         most_words = words_in_window(settings)
@@ -246,14 +248,14 @@ def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Q
 
 
 def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray) -> np.ndarray:
-    """Return a text with needles put in before the tokens of their places."""
+    """Insert each needle into a text, before the token at its place."""
     pieces = []
-    begin = 0
+    start = 0
     for number in np.argsort(places, kind="stable"):
         place = int(places[number])
-        pieces += [text[begin:place], needles[number]]
-        begin = place
-    return np.concatenate([*pieces, text[begin:]])
+        pieces += [text[start:place], needles[number]]
+        start = place
+    return np.concatenate([*pieces, text[start:]])
 
 
 def words_in_window(settings: NeedleSettings) -> int:
@@ -262,7 +264,7 @@ def words_in_window(settings: NeedleSettings) -> int:
 
 
 def check_words(settings: NeedleSettings, available: int) -> None:
-    """Raise UserError if a window needs more words than there are: no word comes twice in it."""
+    """Raise UserError if a window needs more words than there are. No word comes twice in a window."""
     needed = words_in_window(settings)
     if needed > available:
         problem = f"needs {needed} different words with eval.needle.values={settings.values}"
@@ -284,9 +286,9 @@ def words_of(tokenizer: Tokenizer) -> SentenceTokens:
 
 
 def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return words that are a single token behind a space, the first ones of the vocabulary.
+    """Return the first words of the vocabulary that are a single token when they follow a space.
 
-    Those are the frequent ones: a byte-pair vocabulary is in the order of its merges.
+    The first words are the frequent ones, since a byte-pair vocabulary is in the order of its merges.
     """
     words: list[list[int]] = []
     for token in range(tokenizer.vocab_size):
@@ -299,12 +301,12 @@ def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def _made_up(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return made-up words that all have the same number of tokens: the number that most of them have."""
-    letters = itertools.product(CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
-    every_nth = itertools.islice(letters, 0, None, 97)  # so that their beginnings differ
+    """Return made-up words such as "bafak" that have the same number of tokens, the commonest one."""
+    spellings = itertools.product(CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
+    every_97th = itertools.islice(spellings, 0, None, 97)  # so that their beginnings differ
     by_length: dict[int, list[list[int]]] = defaultdict(list)
-    for word in every_nth:
-        tokens = tokenizer.encode(f" {''.join(word)}")
+    for letters in every_97th:
+        tokens = tokenizer.encode(f" {''.join(letters)}")
         by_length[len(tokens)].append(tokens)
     return max(by_length.values(), key=len)
 

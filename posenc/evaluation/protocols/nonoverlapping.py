@@ -32,5 +32,5 @@ class NonOverlapping(Protocol[Spans]):
         return plan_spans(request)
 
     def measure(self, context: EvalContext, plan: Spans, window: int) -> LossSums:
-        """Sum the loss of every target of every span, in windows of W tokens (the last may be shorter)."""
+        """Sum the loss of every token of every span, in windows of W tokens (the last may be shorter)."""
         return measure_steps(context, plan, window, None)

@@ -3,14 +3,14 @@
 One forward pass is made over each span of `spans.py`, at the longest window alone. Position p is a target
 with p tokens before it, so that p = T is the last position of training.
 
-- The level at T is the mean loss over T/2 < p <= T. With an extension it is measured without it, on the first
-  T tokens of the same span.
+- The level at T is the mean loss over T/2 < p <= T. If there is an extension, the level is that of the model
+  as trained, on the first T tokens of the same spans.
 - The rise of a bin is its mean loss minus the level, on the same spans, with an interval over documents.
 - The curve breaks at the first bin past T whose interval of the rise lies entirely above 0.1 nats (BREAK).
   Each bin has its own interval of 95%, without a correction for the number of bins.
 
-Where scores depend on the total length (law `prefix` of `posenc check`), the losses at the first positions of
-a long pass, and with them the level, are not those of a short pass.
+Some encodings make scores by the total length (they fail the law `prefix` of `posenc check`). Their losses at
+the first positions of a long pass, and so the level, are not those of a short pass.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ class Positions(Protocol[Spans]):
             first_nats = as_trained.text_losses(stops_at_t, length, length)  # (N, T)
             level_nats = first_nats[:, length // 2 :]
         sums = plan.sums(context, nats.sum(axis=1))
-        # A record holds finite numbers only: without a curve it still says `diverged`.
         if not (np.isfinite(nats).all() and np.isfinite(level_nats).all()):
-            return sums
+            return sums  # a record holds finite numbers only: without a curve it says `diverged`
         units = independent_units(context, plan)
         curve = curve_of(nats, level_nats, units, length)
         return dataclasses.replace(sums, extra={"curve": curve})
@@ -91,10 +90,10 @@ def independent_units(context: EvalContext, plan: Spans) -> np.ndarray:
 
 
 def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, context_length: int) -> Curve:
-    """Return the curve of the losses of spans, nats (N, W), above their level, the mean of level_nats.
+    """Return the curve over positions of the losses of N spans, nats (N, W).
 
-    level_nats (N, T/2) are the losses at the second half of T.
-    `units` (N,) are the documents or groups of the spans.
+    level_nats (N, T/2) are the losses whose mean is the level. `units` (N,) are the documents or groups of
+    the spans, over which the intervals are made.
     """
     edges = bin_edges(context_length, nats.shape[1])
     bins = list(itertools.pairwise(edges))  # positions start .. stop - 1
@@ -119,10 +118,10 @@ def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, contex
 def slope_past(
     nats: np.ndarray, units: np.ndarray, context_length: int
 ) -> tuple[float | None, list[float] | None]:
-    """Return the slope past T in nats per token, by least squares, and its interval.
+    """Return the slope of the loss past T in nats per token, by least squares, and its interval.
 
-    Both are None with fewer than two positions past T. The slope is a ratio of two sums over spans, of
-    products and of squares, so that its interval is that of a ratio.
+    Both are None with fewer than two positions past T. The slope is the ratio of a sum of products to a sum
+    of squares, both over spans. So its interval is that of a ratio.
     """
     positions = np.arange(context_length + 1, nats.shape[1] + 1)
     if len(positions) < 2:
@@ -147,8 +146,7 @@ def bin_edges(context_length: int, window: int) -> list[int]:
     """Return the edges of the bins: bin i has the positions edges[i] .. edges[i+1]-1.
 
     Bins end at T/2, T, 2T, ... and at up to three positions between each pair of these. Positions are rounded
-    to whole tokens, and bins that would have none are left out. Of an odd T this half may be a token longer
-    than the half without the level, T // 2.
+    to whole tokens, and empty bins are left out.
     """
     octaves = math.ceil(math.log2(max(context_length, window)) + 1)
     steps = range(-BINS_PER_OCTAVE * octaves, BINS_PER_OCTAVE * octaves + 1)
@@ -158,7 +156,7 @@ def bin_edges(context_length: int, window: int) -> list[int]:
 
 
 def _interval(sums: np.ndarray, counts: np.ndarray, units: np.ndarray) -> list[float] | None:
-    """Return the 95% interval of sum(sums) / sum(counts) by the scatter of units; all arguments are (N,)."""
+    """Return the 95% interval of sum(sums) / sum(counts) over units. All arguments are (N,), one a span."""
     _, unit_of_row = np.unique(units, return_inverse=True)
     sums_by_unit = np.bincount(unit_of_row, weights=sums).tolist()
     counts_by_unit = np.bincount(unit_of_row, weights=counts).tolist()

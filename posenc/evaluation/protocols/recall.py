@@ -1,15 +1,16 @@
-"""recall: is the far text used? The value of a planted pair is asked for at the end of a window.
+"""recall: does a model use far text? It is asked, at the end of a window, for a value planted farther back.
 
-A window of W inputs is text from anywhere in a test document, with the pairs of `data.plant`, each once at a
-drawn place. The asked pair stands exactly `distance` tokens before its cue comes again at the window's end,
-and its value is the only target. A question is a distance and a number of pairs. Every distance is asked with
-as many pairs as in training, and one distance within T also with other numbers of pairs. A model that was
-trained on one kind of plant can be asked for another (`eval.recall.kind`).
+A pair is a cue (a few tokens) and the value after it. A window of W inputs is text from anywhere in a
+document, with pairs of `data.plant` written over it, each once. At the end of the window the cue of one of
+them comes again, and its value is the only target. It stands exactly `distance` tokens after the asked pair.
 
-Texts and pairs are drawn by the run's seed. They are the same for every encoding, in all questions and
-windows, but others for another seed, so that the mean over seeds does not hang on one draw. Up to version 0.1
-all runs had one draw, the first tokens of 128 documents. By it one model found 25% of the values, by three
-other draws 12, 14 and 15%.
+A question is a distance and a number of pairs. Every distance is asked with as many pairs as in training, and
+one distance within T also with other numbers of pairs. `eval.recall.kind` asks for another kind of plant than
+the model was trained on.
+
+Texts and pairs are drawn by the run's seed. All encodings, questions and windows of a seed have the same
+ones, and another seed has others, so that the mean over seeds does not depend on one draw. (Up to version 0.1
+all runs had one draw. With it one model found 25% of the values, with three other draws 12, 14 and 15%.)
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, PlantSetting
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-REVISION = 2  # of the targets
-# Tables show what is found within T and at the farthest distance. The rest of the grid is asked for in one of
-# so many windows: with all of them a measurement takes four times as long.
+REVISION = 2  # of the targets, in their hash
+# Tables show what is found within T and at the farthest distance. All other questions are asked in one of
+# four windows: with all windows a measurement takes four times as long.
 GRID_SHARE = 4
 IN_TEXT = np.uint64(1 << 63)  # set in the draw of what occurs in the text, so that it is sorted last
 
@@ -60,7 +61,7 @@ class RecallSettings(SettingsGroup):
 
 
 class RecallQuestion(NamedTuple):
-    """A question: at which distance the asked pair stands, among how many pairs."""
+    """How far back the asked pair stands, and among how many pairs."""
 
     distance: int  # tokens between the two places of the asked cue
     pairs: int  # planted in the window
@@ -68,7 +69,7 @@ class RecallQuestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedTexts(Plan):
-    """Texts and the pairs that are planted in them, the asked pair first."""
+    """N texts and the pairs that are planted in each, the asked pair first."""
 
     documents: np.ndarray  # (N,) int64, index in the split
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
@@ -92,9 +93,9 @@ class PlantedTexts(Plan):
         return self.cue + 1 + len(self.end)
 
     def fitting(self, window: int) -> list[RecallQuestion]:
-        """Return the questions that fit into a window.
+        """Return the questions that can be asked in a window.
 
-        A question with fewer pairs is not asked where as many as in training would not fit.
+        Even a question with few pairs needs a window with room for as many pairs as in training.
         """
         if not self.questions:
             return []
@@ -108,7 +109,7 @@ class PlantedTexts(Plan):
         return fitting
 
     def free_places(self, window: int, distance: int) -> np.ndarray:
-        """Return where the other pairs can stand: at multiples of a pair's length from the asked pair."""
+        """Return where the other pairs can stand: whole lengths of a pair before or after the asked pair."""
         size = self.pair_length
         last_place = window - self.cue  # of the asked cue alone
         asked_place = last_place - distance
@@ -147,7 +148,7 @@ class Recall(Protocol[PlantedTexts]):
     settings: Settings
 
     def distances(self, lengths: EvalLengths) -> list[int]:
-        """Return the distances in tokens, ascending; multiples of T are rounded to tokens."""
+        """Return the distances in tokens, ascending. Multiples of T are rounded to whole tokens."""
         key = "eval.recall.distances"
         distances = set()
         for distance in self.settings.recall.distances:
@@ -205,7 +206,7 @@ class Recall(Protocol[PlantedTexts]):
         )
 
     def digest(self, request: EvalRequest, plant: Plant, questions: Sequence[RecallQuestion]) -> str:
-        """Hash from what and how the windows are drawn, not what a seed drew: seeds of a row share it."""
+        """Hash what the windows are drawn from, not what one seed draws, so that all seeds share a hash."""
         settings = self.settings.recall
         pairs = plant.settings.pairs
         numbers = [request.lengths.longest, settings.windows, settings.draw, plant.settings.cue, pairs]
@@ -213,7 +214,10 @@ class Recall(Protocol[PlantedTexts]):
         return request.digest(self.name, REVISION, *numbers, *arrays)
 
     def questions(self, lengths: EvalLengths, trained_pairs: int) -> tuple[RecallQuestion, ...]:
-        """Return every distance with as many pairs as in training, and one within T/2 with other numbers."""
+        """Return the questions: every distance with as many pairs as in training, one with other numbers.
+
+        That one is the largest distance within T/2.
+        """
         distances = self.distances(lengths)
         near_distances = [distance for distance in distances if distance <= lengths.base_length / 2]
         probed_distance = max(near_distances, default=min(distances))
@@ -260,7 +264,7 @@ class Recall(Protocol[PlantedTexts]):
 
 
 def no_texts(request: EvalRequest) -> PlantedTexts:
-    """Return a plan without texts."""
+    """Return a plan without texts, for a model that was trained without pairs."""
     nothing = np.zeros(0, dtype=np.int64)
     return PlantedTexts(
         hash=request.digest(Recall.name, REVISION),
@@ -278,10 +282,10 @@ def no_texts(request: EvalRequest) -> PlantedTexts:
 
 
 def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the document and the end (exclusive, in its tokens) of each window: (N,) int64.
+    """Draw the document of each window, and where in it the window ends (exclusive): (N,) int64 each.
 
-    Documents that are long enough take turns, so that the numbers of their windows differ by at most one. The
-    windows are from anywhere in them. None are drawn if no document is long enough.
+    Documents that are long enough take turns, so that the numbers of their windows differ by at most one. A
+    window may lie anywhere in its document. There are none if no document is long enough.
     """
     ends_of_documents = request.count_window_ends()
     eligible = np.flatnonzero(ends_of_documents)
@@ -290,14 +294,14 @@ def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray,
     order = permutations(raw_draws(len(eligible), seed_for(seed, "documents"), 0))
     documents = eligible[order[np.arange(count) % len(eligible)]]
     n_ends = ends_of_documents[documents].astype(np.uint64)
-    chosen = raw_draws(count, seed_for(seed, "ends"), 0) % n_ends
-    return documents, request.lengths.longest + 1 + chosen.astype(np.int64)
+    ordinals = raw_draws(count, seed_for(seed, "ends"), 0) % n_ends
+    return documents, request.lengths.longest + 1 + ordinals.astype(np.int64)
 
 
 def draw_pairs(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw cues (N, pairs, cue) and values (N, pairs). What occurs in the text is taken last."""
+    """Draw cues (N, pairs, cue) and values (N, pairs). Cues that occur in the text are taken last."""
     raw = raw_draws(len(ends) * (plant.cue_draws + pairs), seed_for(seed, "pairs"), 0)
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws), all below IN_TEXT
     cue_draws, value_draws = np.split(raw, [plant.cue_draws], axis=1)

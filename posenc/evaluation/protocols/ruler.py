@@ -1,10 +1,11 @@
-"""ruler: RULER's needle tasks, with its own prompts. What share of the values is in the text that follows?
+"""ruler: RULER's needle tasks, with its own prompts. What share of the hidden values does the model write?
 
-A window of W inputs holds a prompt, which ends with the beginning of its answer, and leaves 128 tokens for
-what the model writes. It is a plain prompt, without a chat template, and the model writes its first choices.
-A value counts as found if it stands in the written text, as in lm-evaluation-harness. The loss is that of the
-right answer behind the prompt. If each of its tokens is the model's first choice, the model would write it,
-and nothing is written to find that out.
+A window of W inputs holds a prompt, which ends with the beginning of its answer, and room for 128 tokens that
+the model writes. The prompt has no chat template, and the model writes its first choices. A value is found if
+it stands anywhere in the written text, as in lm-evaluation-harness.
+
+The loss is that of the right answer behind the prompt. If each of its tokens is the model's first choice, the
+model would write exactly this answer, so it need not write at all.
 
 The prompts are the same for every model with this tokenizer. They are not made of the corpus.
 
@@ -44,8 +45,8 @@ from posenc.settings.numbers import Text, Whole
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
-REVISION = 1  # of the prompts
-SEED = 2404  # of the prompts, never the training seed
+REVISION = 1  # of the prompts, in their hash
+SEED = 2404  # of the prompts; not the training seed, so that all runs see the same
 
 
 class RulerSettings(SettingsGroup):
@@ -58,45 +59,44 @@ class RulerSettings(SettingsGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class RulerPlan(Plan):
-    """The prompts of each window, which are drawn when they are asked for."""
+    """The tasks. Their prompts are drawn only when a window is measured."""
 
     tasks: tuple[str, ...]
     count: int  # samples of each task
     tokenizer: Tokenizer
-    essays: Sequence[str]  # words
+    essays: Sequence[str]  # the words of all essays, in their order
 
     def samples(self, name: str, window: int) -> Iterator[Sample]:
-        """Yield the samples of a task for a window. Raises NotApplicableError if none fits."""
+        """Yield the samples of a task for a window. Raises NotApplicableError if its prompt does not fit."""
         for number in range(self.count):
             yield self._sample(name, window, number)
 
     def _sample(self, name: str, window: int, number: int) -> Sample:
-        """Return a sample with the largest haystack with which it fits. Raises NotApplicableError."""
-        # the needles of a sample are the same whatever the size of its haystack
-        seed = seed_for(SEED, name, window, number)
+        """Return a sample whose haystack is as large as the window allows. Raises NotApplicableError."""
+        seed = seed_for(SEED, name, window, number)  # gives the same needles at every size of the haystack
 
         def is_too_long(size: int) -> bool:
             return not self._fits(make_sample(TASKS[name], size, Random(seed), self.essays), window)
 
         most = len(self.essays) if TASKS[name].haystack == "essays" else window
-        size = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)
+        size = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)  # the largest that fits; 0: none
         if size == 0:
             raise NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
         return make_sample(TASKS[name], size, Random(seed), self.essays)
 
     def _fits(self, sample: Sample, window: int) -> bool:
-        """Tell whether a prompt leaves room for what the model writes, and for a BOS token."""
+        """Tell whether a prompt leaves room for a BOS token and for what the model writes."""
         return len(self.tokenizer.encode(sample.prompt)) + NEW_TOKENS < window
 
     def tokens(self, window: int) -> int:
-        """Count two passes a sample: one over the right answer, one over the prompt before the model writes.
+        """Count two passes over each sample: one scores the right answer, one reads the prompt to go on.
 
-        A model that keeps no keys and values makes a pass for each token that it writes, which is more.
+        A model that keeps no keys and values makes a pass for each token that it writes. This is not counted.
         """
         return 2 * len(self.tasks) * self.count * window
 
     def targets_in(self, window: int) -> int:
-        return 1  # an answer; its tokens are known when it is drawn
+        return 1  # an answer has a few tokens, whose number is known only when it is drawn
 
 
 class RulerProtocol(Protocol[RulerPlan]):
@@ -115,7 +115,7 @@ class RulerProtocol(Protocol[RulerPlan]):
     settings: Settings
 
     def check(self, lengths: EvalLengths) -> None:
-        """Raise UserError for a task that cannot be made here, by its name and with what is missing."""
+        """Raise UserError that names a task which cannot be made here, and what is missing."""
         settings = self.settings.ruler
         for name in settings.tasks:
             if name in LEFT_OUT:
@@ -173,19 +173,19 @@ class RulerProtocol(Protocol[RulerPlan]):
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold how a model did on a sample."""
+    """What a model did with a sample."""
 
-    nats: float  # of the right answer, summed over its tokens
+    nats: float  # loss of the right answer, summed over its tokens
     targets: int  # tokens of the right answer
-    correct: int  # values that it found
+    correct: int  # how many of the values the model wrote
 
 
 def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window: int) -> Answer:
-    """Score the right answer behind the prompt; where the model would write another text, read that text."""
+    """Score the right answer behind the prompt. Let the model write if that is not its first choice."""
     prompt = [*context.first_tokens, *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
-    encoding = context.effective_encoding(window)  # not that of this shorter text
+    encoding = context.effective_encoding(window)  # of the whole window, though the text is shorter
     scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
     n_answers = len(sample.answers)
     correct = n_answers
@@ -200,5 +200,5 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
 
 
 def _with_share_of_progress(context: EvalContext, done: int, total: int) -> EvalContext:
-    """Return a context whose passes are those of one sample among all, for the bar."""
+    """Return a context that reports progress over all samples, of which `done` are finished."""
     return dataclasses.replace(context, on_batch=lambda share: context.on_batch((done + share) / total))

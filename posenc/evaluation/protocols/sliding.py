@@ -1,8 +1,8 @@
 """sliding: a window of W tokens moved on by S at a time; each step scores the S tokens that are new.
 
 It scores spans: pieces of a document as long as the longest window (evaluation/spans.py). Every token of a
-span is scored once, with between W - S + 1 and W tokens of text before it (fewer only where its document
-begins). S = 1 gives every token exactly W tokens, at W times the cost of one pass.
+span is scored once, with between W - S + 1 and W tokens of text before it (fewer only near the beginning of
+its document). S = 1 gives every token exactly W tokens, at W times the cost of one pass.
 
 `nonoverlapping` scores the same spans, but the first tokens of each of its windows have hardly any text
 before them. Shorter windows have more such tokens (the early-token curse). That is the only difference
