@@ -7,6 +7,7 @@ from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import absolute_data, prepare, read_facts
+from posenc.settings.tree import DataSettings
 
 # --- SymPy
 
@@ -93,6 +94,87 @@ def test_stdlib_leaves_out_what_differs_between_builds():
     assert {"argparse.py", "asyncio/tasks.py", "json/decoder.py"} <= ids
     left_out = {"site-packages", "test", "tests", "encodings", "__pycache__"}
     assert not [i for i in ids if left_out & set(i.split("/")) or i.startswith("_sysconfigdata")]
+
+
+# --- Files other than Python's, and docstrings
+
+DOCUMENTED = """'''Module.'''
+
+
+class C:
+    '''Class.
+
+        Indented.
+    '''
+
+    def method(self):
+        r'''Method with \\d.'''
+
+
+def function():
+    'Function with \\d.'
+"""
+
+
+@pytest.fixture
+def mixed_package(tmp_path, monkeypatch):
+    """Install a package `mixed` of Python and C++."""
+    contents = {
+        "__init__.py": "",
+        "include/a.h": "int a;\n",
+        "include/other/b.h": "int b;\n",
+        "docs.py": DOCUMENTED,
+        "bare.py": "x = 1\n",
+        "broken.py": "def (:\n",
+    }
+    write(tmp_path / "mixed", contents)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("mixed_package")
+def test_patterns_include_files_of_any_kind():
+    data = conf("sympy", package="mixed", include=["/include/*"], exclude=["*/other/*"])
+    assert [document.id for document in documents_of(data)] == ["include/a.h"]
+
+
+@pytest.mark.usefixtures("mixed_package")
+def test_settings_of_older_runs_include_python_files():
+    values = conf("sympy", package="mixed").parameters
+    older = {key: value for key, value in values.items() if key != "include"}
+    data = DataSettings.model_validate({"name": "sympy", **older})
+    assert [document.id for document in documents_of(data)] == ["bare.py", "broken.py", "docs.py"]
+
+
+@pytest.mark.usefixtures("mixed_package")
+def test_docstrings_are_in_the_order_of_their_lines():
+    (document,) = documents_of(conf("scipy_docs", package="mixed"))
+    expected = "Module.\n\nClass.\n\nIndented.\n\nMethod with \\d.\n\nFunction with \\d.\n"
+    assert (document.id, document.text.decode()) == ("docs.py", expected)
+
+
+@pytest.mark.usefixtures("mixed_package")
+@pytest.mark.filterwarnings("error")
+def test_what_python_warns_of_in_foreign_code_is_not_shown():
+    assert documents_of(conf("scipy_docs", package="mixed"))
+
+
+@pytest.mark.usefixtures("mixed_package")
+def test_files_that_are_not_python_have_no_docstrings_and_are_counted():
+    (note,) = read_facts(conf("scipy_docs", package="mixed")).notes
+    assert note == "not read: 1 not Python"
+
+
+def test_scipys_docstrings_have_the_size_that_their_yaml_says():
+    documents = documents_of(conf("scipy_docs"))
+    assert 4e6 < sum(len(document.text) for document in documents) < 6e6
+
+
+def test_cpp_headers_are_pytorchs_own_and_written_by_hand():
+    documents = documents_of(conf("cpp_headers"))
+    ids = {document.id for document in documents}
+    assert {"include/c10/core/TensorImpl.h", "include/ATen/core/ivalue.h"} <= ids
+    assert not [i for i in ids if "/pybind11/" in i or "/ATen/ops/" in i or "generated" in i]
+    assert 10e6 < sum(len(document.text) for document in documents) < 16e6
 
 
 # --- Data sets that are read whole

@@ -12,7 +12,12 @@ from posenc.data.documents import Document, Notes, split_of
 from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
 from posenc.data.sources.hub import HubSource, StreamSource
-from posenc.data.sources.installed_code import PackageSource, PythonPackagesSource, StandardLibrarySource
+from posenc.data.sources.installed_code import (
+    DocstringsSource,
+    PackageSource,
+    PythonPackagesSource,
+    StandardLibrarySource,
+)
 from posenc.data.sources.task import TaskSource
 from posenc.data.tasks.instances import TaskInstances
 from posenc.results.identity import own_yaml
@@ -21,6 +26,7 @@ from posenc.settings.tree import DataSettings
 
 # value of `source` in the YAML -> class
 SOURCES: dict[str, type[Source]] = {
+    "docstrings": DocstringsSource,
     "files": FilesSource,
     "hub": HubSource,
     "package": PackageSource,

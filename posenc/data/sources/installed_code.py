@@ -1,12 +1,14 @@
-"""Installed Python code as text. It is never imported."""
+"""Installed code as text, and the docstrings in it. It is never imported."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import sysconfig
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,22 +16,68 @@ from posenc.core.errors import UserError
 from posenc.data.documents import Document, Notes
 from posenc.data.sources.base import Source
 
+PYTHON_FILES = ("*.py",)
+# what can hold docstrings, by Python's own rules
+WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource(Source):
-    """The `.py` files of an installed package; ids are paths inside it."""
+    """Files of an installed package; ids are paths inside it."""
 
     package: str
-    exclude: list[str]  # patterns, in which `*` crosses slashes
+    # patterns, in which `*` crosses slashes; runs that were stored before have no such key
+    include: list[str] = field(default_factory=lambda: list(PYTHON_FILES))
+    exclude: list[str]
 
     def read(self, notes: Notes) -> list[Document]:
         """Return a document a file. Raises UserError if there is no such package."""
+        return read_files(self._folder(), self.include, self.exclude, notes)
+
+    def _folder(self) -> Path:
         # the search itself would import the parents of a dotted name
         spec = importlib.util.find_spec(self.package) if self.package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             hint = "the name as in `import NAME`, without dots; install it with: python -m pip install NAME"
             raise UserError("data.package", self.package, "is not an installed Python package", hint=hint)
-        return read_python_files(Path(spec.submodule_search_locations[0]), self.exclude, notes)
+        return Path(spec.submodule_search_locations[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocstringsSource(PackageSource):
+    """The docstrings of an installed package; ids are paths inside it."""
+
+    def read(self, notes: Notes) -> list[Document]:
+        """Return a document a file that has docstrings. Raises UserError if there is no such package."""
+        documents = []
+        for file in super().read(notes):
+            text = docstrings_of(file.text)
+            if text is None:
+                notes.left_out["not Python"] += 1
+            elif text:
+                documents.append(Document(file.id, text.encode(), None))
+        return documents
+
+
+def docstrings_of(code: bytes) -> str | None:
+    """Return the docstrings of a Python file in their order; None if it is not Python."""
+    try:
+        with warnings.catch_warnings():  # about escapes such as `\d` in a string that is not raw
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)  # the same before Python 3.12
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return None
+    # ast.walk goes level by level: the order of lines is the order of the text
+    nodes = [node for node in ast.walk(tree) if isinstance(node, WITH_DOCSTRING)]
+    docstrings = [(_line_of(node), ast.get_docstring(node)) for node in nodes]
+    texts = [docstring for _, docstring in sorted(docstrings, key=lambda item: item[0]) if docstring]
+    return "\n\n".join(texts) + "\n" if texts else ""
+
+
+def _line_of(node: ast.AST) -> int:
+    # a module has no line, and its docstring comes first
+    return getattr(node, "lineno", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +88,7 @@ class StandardLibrarySource(Source):
 
     def read(self, notes: Notes) -> list[Document]:
         """Return a document a file."""
-        return read_python_files(Path(sysconfig.get_paths()["stdlib"]), self.exclude, notes)
+        return read_files(Path(sysconfig.get_paths()["stdlib"]), PYTHON_FILES, self.exclude, notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +99,17 @@ class PythonPackagesSource(Source):
 
     def read(self, notes: Notes) -> list[Document]:
         """Return a document a text; of files with equal texts the one whose id sorts first."""
-        documents = read_python_files(Path(sysconfig.get_paths()["purelib"]), self.exclude, notes)
+        documents = read_files(Path(sysconfig.get_paths()["purelib"]), PYTHON_FILES, self.exclude, notes)
         by_text: dict[bytes, Document] = {}
         for document in sorted(documents, key=lambda document: document.id):
             by_text.setdefault(document.text, document)
         return list(by_text.values())
 
 
-def read_python_files(root: Path, exclude: Sequence[str], notes: Notes) -> list[Document]:
-    """Return the non-empty UTF-8 `.py` files below `root` that no pattern excludes."""
+def read_files(root: Path, include: Sequence[str], exclude: Sequence[str], notes: Notes) -> list[Document]:
+    """Return the non-empty UTF-8 files below `root` that a pattern includes and none excludes."""
     documents = []
-    for path in _python_paths(root, exclude):
+    for path in _paths(root, include, exclude):
         try:
             text = path.read_bytes()
             text.decode("utf-8")
@@ -76,16 +124,16 @@ def read_python_files(root: Path, exclude: Sequence[str], notes: Notes) -> list[
     return documents
 
 
-def _python_paths(root: Path, exclude: Sequence[str]) -> Iterator[Path]:
+def _paths(root: Path, include: Sequence[str], exclude: Sequence[str]) -> Iterator[Path]:
     """Yield the files, without entering excluded folders; patterns are held against `/` + path below root."""
 
-    def is_excluded(path: Path, end: str = "") -> bool:
+    def matches(path: Path, patterns: Sequence[str], end: str = "") -> bool:
         name = f"/{path.relative_to(root).as_posix()}{end}"
-        return any(fnmatchcase(name, pattern) for pattern in exclude)
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
 
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not is_excluded(Path(folder, name), "/")]
+        subfolders[:] = [name for name in subfolders if not matches(Path(folder, name), exclude, "/")]
         for name in names:
             path = Path(folder, name)
-            if name.endswith(".py") and not is_excluded(path):
+            if matches(path, include) and not matches(path, exclude):
                 yield path
