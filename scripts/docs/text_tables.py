@@ -1,0 +1,156 @@
+"""Tables of verdicts and memory by text: models trained on one text and measured on several.
+
+The records have a bundle for each text that was trained on: `sympy.runs.jsonl.gz`, `prose.runs.jsonl.gz`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markdown_table import MarkdownTable
+from posenc_output import RECORDS, Json, cell_at, compare_document, last_cell, verdict_word
+from scipy.stats import spearmanr
+
+# corpus of a record -> its name on the page, in the order of the columns
+TEXTS = {
+    "sympy": "SymPy (Python)",
+    "cpp_headers": "C++",
+    "scipy_docs": "documentation",
+    "king_james": "prose",
+}
+TRAINED_ON = {"sympy": "SymPy", "prose": "prose"}  # bundle -> its name on the page
+KEPT = {"same", "better"}
+HARMED = {"worse", "collapsed"}
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """The rows of one training text, measured on one text, by the name of their encoding."""
+
+    trained_on: str
+    measured_on: str
+    rows: dict[str, Json]
+
+    @property
+    def title(self) -> str:
+        """Return the head of the column."""
+        return f"{self.trained_on} → {self.measured_on}"
+
+
+def text_columns(folder: str) -> list[TextColumn]:
+    """Return a column for each training text and measured text, first of all SymPy and SymPy."""
+    columns = []
+    for bundle, trained_on in TRAINED_ON.items():
+        file = f"{folder}/{bundle}.runs.jsonl.gz"
+        if not (RECORDS / file).exists():
+            continue
+        document = compare_document([file])
+        comparisons = document.get("comparisons", [document])
+        by_corpus = {comparison["header"]["corpus"]: comparison for comparison in comparisons}
+        for corpus, name in TEXTS.items():
+            if corpus in by_corpus:
+                rows = {row["label"]: row for row in by_corpus[corpus]["rows"]}
+                columns.append(TextColumn(trained_on, name, rows))
+    return columns
+
+
+def encodings_by_harm(columns: Sequence[TextColumn]) -> list[str]:
+    """Return the encodings of the first column, from the least harm to the most."""
+    first = columns[0].rows
+    return sorted(first, key=lambda name: float(last_cell(first[name])["change"]))
+
+
+def verdicts_by_text(folder: str) -> str:
+    """Return the loss at T, the change at 8T and its verdict, a column for each pair of texts."""
+    columns = text_columns(folder)
+    table = MarkdownTable(["trained on → measured on", *(column.title for column in columns)], left=[0])
+    for name in encodings_by_harm(columns):
+        table.add(f"`{name}`", *(_harm_text(column.rows.get(name)) for column in columns))
+    table.sentence = (
+        "Loss at T and its change at 8T, nats/byte; ± is half the 95% interval over documents. One seed each."
+    )
+    return table.text()
+
+
+def _harm_text(row: Json | None) -> str:
+    if row is None:
+        return "-"
+    at_train_length = cell_at(row, 1)
+    assert at_train_length is not None
+    longest = last_cell(row)
+    low, high = longest["change_ci95"]
+    half_width = (high - low) / 2
+    loss = f"{at_train_length['mean']:.2f}"
+    return f"{loss} {longest['change']:+.3f}±{half_width:.3f} {verdict_word(longest)}"
+
+
+def memory_by_text(folder: str) -> str:
+    """Return the memory from T to 8T and the net gain of the right token, for each pair of texts."""
+    columns = text_columns(folder)
+    table = MarkdownTable(["trained on → measured on", *(column.title for column in columns)], left=[0])
+    for name in encodings_by_harm(columns):
+        table.add(f"`{name}`", *(_memory_text(column.rows.get(name)) for column in columns))
+    table.sentence = (
+        "Total variation of the next-token distribution from T to 8T, then the right token's net gain."
+    )
+    return table.text()
+
+
+def _memory_text(row: Json | None) -> str:
+    if row is None or row["memory"] is None:
+        return "-"
+    far_text = far_memory(row)
+    net = far_text["gained"] - far_text["lost"]
+    return f"{far_text['variation']:.3f}, {net:+.3f}"
+
+
+def far_memory(row: Json) -> Json:
+    """Return the comparison of the distributions at the longest window with those at T."""
+    longest = row["memory"]["cells"][-1]
+    (far_text,) = (shorter for shorter in longest["shorter"] if shorter["multiple"] == 1)
+    comparison: Json = far_text
+    return comparison
+
+
+def agreement_by_text(folder: str) -> str:
+    """Return how each pair of texts agrees with SymPy, by the rule that docs/log.md set beforehand."""
+    columns = text_columns(folder)
+    heads = ["trained on → measured on", "encodings", "agree", "differ in degree", "reversed"]
+    heads += ["order as on SymPy", "memory goes with harm"]
+    table = MarkdownTable(heads, left=[0])
+    reference = columns[0].rows
+    for column in columns:
+        names = [name for name in column.rows if name in reference]
+        relations = [relation_of(last_cell(reference[name]), last_cell(column.rows[name])) for name in names]
+        changes = [last_cell(column.rows[name])["change"] for name in names]
+        changes_on_sympy = [last_cell(reference[name])["change"] for name in names]
+        variations = [far_memory(column.rows[name])["variation"] for name in names]
+        is_reference = column is columns[0]
+        table.add(
+            column.title,
+            str(len(names)),
+            *("-" if is_reference else str(relations.count(relation)) for relation in RELATIONS),
+            "-" if is_reference else f"{spearmanr(changes_on_sympy, changes).statistic:.2f}",
+            f"{spearmanr(changes, variations).statistic:.2f}",
+        )
+    table.sentence = "The last two columns are rank correlations over the encodings, at 8T."
+    return table.text()
+
+
+RELATIONS = ("agree", "differ in degree", "reversed")
+
+
+def relation_of(first: Json, second: Json) -> str:
+    """Tell how the verdict of a cell relates to another one's: one of RELATIONS."""
+    first_word = verdict_word(first)
+    second_word = verdict_word(second)
+    if first_word == second_word:
+        return "agree"
+    words = {first_word, second_word}
+    if "unclear" in words:
+        first_low, first_high = first["change_ci95"]
+        second_low, second_high = second["change_ci95"]
+        overlap = first_low <= second_high and second_low <= first_high
+        return "agree" if overlap else "differ in degree"
+    return "reversed" if words & KEPT and words & HARMED else "differ in degree"
