@@ -1,4 +1,4 @@
-"""Bundles: many runs without weights in one file, to keep beside a paper and to compare from.
+"""Bundles: many runs without their weights in one file, such as the runs of a paper.
 
 A bundle is gzipped JSON lines: a head, then for each run its name, status, settings and results.
 """
@@ -20,8 +20,7 @@ from posenc.settings.stored import checked_settings
 
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
-# Significant digits of the sums of each document. A table shows three to five, and gzip cannot shrink further
-# ones.
+# Significant digits of the loss of each document. A table shows three to five, and gzip cannot shrink more.
 DIGITS = 7
 # A file that unpacks to more than this many times its size is refused. Real bundles grow 5 to 10 times.
 MOST_EXPANSION = 50
@@ -32,15 +31,15 @@ STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started"
 def load_bundle(path: Path) -> Iterator[Run]:
     """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
-        content = read_file(path.parent, path.name)  # None if it is gone
-        for line in unpack_bundle(content or b""):  # raises ValueError for empty bytes too
+        content = read_file(path.parent, path.name)  # None if the file is gone
+        for line in unpack_bundle(content or b""):  # an empty bundle raises ValueError
             yield _run(path, line)
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
 
 
 def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
-    """Return the run of a line, with a problem where it cannot be used."""
+    """Return the run of a line; it has a `problem` if the line cannot be used."""
     status = line.get("status")
     name = safe_name(str(line.get("name"))) or "unnamed"
     run = Run(bundle / name, status=status if isinstance(status, dict) else {})
@@ -50,9 +49,8 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
             run = replace(run, settings=checked_settings(line["config"]))
         has_diverged = run.status.get("status") == "diverged"
         if results is None and has_diverged:
-            return run  # such a run has no results
-        # without results `with_results` raises ValueError for the empty object, which becomes the problem
-        return with_results(run, results or {})
+            return run  # a diverged run has no results
+        return with_results(run, results or {})  # an empty object raises ValueError
     except ValueError as error:
         return replace(run, problem=str(error))
 
@@ -77,13 +75,14 @@ def bundle_line(run: Run) -> bytes:
 
 
 def _rounded(sums: PerDocument | None) -> Mapping[str, Any] | None:
+    """Return the sums with losses of DIGITS significant digits."""
     if sums is None:
         return None
     return {**sums, "nats": [float(f"{value:.{DIGITS}g}") for value in sums["nats"]]}
 
 
 def pack_bundle(lines: Sequence[bytes]) -> bytes:
-    """Return the bundle of these lines: the same bytes for the same lines."""
+    """Return the bundle of these lines. The same lines always give the same bytes."""
     import orjson
 
     head = orjson.dumps({HEAD: 1, "schema_version": SCHEMA_VERSION, "runs": len(lines)}) + b"\n"
@@ -95,7 +94,7 @@ def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
 
     A truncated bundle yields its complete lines, then raises.
     """
-    unzip = zlib.decompressobj(wbits=31)  # 31 stands for the format of gzip
+    unzip = zlib.decompressobj(wbits=31)  # 31 means gzip
     most_bytes = MOST_EXPANSION * len(data) + LEAST_ROOM
     try:
         content = unzip.decompress(data, most_bytes)
@@ -111,7 +110,7 @@ def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     lines = all_lines[1:]
     for number, line in enumerate(lines, start=2):  # the head is line 1
         yield parse_object(line, f"line {number}")
-    # not at the end: the file was cut, or unpacks to more than `most_bytes`
+    # The stream did not end: the file was cut, or it unpacks to more than `most_bytes`.
     if not unzip.eof or len(lines) != head.get("runs"):
         counts = f"{len(lines)} of {head.get('runs')} runs"
         raise ValueError(f"damaged, or longer than {most_bytes} bytes ({counts})")

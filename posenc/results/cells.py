@@ -19,8 +19,8 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import SAME_WORD, verdict
 
 NOT_MEASURED = "not measured"
-# Reasons for a missing number that say nothing about the encoding: the other seeds still represent the row.
-# Not among them are `diverged` and windows that a model could not score.
+# Reasons for a missing number that say nothing about the encoding, so that the other seeds represent the row.
+# Two reasons do say something: `diverged`, and a window that a model could not score.
 INNOCENT_REASONS = {
     NOT_MEASURED,
     "running",
@@ -31,57 +31,57 @@ INNOCENT_REASONS = {
     "damaged",
     "unknown",
 }
-SHORTEST_SHOWN = 1 / 8  # of T: tables show no bin of a curve that ends before
-LONGEST_NOTE = 12  # characters of a note that a cell has room for
+SHORTEST_SHOWN = 1 / 8  # of T: tables leave out bins of a curve that end before
+LONGEST_NOTE = 12  # characters; a cell has no room for more
 
 
 @dataclass(frozen=True)
 class Column:
-    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
+    """A window length, or a bin of positions. A count is null if the rows differ in it."""
 
     multiple: float  # of T; for a bin its last position
     window: int | None  # tokens; for a bin its last position
     targets: int | None
     documents: int | None
-    shown: bool = True  # in tables; programs get all
+    shown: bool = True  # in tables; programs get all columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Numbers in the comparison's metric; null where there are none, and then `note` says why."""
+    """The numbers of a row at one window length, in the metric; if they are null, `note` says why."""
 
     multiple: float  # of T
     window: int | None  # tokens
     mean: float | None = None  # over seeds
     spread: float | None = None  # standard deviation over seeds; null for one seed
-    change: float | None = None  # loss minus that of the run as trained, in windows of T, on the same targets
+    change: float | None = None  # loss minus the loss as trained at W = T on the same targets
     change_spread: float | None = None  # standard deviation of the paired differences over seeds
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
-    seeds: int = 0  # in the mean
+    seeds: int = 0  # how many the mean is over
     note: str | None = None
-    verdict: str | None = None  # on the change; null if a seed has no number for a reason that counts
+    verdict: str | None = None  # on the change; null if the seeds with numbers do not represent the row
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
-    versus_best: Versus | None = None  # its mean against the lowest mean of the column
-    change_versus_best: Versus | None = None  # its change against the lowest change of the column
+    versus_best: Versus | None = None  # its mean compared with the lowest mean of the column
+    change_versus_best: Versus | None = None  # its change compared with the lowest change of the column
     targets_hash: str | None = None
     targets: int | None = None  # scored in each seed; null if the seeds differ
     documents: int | None = None  # in which these targets are
-    rankable: bool = False  # whether its seeds represent the row: none failed for a reason that counts
-    versus_baseline: Versus | None = None  # against the row that the user chose
+    rankable: bool = False  # whether the seeds with numbers represent the row (see INNOCENT_REASONS)
+    versus_baseline: Versus | None = None  # compared with the row that the user chose
 
 
 @dataclass(frozen=True)
 class CurveSummary:
-    """Where a row's curves past T break, in tokens."""
+    """Where a row's curves break past T, in tokens."""
 
     train_length: int  # T
-    breaks_at: tuple[int | None, ...]  # for each seed the first position that is surely 0.1 nats above T
-    holds: tuple[bool, ...]  # for each seed whether surely no position past T is 0.1 nats above T
+    breaks_at: tuple[int | None, ...]  # for each seed: the first position that surely is 0.1 nats above T
+    holds: tuple[bool, ...]  # for each seed: whether surely no position past T is 0.1 nats above T
 
 
 def single(values: Iterable[Any]) -> Any:
-    """Return the value that all of them have; None where they differ or there is none."""
+    """Return the value that all of them have; None if they differ or if there are no values."""
     distinct = {as_text(value): value for value in values}
     return next(iter(distinct.values())) if len(distinct) == 1 else None
 
@@ -113,9 +113,9 @@ def _column(multiple: float, measurements: Sequence[Measurement], longest: float
 
 
 def _is_octave(multiple: float, longest: float) -> bool:
-    """Return whether tables show a bin: the last one, and those that end at T times a power of two."""
+    """Tell whether tables show a bin: the last one, and those that end at T times a power of two."""
     octave = math.log2(multiple)
-    is_power = abs(octave - round(octave)) < 0.02  # bins end at whole positions, so not quite at the power
+    is_power = abs(octave - round(octave)) < 0.02  # not exact, since bins end at whole positions
     return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power)
 
 
@@ -124,12 +124,12 @@ def _is_octave(multiple: float, longest: float) -> bool:
 
 @dataclass(frozen=True)
 class _Seed:
-    """A seed with a number in a cell, in the metric."""
+    """A seed that has a number in a cell; numbers are in the metric."""
 
     measurement: Measurement
     crop_line: Measurement | None
     value: float
-    change: float | None  # value minus crop line; None without a number at T
+    change: float | None  # value minus that of the crop line; None without a number at T
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_
         value = None if measurement is None else measurement.value(metric)
         if measurement is None or value is None:
             continue
-        # A bin of a curve stores its change: it is against the level at T in the same passes.
+        # A bin of a curve stores its change, which is against the level at T in the same passes.
         change = measurement.rise
         at_t = None if member.crop_line is None else member.crop_line.value(metric)
         if change is None and at_t is not None:
@@ -215,7 +215,7 @@ def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
     """Return the sums by document of each seed, in the cell and at its crop line."""
     pairs = []
     for seed in seeds:
-        if seed.crop_line is seed.measurement:  # the cell is the crop line, and its change is 0 by definition
+        if seed.crop_line is seed.measurement:  # the change of the crop line is 0 by definition
             continue
         pair = pair_of(seed.measurement, seed.crop_line)
         if pair is not None:
@@ -224,9 +224,9 @@ def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
 
 
 def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metric: Metric) -> _Change:
-    """Return the change; an empty one if any seed has no number at T.
+    """Return the change over all seeds; an empty one if any of them has no number at T.
 
-    The mean change of some seeds would not fit the mean loss of all seeds in the same cell.
+    The mean change of some seeds would not belong to the mean loss of all seeds in the same cell.
     """
     changes = [seed.change for seed in seeds if seed.change is not None]
     if not seeds or len(changes) < len(seeds) or not all(map(math.isfinite, changes)):
@@ -235,24 +235,24 @@ def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metr
     if len(seeds) > 1 or metric == "ppl":
         return _Change(mean, spread)
     estimate = difference_if_any(pairs, "targets" if metric == "nats" else "bytes")
-    if estimate is None:  # a bin of a curve has no sums by document; its interval is stored
+    if estimate is None:  # a bin of a curve has no sums by document, but stores its interval
         return _Change(mean, spread, seeds[0].measurement.rise_ci95)
     return _Change(mean, spread, estimate.interval())
 
 
 def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
-    """Return the verdict on a change; empty without bytes."""
+    """Return the verdict on a change; an empty one if the targets have no bytes."""
     change = difference_if_any(pairs, "bytes")
     if change is None:
         return _Verdict()
-    # A measurement that is stored twice is the same, although few documents may give no interval.
+    # If the two measurements are equal, so is the loss, even if the documents are too few for an interval.
     is_copy = all(here["nats"] == at_t["nats"] for here, at_t in pairs)
     word = SAME_WORD if is_copy else verdict(change)
     return _Verdict(word, change.value, change.interval())
 
 
 def _note(seeds: Sequence[_Seed], reasons: Counter[str], members: int) -> str | None:
-    """Return which seeds have no number and why: `1 of 3 diverged`, or `diverged` where none has one."""
+    """Return how many seeds have no number and why: `1 of 3 diverged`, or `diverged` if none has one."""
     notes = []
     for reason, count in sorted(reasons.items()):
         notes.append(f"{count} of {members} {reason}" if seeds else reason)
@@ -272,7 +272,7 @@ def _reason(run: Run, measurement: Measurement | None) -> str:
 
 
 def short_note(note: str) -> str:
-    """Return the first words of a note, as they fit into a cell: `oom`, `n/a`, `refused`."""
+    """Return the first word of a note, which fits into a cell: `oom`, `n/a`, `refused`."""
     match = re.match(r"[A-Za-z/]+", note)
     return match.group()[:LONGEST_NOTE] if match else "no number"
 
@@ -319,7 +319,7 @@ def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
 
 
 def _holds(curve: Curve, train_length: int) -> bool:
-    """Return whether there are bins past T, and the whole interval of each lies below a break."""
+    """Tell whether there are bins past T, and the interval of every one lies below a break."""
     bins = zip(curve["edges"][:-1], curve["rise_ci95"], strict=True)
     intervals_past_t = [interval for start, interval in bins if start > train_length]
     if not intervals_past_t:

@@ -14,7 +14,7 @@ from posenc.core.paths import choice_files, is_file, is_folder, named_path
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
 
-# Each names stored records, unless a folder of that name exists.
+# Names of the records that posenc ships. A folder of the same name comes first.
 STUDIES = ("study", "study-recall", "study-room")
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
@@ -23,7 +23,7 @@ AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or a nested list of path
 
 
 class Location(NamedTuple):
-    """A run directory or a bundle, or a folder that cannot be read."""
+    """A run directory, a bundle, or a folder that cannot be read."""
 
     path: Path
     problem: str | None = None  # why the folder cannot be read
@@ -32,15 +32,19 @@ class Location(NamedTuple):
 def load_runs(paths: AnyPaths) -> list[Run]:
     """Return every run under `paths`, each once, sorted by path.
 
-    A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json or status.json, a bundle, a glob, or one of
-    STUDIES. Damaged and foreign files make a Run with a `problem`. Raises UserError for a path that does not
-    exist.
+    A path is one of:
+    - a run directory, or the results.json or status.json in it
+    - a bundle
+    - a folder with run directories or bundles at any depth; hidden folders and symbolic links are not
+    followed
+    - a glob
+    - one of STUDIES
+    Damaged and foreign files make a Run with a `problem`. Raises UserError for a path that does not exist.
     """
     runs: dict[str, Run] = {}
     for location in find_locations(paths_in(paths)):
         for run in _load(location):
-            runs[str(run.path)] = run  # a bundle may hold a name twice: the last counts
+            runs[str(run.path)] = run  # if a bundle holds a name twice, the last run counts
     return [run for _, run in sorted(runs.items())]
 
 
@@ -92,14 +96,14 @@ def find_locations(paths: Iterable[str | Path]) -> list[Location]:
 
 
 def _starting_points(text: str | Path) -> list[Path]:
-    """Return the run directory, folder or bundles that a path on the command line means."""
+    """Return the run directories, folders or bundles that a path on the command line stands for."""
     path = named_path(text)
     start = _start_of(path)
     if start is not None:
         return [start]
     if str(path) in STUDIES:
         return [_records_of(str(path))]
-    # In `run=GLOB` the shell leaves the glob to us.
+    # A shell does not expand the glob in `run=GLOB`.
     matches = sorted(glob.glob(str(path)))  # noqa: PTH207 (Path.glob refuses absolute patterns)
     is_other_file = matches == [str(path)]  # it exists, but is no run, folder or bundle
     if not matches or is_other_file:
@@ -133,6 +137,7 @@ def _records_of(study: str) -> Path:
 
 
 def _nothing_there(text: str | Path) -> UserError:
+    """Return the error for a path that holds no runs."""
     return UserError("DIRS", visible(text), "no such run directory", hint=_hint_at_runs(str(text)))
 
 
@@ -151,7 +156,7 @@ def _hint_at_runs(text: str) -> str:
 
 
 def _below(start: Path) -> Iterator[Location]:
-    """Yield run directories and bundles at or below `start`, with a problem where a folder cannot be read."""
+    """Yield the run directories and bundles at or below `start`, and the folders that cannot be read."""
     if start.name.endswith(SUFFIX) and not start.is_dir():
         yield Location(start)
         return

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from posenc.core.errors import UserError, visible
 from posenc.results.cells import Column, columns_of
-from posenc.results.grouping import RowGroup, group_runs, one_ranking, split_runs
+from posenc.results.grouping import RowGroup, group_runs
 from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
 from posenc.results.measurements import Circumstances, Member
+from posenc.results.rankings import one_ranking, split_runs
 from posenc.results.recall import LEVEL
 from posenc.results.records import EXACT, HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run

@@ -1,4 +1,4 @@
-"""Read files that may be a stranger's: none too large, no pipe that blocks, nothing but plain data."""
+"""Read files of runs that somebody else may have made: size is limited, and only plain data is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_CONFIG = 1_000_000  # bytes
 
 
 def read_file(folder: Path, name: str, largest: int = LARGEST) -> bytes | None:
-    """Return the bytes of a regular file; None without one. Raises ValueError, OSError."""
+    """Return the bytes of a file; None if it is missing or not a regular file. Raises ValueError, OSError."""
     path = folder / name
     if not path.is_file():  # opening a pipe would block
         return None
@@ -22,7 +22,7 @@ def read_file(folder: Path, name: str, largest: int = LARGEST) -> bytes | None:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None without a file. Raises ValueError, OSError."""
+    """Return the object in a JSON file; None if it is missing. Raises ValueError, OSError."""
     text = read_file(folder, name)
     return None if text is None else parse_object(text, name)
 

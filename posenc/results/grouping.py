@@ -1,11 +1,11 @@
-"""Group runs into rankings and rows, and name the rows."""
+"""The rows of a ranking: which runs are seeds of one row, and what a row is called."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,223 +13,22 @@ from typing import Any
 
 from posenc.results.identity import (
     OPTIONS,
-    UNKNOWN_SIZE,
     Conditions,
     condition_text,
     differing,
-    kind_of,
     knob_words,
     mixed_values,
     options_of,
     row_name,
     settings_of,
     sizes_of,
-    telling_sizes,
     tuned_rate,
 )
-from posenc.results.measurements import (
-    Member,
-    Pool,
-    count_records,
-    left_out_of,
-    members_of,
-    pool_of,
-    rest_of,
-)
+from posenc.results.measurements import Member
+from posenc.results.rankings import Ranking
 from posenc.results.runs import Run
 
 CODE = "code"  # the key in a row's settings that tells runs of other code apart
-
-
-# --- runs that can share a ranking
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Runs whose numbers can be ranked together."""
-
-    values: dict[str, str]  # the conditions that tell it from the other rankings
-    runs: tuple[Run, ...]
-    members: tuple[Member, ...] = ()  # of its runs with numbers
-    # how many records of a run are in no ranking, by reason
-    left_out: Mapping[Path, Counter[str]] = field(default_factory=dict)
-
-
-def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
-    """Return all runs as one ranking, although they may differ in what they were trained and measured on."""
-    members: list[Member] = []
-    pool = pool_of(runs, protocol)
-    rest = pool
-    while rest:
-        chosen = members_of(rest)
-        members += chosen
-        rest = rest_of(rest, chosen)
-    (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], pool, protocol)
-    return ranking
-
-
-def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings that the runs make, most runs first.
-
-    A run that was measured on several texts, in several precisions, or on other targets at other lengths
-    stands in a ranking for each. The rankings of the measurements that represent each run best come first.
-
-    A run without numbers joins the first ranking with runs of its settings, else the first with runs of its
-    size. Runs of a size that no ranking has get a ranking of their own.
-    """
-    rankings = _measured_rankings(runs, protocol)
-    if not rankings:
-        return [Ranking({}, tuple(runs))]
-    measured = {run.path for ranking in rankings for run in ranking.runs}
-    unmeasured = [run for run in runs if run.path not in measured]
-    return _with_unmeasured_runs(rankings, unmeasured) if unmeasured else rankings
-
-
-def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings of the runs with numbers.
-
-    They are made in rounds. A round takes of each run the measurements that represent it best, and splits
-    them into rankings. The next round does the same with the measurements that are still in no ranking.
-    """
-    rounds: list[list[list[Member]]] = []  # of each round, the members of each ranking
-    pool = pool_of(runs, protocol)
-    rest = pool
-    while rest:
-        rankings_of_round = _split_into_rankings(rest)
-        rounds.append(rankings_of_round)
-        rest = rest_of(rest, [member for members in rankings_of_round for member in members])
-    representatives: list[Member] = []  # of every ranking
-    for rankings_of_round in rounds:
-        representatives += [_representative(members) for members in rankings_of_round]
-    values = iter(_telling_values(representatives))
-    rankings: list[Ranking] = []
-    for rankings_of_round in rounds:
-        made_in_round = [
-            Ranking(next(values), _runs_of(members), tuple(members)) for members in rankings_of_round
-        ]
-        rankings += sorted(made_in_round, key=_most_runs_first)
-    return _with_left_out(rankings, pool, protocol)
-
-
-def _split_into_rankings(pool: Pool) -> list[list[Member]]:
-    """Return the members of each ranking: one member for each extension of a run of the pool.
-
-    A run that was measured in several circumstances has those that most of the runs beside it share.
-    """
-    members = members_of(pool)
-    by_values: dict[tuple[tuple[str, str], ...], list[Member]] = defaultdict(list)
-    for member, values in zip(members, mixed_values(members), strict=True):
-        by_values[tuple(values.items())].append(member)
-    if len(by_values) < 2:
-        return list(by_values.values())
-    # Each part is split again: where corpora differ the targets are not compared, but inside of one corpus
-    # they are, and the runs of a part may prefer other circumstances than all runs did.
-    rankings: list[list[Member]] = []
-    for part in by_values.values():
-        rankings += _split_into_rankings({run.path: pool[run.path] for run in _runs_of(part)})
-    return rankings
-
-
-def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
-    return tuple({member.run.path: member.run for member in members}.values())
-
-
-def _representative(members: Sequence[Member]) -> Member:
-    """Return the member that was measured at the longest window: the name of a set of targets has it."""
-    return max(members, key=_longest_multiple)
-
-
-def _longest_multiple(member: Member) -> float:
-    return max(measurement.multiple for measurement in member.measurements)
-
-
-def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
-    """Return, for each of members that cannot be ranked together, the conditions that tell it from the
-    others.
-
-    Members that agree in all conditions compared first are told apart by others, which are compared among
-    them alone.
-    """
-    values = mixed_values(members)
-    by_values: dict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
-    for index, values_of_member in enumerate(values):
-        by_values[tuple(values_of_member.items())].append(index)
-    if len(by_values) < 2:
-        return values
-    for indices in by_values.values():
-        inside = _telling_values([members[index] for index in indices])
-        for index, more_values in zip(indices, inside, strict=True):
-            values[index] = values[index] | more_values
-    return values
-
-
-def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> list[Ranking]:
-    """Return the rankings with how many records of their runs no ranking shows.
-
-    The records of a run are counted in the first ranking that has it.
-    """
-    by_run: dict[Path, list[Member]] = defaultdict(list)
-    for ranking in rankings:
-        for member in ranking.members:
-            by_run[member.run.path].append(member)
-    left_out = {}
-    for path, members in by_run.items():
-        earlier = count_records(members[0].run, protocol) - len(pool[path])
-        left_out[path] = left_out_of(pool[path], members, earlier)
-    with_left_out = []
-    for ranking in rankings:
-        left_out_of_ranking = {
-            run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out
-        }
-        with_left_out.append(replace(ranking, left_out=left_out_of_ranking))
-    return with_left_out
-
-
-def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
-    return -len(ranking.runs), sorted(ranking.values.items())
-
-
-# --- runs without numbers
-
-
-def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> list[Ranking]:
-    """Return the rankings with runs that have no numbers."""
-    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
-    joined: dict[int, list[Run]] = defaultdict(list)
-    by_size: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        index = _ranking_of(run, kinds)
-        if index is None:
-            _, size = kind_of(run)
-            by_size[size].append(run)
-        else:
-            joined[index].append(run)
-    with_unmeasured = [
-        replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)
-    ]
-    first = rankings[0].runs[0]
-    of_other_sizes = [Ranking(telling_sizes(alike[0], first), tuple(alike)) for alike in by_size.values()]
-    return [*with_unmeasured, *of_other_sizes]
-
-
-def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:
-    """Return the index of the ranking that a run without numbers joins; None if no ranking has its size.
-
-    A damaged run, whose size is not known, joins the first.
-    """
-    kind = kind_of(run)
-    _, size = kind
-    for index, kinds_of_ranking in enumerate(kinds):
-        if kind in kinds_of_ranking:
-            return index
-    for index, kinds_of_ranking in enumerate(kinds):
-        sizes = {size_of_ranked for _, size_of_ranked in kinds_of_ranking}
-        if {size, UNKNOWN_SIZE} & sizes:
-            return index
-    return 0 if size == UNKNOWN_SIZE else None
-
-
-# --- runs that are seeds of one row
 
 
 @dataclass(frozen=True)
@@ -237,13 +36,13 @@ class RowGroup:
     """The runs of a row: seeds of one encoding and settings, as trained or with one test-time extension."""
 
     encoding: str  # see identity.row_name
-    settings: dict[str, str]
+    settings: dict[str, str]  # see identity.settings_of
     extension: str | None = None  # as in Member
-    mixed: dict[str, str] = field(default_factory=dict)  # its values of the keys in which the runs differ
+    mixed: dict[str, str] = field(default_factory=dict)  # its conditions in which rows of the table differ
     members: tuple[Member, ...] = ()
     notes: tuple[str, ...] = ()
     label: str = ""
-    conditions: Conditions | None = None  # of its first run with numbers, else of its settings
+    conditions: Conditions | None = None  # of its first run with numbers; without one, by the settings
 
     @property
     def extend(self) -> str | None:
@@ -288,17 +87,17 @@ class RowGroup:
 
     @property
     def names(self) -> set[str]:
-        """Return the names by which a user may choose it: its labels, and encoding+extension."""
+        """Return the names by which a user can choose it: its labels, and encoding+extension."""
         extended = self.encoding if self.extend is None else f"{self.encoding}+{self.extend}"
         return {self.label, self.full_label, extended}
 
     def fits(self, pattern: str) -> bool:
-        """Tell whether a pattern of --rows, a name or a glob, chooses the row."""
+        """Tell whether a pattern of --rows (a name or a glob) chooses the row."""
         return pattern in self.names or bool(fnmatch.filter(self.names, pattern))
 
 
 def full_label(label: str, mixed: Mapping[str, str]) -> str:
-    """Return `rope [context length 64]`; the label alone where nothing is mixed."""
+    """Return `rope [context length 64]`, or the label alone if nothing is mixed."""
     if not mixed:
         return label
     values = ", ".join(condition_text(key, value) for key, value in mixed.items())
@@ -310,7 +109,7 @@ def group_runs(ranking: Ranking) -> list[RowGroup]:
 
     Runs without numbers join the row of their settings.
     """
-    settings = _settings_with_code(ranking.runs)
+    settings = _settings_with_code(ranking.runs)  # by path
     groups = _measured_groups(ranking.members, settings)
     with_numbers = {member.run.path for member in ranking.members}
     for run in ranking.runs:
@@ -354,60 +153,66 @@ class _Identity:
 
 
 def _settings_with_code(runs: Sequence[Run]) -> dict[Path, dict[str, str]]:
-    """Return the settings of each run, with the code of its encoding where the code differs.
+    """Return the settings of each run by its path, with the hash of its encoding's code where codes differ.
 
-    Runs whose encoding code differs must not be averaged: the row would be of neither formula.
+    Runs whose encodings have different code must not be averaged: the row would be of neither formula.
     """
     settings = {run.path: settings_of(run) for run in runs}
-    alike: dict[object, list[Run]] = defaultdict(list)
+    by_row: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
-        alike[row_name(run), tuple(settings[run.path].items())].append(run)
-    for group in alike.values():
-        codes = {run.facts["code"] for run in group if run.facts is not None and "code" in run.facts}
+        by_row[row_name(run), tuple(settings[run.path].items())].append(run)
+    for seeds in by_row.values():
+        codes = {run.facts["code"] for run in seeds if run.facts is not None and "code" in run.facts}
         if len(codes) > 1:
-            for run in group:
+            for run in seeds:
                 code = "unknown" if run.facts is None else run.facts.get("code", "unknown")
                 settings[run.path] = {**settings[run.path], CODE: code}
     return settings
 
 
 def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, str]) -> list[RowGroup]:
-    """Return the rows with a run that has no numbers.
+    """Add a run without numbers to the row of its settings, or as a new row.
 
-    A run that diverged joins the rows of extensions too, because they lack that seed as well.
+    A run that diverged also joins the rows of extensions, because they lack that seed, too.
     """
     name = row_name(run)
     sizes = sizes_of(run)
-    alike = [
+    of_settings = [
         index
         for index, group in enumerate(groups)
         if group.encoding == name and group.settings == settings and _is_of_size(group, sizes)
     ]
-    trained = [index for index in alike if groups[index].extension is None]
-    unmeasured = [index for index in alike if not groups[index].is_measured]
-    if len(trained) == 1:
-        joined = trained
+    as_trained = [index for index in of_settings if groups[index].extension is None]
+    unmeasured = [index for index in of_settings if not groups[index].is_measured]
+    if len(as_trained) == 1:
+        joined = as_trained
         if run.state == "diverged":
-            mixed = groups[trained[0]].mixed
-            extended = [index for index in alike if groups[index].extension is not None]
-            joined = trained + [index for index in extended if groups[index].mixed == mixed]
+            mixed = groups[as_trained[0]].mixed
+            extended = [index for index in of_settings if groups[index].extension is not None]
+            joined = as_trained + [index for index in extended if groups[index].mixed == mixed]
     elif unmeasured:
         joined = unmeasured[:1]
     else:
         return [*groups, RowGroup(name, settings, members=(Member(run),))]
-    return [
-        replace(group, members=(*group.members, Member(run))) if index in joined else group
-        for index, group in enumerate(groups)
-    ]
+    with_run = []
+    for index, group in enumerate(groups):
+        if index in joined:
+            with_run.append(replace(group, members=(*group.members, Member(run))))
+        else:
+            with_run.append(group)
+    return with_run
 
 
 def _is_of_size(group: RowGroup, sizes: dict[str, str] | None) -> bool:
-    """Return whether runs of these sizes, where they are known, can be seeds of a row."""
+    """Tell whether a run of these sizes can be a seed of a row. A run of unknown sizes can."""
     return sizes is None or all(sizes_of(member.run) in (None, sizes) for member in group.members)
 
 
 def _with_distinct_seeds(group: RowGroup) -> RowGroup:
-    """Return the row with one run a seed, by rising seed: the run with numbers, else the first by path."""
+    """Return the row with one run for each seed, in the order of seeds.
+
+    If several runs have one seed, a run with numbers is taken, and among equals the first by path.
+    """
     by_seed: dict[int, Member] = {}
     without_seed = [member for member in group.members if member.run.seed is None]
     notes = list(group.notes)
@@ -433,7 +238,7 @@ def _with_notes(group: RowGroup) -> RowGroup:
 
 
 def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the rows with labels: encoding, options, settings in which rows of the encoding differ."""
+    """Return the rows with distinct labels."""
     by_encoding: dict[str, list[dict[str, str]]] = defaultdict(list)
     for group in groups:
         by_encoding[group.encoding].append(group.settings)
@@ -443,10 +248,10 @@ def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
 
 
 def _label(group: RowGroup, keys: Sequence[str]) -> str:
-    """Return a row's label: encoding, extension, options, and its settings of the `keys` that differ.
+    """Return a row's label: encoding, extension, options, and the settings in which rows of it differ.
 
-    If rows differ in a choice, such as `optim.name`, its parameters `optim.*` are not named: they differ
-    because of the choice.
+    These are the `keys`. If rows differ in a choice such as `optim.name`, its parameters `optim.*` are not
+    named, since they differ because of the choice.
     """
     choices = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
     extension: dict[str, Any] | None = None if group.extension is None else json.loads(group.extension)
@@ -466,15 +271,15 @@ def _label(group: RowGroup, keys: Sequence[str]) -> str:
 
 
 def _told_apart(groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the rows with distinct labels: the name of a run follows a label that another row has.
+    """Make labels distinct: if several rows have one label, the name of a run follows it.
 
-    The first of such rows, by preference one with numbers, keeps the plain label.
+    The first of these rows, preferably one with numbers, keeps the plain label.
     """
-    twins: dict[object, list[int]] = defaultdict(list)
+    by_label: dict[object, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
-        twins[group.label, tuple(group.mixed.items())].append(index)
+        by_label[group.label, tuple(group.mixed.items())].append(index)
     told_apart = list(groups)
-    for indices in twins.values():
+    for indices in by_label.values():
         measured_first = sorted(indices, key=lambda index: not groups[index].is_measured)
         for index in measured_first[1:]:
             group = groups[index]

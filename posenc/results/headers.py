@@ -21,7 +21,7 @@ from posenc.results.statistics.verdicts import COLLAPSED, SAME
 from posenc.settings.tree import RunSettings
 
 Range = tuple[int, int]  # fewest, most
-# Labels and notes of rows name settings that begin so; a header does not name them again.
+# Beginnings of keys that labels and notes of rows name, so that the header leaves them out.
 NAMED_BY_LABELS = ("encoding.", "attention.", "positions.", CODE)
 
 
@@ -64,11 +64,11 @@ class Header:
     seeds: tuple[int, ...]
     documents: Range | None  # fewest, most
     targets: Range | None  # fewest, most
-    mixed: dict[str, list[str]]  # what rows should agree in and do not; empty without `--allow-mixed`
+    mixed: dict[str, list[str]]  # conditions in which the rows differ; empty without `--allow-mixed`
     also_differs: dict[str, list[str]]  # settings in which rows of several encodings differ
     reference: Reference | None  # the trigram
     margins: Margins
-    left_out: int  # records that no table has: they are of other targets, checkpoints or tuned knobs
+    left_out: int  # records that no table shows, since their targets, checkpoint or tuned knobs differ
     baseline: str | None  # label of the row that is subtracted
     # The rest is for the reports, and not in JSON.
     precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # of the trainings
@@ -76,18 +76,19 @@ class Header:
     also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # other protocols of the runs
     nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token of one bit per byte
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
-    trained_on: str | None = field(metadata=NOT_IN_JSON)  # the corpus, where another one was scored
+    trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
 
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
-    """Return the header of a table; `baseline` is the label of its baseline."""
-    members = draft.members  # with measurements
+    """Return the header of a table; `baseline` is the label of the row that is subtracted."""
+    members = draft.members  # those with measurements
     runs = _runs_of_rows(draft)
+    # measurements of a member have the same text, split and stride, so the first tells them
     first_measurements = [member.measurements[0] for member in members]
     recorded = [measurement for member in members for measurement in member.measurements]
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = METRICS[draft.metric]
-    if draft.metric == "nats":  # per token or per byte, as it was measured
+    if draft.metric == "nats":  # records say per what: a token, a value, an answer's token
         unit = single(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
     train_lengths = [_train_length(run) for run in runs]
@@ -125,14 +126,14 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
 
 
 def _runs_of_rows(draft: Draft) -> list[Run]:
-    """Return the runs of all rows, each once; of rows without numbers, too."""
+    """Return the runs of all rows, each once, those without numbers as well."""
     members = [member for group in draft.groups for member in group.members]
     by_path = {member.run.path: member.run for member in members}
     return list(by_path.values())
 
 
 def _records_left_out(draft: Draft) -> Counter[str]:
-    """Count by reason the records of the table's runs that no table has."""
+    """Count, by reason, the records of the table's runs that no table shows."""
     counts: Counter[str] = Counter()
     for path in {member.run.path for member in draft.members}:
         counts.update(draft.left_out.get(path, {}))
@@ -140,6 +141,7 @@ def _records_left_out(draft: Draft) -> Counter[str]:
 
 
 def _range(values: Sequence[int]) -> Range | None:
+    """Return the fewest and the most; None without values."""
     return (min(values), max(values)) if values else None
 
 
@@ -155,9 +157,9 @@ def _train_length(run: Run) -> int | None:
 
 
 def _text_trained_on(member: Member) -> str | None:
-    """Return the corpus that a run was trained on, None if that is the one that was scored.
+    """Return the name of the corpus that a run was trained on; None if the same corpus was scored.
 
-    Two corpora of one name (`files`) are told apart by their fingerprints.
+    If the two have one name (as with `files`), the fingerprint follows it.
     """
     corpus = _fact(member.run, "corpus")
     scored = member.measurements[0]
@@ -170,7 +172,7 @@ def _text_trained_on(member: Member) -> str | None:
 
 
 def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:
-    """Return the tokens that all models were trained on; where none has numbers, those that they will be."""
+    """Return on how many tokens all models were trained; without any numbers, on how many they will be."""
     if members:
         trained: int | str | None = single(tokens_trained(member) for member in members)
         return trained
@@ -181,7 +183,10 @@ def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | 
 
 
 def _also_differs(draft: Draft) -> dict[str, list[str]]:
-    """Return the values of settings that labels do not name, where rows of several encodings differ."""
+    """Return settings in which the rows differ and that no label names, with all values.
+
+    Empty if all rows have one encoding: then their labels name all that differs.
+    """
     if len({group.encoding for group in draft.groups}) < 2:
         return {}
     settings = [group.settings for group in draft.groups if group.settings]
@@ -190,7 +195,7 @@ def _also_differs(draft: Draft) -> dict[str, list[str]]:
 
 
 def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
-    """Return the reference on the targets that are shown; None without one."""
+    """Return the trigram's loss on the targets of the table; None if it was not measured."""
     values: set[float | None] = set()
     for member in members:
         hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
@@ -203,12 +208,13 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
 
 
 def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the precisions of the trainings, each once."""
     precisions = {run.facts.get("precision") for run in runs if run.facts is not None}
     return tuple(sorted(str(precision) for precision in precisions if precision))
 
 
 def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
-    """Return the nats per token of one bit per byte; None without bytes."""
+    """Return how many nats per token are one bit per byte, the median over records; None without bytes."""
     ratios = [
         record["nats"] / record["bpb"]
         for run in runs

@@ -1,15 +1,16 @@
 """Headroom: what far text is worth to a model trained long, and how much of it a short-trained one gets.
 
-Two models of the same encoding, settings and tokens are measured on the same targets. L is the loss of the
-model that was trained at T, and R that of the model that was trained at 8T, the reference. Both are measured
-in windows of T (near) and of 8T (far).
+Two models of the same encoding, settings and number of training tokens are measured on the same targets. S is
+the loss of the model that was trained short, at T. L is that of the model that was trained long, at 8T.
 
-    worth = R(T) - R(8T)                    what the far text gives a model that had it in training
-    difference = L(T) - R(T)                how much worse the short-trained model is without far text
-    recovered = (L(T) - L(8T)) / worth      0% is what cropping gives; below 0 the far text harms
+    worth = L(T) - L(8T)                    what far text gives a model that had it in training
+    difference = S(T) - L(T)                how much worse the short-trained model is without far text
+    recovered = (S(T) - S(8T)) / worth      0% is what cropping gives; below 0 the far text harms
 
-Before 0.2, L(T) - R(8T) was taken for the worth. That is the worth plus the difference, so the gain of a
-long-trained model was hidden where that model is worse at T: T5's bias had -0.056 nats in place of 0.061.
+S(T) and L(T) are losses in windows of T (near), S(8T) and L(8T) in windows of 8T (far).
+
+Before 0.2 the worth was S(T) - L(8T). That is the worth plus the difference. It hides the gain of a
+long-trained model that is worse at T: for T5's bias it was -0.056 nats, where the worth is 0.061.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from posenc.results.statistics.intervals import DocumentPart, Interval, mean_and
 if TYPE_CHECKING:
     import numpy as np
 
-# The protocols that score the same targets in every window, at its end, so that they can see all of it.
+# The protocols that score the same targets at the end of every window, so that targets see all of its text.
 PROTOCOLS_WITH_WORTH = (HEADLINE, "key-tokens")
 NO_WORTH = "worth nothing"
 NOT_MEASURED_AT_T = "trained long, not measured at T"
@@ -46,9 +47,9 @@ FEW_DOCUMENTS = "too few documents"
 
 @dataclass(frozen=True)
 class LongTrained:
-    """The losses of a run that was trained at a longer T, on the targets of runs of a shorter one."""
+    """The losses of a run that was trained at a longer T, on the targets of runs with a shorter T."""
 
-    at_own_length: Measurement
+    at_own_length: Measurement  # in windows of the length that it was trained at
     by_window: Mapping[int, Measurement]  # of the same weights and targets; `at_own_length` is among them
 
     @property
@@ -62,10 +63,10 @@ class Recovered:
     """What far text is worth to the long-trained model, and how much of that a row gains past T."""
 
     worth: float | None  # loss of the long-trained model at T minus that in its own windows, nats per token
-    worth_ci95: Interval | None  # over its seeds and documents; where it includes 0 there is no share
+    worth_ci95: Interval | None  # over its seeds and documents; if it includes 0 there is no share
     difference: float | None  # loss of the row minus that of the long-trained model, at T, nats per token
     difference_ci95: Interval | None  # over seeds and documents
-    share: float | None  # of the worth; 0: cropping, 1: as much as by training long; null where there is none
+    share: float | None  # of the worth; 0: cropping gives as much, 1: training long gives as much
     ci95: Interval | None  # of the share, over seeds and documents
     reference: float  # loss of the long-trained model in its own windows, nats per token; mean over seeds
     seeds: int  # of the row
@@ -76,7 +77,7 @@ class Recovered:
 
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
-    """Return the losses of runs that share their targets with runs of a shorter T."""
+    """Return the losses of the runs that share their targets with a run of a shorter T."""
     if protocol not in PROTOCOLS_WITH_WORTH:
         return []
     measured_runs: list[LongTrained] = []
@@ -94,7 +95,10 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
 
 
 def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTrained]:
-    """Return the losses of a run's last checkpoint, for each set of targets at the length of its training."""
+    """Return the losses of a run's last checkpoint for each set of targets.
+
+    A set is left out if the run was not measured on it at the length of its training.
+    """
     measured = measurements_of(run, protocol)
     last = max((measurement.step for measurement in measured), default=0)
     by_targets: dict[TargetSet, dict[int, Measurement]] = defaultdict(dict)
@@ -109,10 +113,10 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
 
 
 def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -> Recovered | None:
-    """Return how much of the gain of a longer training the seeds of a row recover without it.
+    """Return how much of the worth of far text the seeds of a row recover.
 
-    Of several longer trainings of the row's encoding and settings it is the longest in whose windows the row
-    was measured. None without any.
+    If models of the row's encoding and settings were trained at several longer lengths, the longest is taken
+    in whose windows the row was measured. None if there is no such model.
     """
     measured_members = [
         member for member in members if member.crop_line is not None and member.crop_line.sums
@@ -144,7 +148,7 @@ def _recovered_by_sums(
     references: Sequence[LongTrained],
     near_window: int,
 ) -> Recovered:
-    """Return what a row recovers, given its sums of losses by document and the long-trained seeds."""
+    """Return what a row recovers, by its sums by document in near and far windows, one a seed."""
     long_near: list[Sample] = []  # of the long-trained seeds, in windows of the row's T
     long_far: list[Sample] = []  # of the same seeds, in windows of their own T
     for reference in references:
@@ -167,8 +171,8 @@ def _recovered_by_sums(
             reference_seeds=len(references),
             note=NOT_MEASURED_AT_T,
         )
-    # In one call, because all losses must be split into the same units: documents, or groups of documents
-    # where every sample has groups. The result has the order of the arguments.
+    # All in one call, which divides them into the same units: groups of documents if every sample has groups,
+    # else documents. The result has the order of the arguments.
     ratios = iter(ratios_of([*near, *far, *long_near, *long_far], "targets"))
     near_ratios = list(islice(ratios, len(near)))
     far_ratios = list(islice(ratios, len(far)))
@@ -182,11 +186,11 @@ def _references_of_kind(
 ) -> dict[int, list[LongTrained]]:
     """Return the long-trained losses of the run's encoding, settings and targets, by their training length.
 
-    If several runs have the same seed, the first of them is taken.
+    If several runs have the same seed, the first one counts.
     """
     kind = kind_of(run, any_length=True)
     by_window: dict[int, dict[int | None, LongTrained]] = defaultdict(dict)
-    for reference in reversed(references):  # so that the first run of a seed is stored last
+    for reference in reversed(references):  # the first run of a seed replaces the others
         measurement = reference.at_own_length
         has_same_targets = reference.targets_hash == crop_line.target_set.targets_hash
         is_longer = measurement.window > crop_line.window
@@ -214,9 +218,9 @@ class TwoLosses:
 def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     """Return the worth of far text to the long-trained seeds, and the share of it that the short ones gain.
 
-    The interval has two parts. That of the documents is a jackknife: each document is left out of all losses
-    at once. That of the seeds is the delta method: the near and the far loss of a seed are paired, and the
-    seeds of the two models are unpaired (Welch). A single seed counts as certain, as elsewhere.
+    The interval has two parts. The one over documents is a jackknife, which leaves each document out of all
+    losses at once. The one over seeds is by the delta method. It pairs the near and the far loss of a seed,
+    and does not pair the seeds of the two models (Welch). A single seed has no variance, as everywhere here.
     """
     near, far = short.values()
     long_near, long_far = long.values()
@@ -253,7 +257,7 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
 
 
 def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:
-    """Return the mean loss of the seeds without one document (or group) each: (D,)."""
+    """Return the mean loss over seeds, each time without one of D documents (or groups): (D,)."""
     import numpy as np
 
     return np.mean([ratio.left_out for ratio in ratios], axis=0)
@@ -262,9 +266,9 @@ def _without_one(ratios: Sequence[Ratio]) -> np.ndarray:
 def _interval(
     value: float, seeds_of_models: Sequence[np.ndarray], documents: DocumentPart
 ) -> Interval | None:
-    """Return the 95% interval of a value to which each model adds the mean over its seeds, (seeds,) each.
+    """Return the 95% interval of a value that is a sum of means over seeds, one mean for each model.
 
-    The seeds of different models are unpaired.
+    The seeds of different models are not paired.
     """
     parts = []
     for seeds in seeds_of_models:

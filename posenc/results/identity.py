@@ -1,4 +1,4 @@
-"""What a run is, as text: which runs are seeds of one row, and which can stand in one ranking."""
+"""What a run is, as text: by it runs become seeds of one row, and rows of one ranking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from posenc.settings.base import Mark, earlier_values
 from posenc.settings.tree import NONE, AttentionSettings, RunSettings, SubjectSettings
 
 UNKNOWN = "unknown"
-# Options of any encoding, their word in a row's name, and the default, which is not named.
+# Settings that any encoding can have: the word for each in a row's name, and the default, which is not named.
 OPTIONS = {
     "attention.name": ("attention", "mha"),
     "attention.window": ("window", "null"),
@@ -31,9 +31,9 @@ OPTIONS = {
 }
 UNKNOWN_SIZE = "{}"  # the size of a run whose settings cannot be read, as kind_of gives it
 TARGET_SET = "target set"
-# Where these differ the targets differ anyway, and the cause is named instead.
+# If one of these conditions differs, the targets differ because of it, so they are not named themselves.
 CAUSES_OF_TARGETS = {"evaluated on", "split", "stride", "tokenizer", "context length"}
-# What the keys of sizes are called among the conditions; a size that is not here goes by its dotted key.
+# Names of sizes among the conditions. A size that is not here has its dotted key as its name.
 CONDITION_OF_SIZE = {
     "context_length": "context length",
     "train.tokens": "tokens trained",
@@ -48,7 +48,7 @@ CONDITION_OF_SIZE = {
 def settings_of(run: Run) -> dict[str, str]:
     """Return the settings in which rows may differ, as text by dotted key (`encoding.base`).
 
-    For a run whose settings cannot be read they are those that its facts name.
+    If the settings of a run cannot be read, they are those that its facts name.
     """
     if run.settings is not None:
         values = run.settings.row()
@@ -69,9 +69,9 @@ def settings_of(run: Run) -> dict[str, str]:
 
 
 def sizes_of(run: Run) -> dict[str, str] | None:
-    """Return model, corpus and lengths of the settings, by dotted key; None without settings.
+    """Return the model, corpus and lengths in the settings, as text by dotted key; None without settings.
 
-    For a run without numbers nothing else tells whether it is a seed of a row.
+    By them a run without numbers is recognised as a seed of a row.
     """
     if run.settings is None:
         return None
@@ -79,7 +79,10 @@ def sizes_of(run: Run) -> dict[str, str] | None:
 
 
 def kind_of(run: Run, *, any_length: bool = False) -> tuple[str, str]:
-    """Return two comparable texts: encoding with settings, and sizes; `any_length` leaves T out of them."""
+    """Return two comparable texts: the encoding with its settings, and the sizes.
+
+    `any_length` leaves T out of the sizes.
+    """
     sizes = dict(sizes_of(run) or {})
     if any_length:
         sizes.pop("context_length", None)
@@ -88,7 +91,7 @@ def kind_of(run: Run, *, any_length: bool = False) -> tuple[str, str]:
 
 
 def row_name(run: Run) -> str:
-    """Return what a row is called: the encoding, and how it was trained before or beyond that."""
+    """Return the name of a row. It is `trained_name` and, after another run's weights, the tokens since."""
     settings = run.settings
     if not isinstance(settings, RunSettings):
         return run.encoding or run.name
@@ -99,7 +102,7 @@ def row_name(run: Run) -> str:
 
 
 def trained_name(settings: StoredSettings) -> str:
-    """Return `rope+yarn` where it was trained with an extension, `rope -> nope` with a run's weights."""
+    """Return `rope+yarn` if it was trained with an extension, `rope -> nope` if it began with another run."""
     name = str(encoding_name(settings.encoding.plain()))
     if not isinstance(settings, RunSettings):
         return name
@@ -119,7 +122,7 @@ def tuned_rate(run: Run) -> str | None:
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:
-    """Return words for the options that are not at their default: `window=16`, `positions=randomized`."""
+    """Return the options that are not at their default: `window=16`, `positions=randomized`."""
     words = []
     for key, (word, default) in OPTIONS.items():
         value = settings.get(key, default)
@@ -129,7 +132,7 @@ def options_of(settings: Mapping[str, str]) -> list[str]:
 
 
 def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
-    """Return an extension's knobs that differ from its YAML, and the names of those that were tuned."""
+    """Return an extension's knobs that differ from its YAML, such as `factor=4`, and which were tuned."""
     tuned = extension.get("tuned", [])
     path = choice_file("extend", str(extension["name"]))
     defaults = {} if path is None else flatten(own_yaml(path))
@@ -160,7 +163,7 @@ def own_yaml(path: Path) -> dict[str, Any]:
 
 
 def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the keys in which the mappings are not all the same, sorted."""
+    """Return the keys in which the mappings differ, sorted."""
     keys: set[str] = set()
     for row in rows[1:]:
         if row != rows[0]:
@@ -169,7 +172,7 @@ def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def telling_sizes(run: Run, other: Run) -> dict[str, str]:
-    """Return the sizes of a run, by the names of conditions, in which the other run differs."""
+    """Return the sizes of a run in which the other run differs, by the names of conditions."""
     sizes = sizes_of(run) or {}
     other_sizes = sizes_of(other) or {}
     keys = differing([sizes, other_sizes])
@@ -178,16 +181,15 @@ def telling_sizes(run: Run, other: Run) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The text, sizes and precisions of a member's training and measurement.
+    """What a member was trained and measured on. Rows that differ in one of these are not ranked together.
 
-    Rows that differ in one of them are not ranked together. For a run without numbers only those are known
-    that its settings name.
+    For a run without numbers only those are known that its settings name.
     """
 
-    trained_on: str  # with the beginning of the fingerprint
-    planted: str | None = None
+    trained_on: str  # name of the corpus, and the beginning of its fingerprint
+    planted: str | None = None  # what data.plant put into the training text
     tokenizer: str
-    context_length: int | str  # T, tokens; UNKNOWN without facts, as elsewhere here
+    context_length: int | str  # T, tokens; UNKNOWN if the run has no facts
     tokens_trained: int | str | None = None
     evaluated_on: str | None = None
     split: str | None = None
@@ -202,7 +204,7 @@ class Conditions:
 
 
 def _key_of(condition: str) -> str:
-    """Return the name of a condition in tables and JSON, which has spaces: `context length`."""
+    """Return the name of a condition in tables and JSON, with spaces: `context length`."""
     return "corpus" if condition == "trained_on" else condition.replace("_", " ")
 
 
@@ -225,21 +227,21 @@ def condition_text(key: str, value: str) -> str:
 
 
 def conditions_of(members: Sequence[Member]) -> list[Conditions]:
-    """Return the conditions of each member, its model and targets in words that tell them apart."""
+    """Return the conditions of each member. Texts for its model and its targets name what differs."""
     models = _model_texts(members)
     targets = _target_texts(members)
     return [_conditions(member, models[index], targets[index]) for index, member in enumerate(members)]
 
 
 def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
-    """Return the conditions in which the members differ: for each member its values, as text by key."""
+    """Return, for each member, the conditions in which the members differ, as text by key."""
     return telling_texts(conditions_of(members))
 
 
 def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
     """Return, for each of several conditions, its values of the keys in which any two of them differ.
 
-    All results have the same keys. The set of targets is left out where it differs because of another key.
+    All results have the same keys. The set of targets is left out if it differs because of another key.
     """
     values = [conditions_of_member.texts() for conditions_of_member in conditions]
     keys = differing(values)
@@ -269,7 +271,7 @@ def _conditions(member: Member, model: str, target_set: str) -> Conditions:
 
 
 def _evaluated_text(measurement: Measurement) -> str:
-    """Return the text that was scored, and what recall planted there if that is not what the training did."""
+    """Return the text that was scored, and what recall planted in it if that is not the training's plant."""
     text = f"{measurement.corpus} {measurement.target_set.fingerprint[:12]}"
     if measurement.other_plant is None:
         return text
@@ -286,7 +288,7 @@ def _tokenizer_text(tokenizer: object) -> str:
 
 
 def _model_texts(members: Sequence[Member]) -> list[str]:
-    """Return the name of each member's model; if models of one name differ, the sizes in which they do."""
+    """Return the name of each member's model, or if models of one name differ, the sizes that differ."""
     models = [flatten(member.run.model or {}) for member in members]
     keys = differing(models)
     if not keys or "name" in keys:
@@ -313,14 +315,14 @@ def _target_texts(members: Sequence[Member]) -> list[str]:
 
 
 def _extent_text(measured: Sequence[Measurement]) -> str:
-    """Return `2000 targets to 8x`: the longest window decides which tokens can be targets."""
+    """Return `2000 targets to 8x`. The longest window is in it, since it decides what can be a target."""
     most_targets = max(measurement.targets for measurement in measured)
     longest = max(measurement.multiple for measurement in measured)
     return f"{most_targets} targets to {longest:g}x"
 
 
 def tokens_trained(member: Member) -> int | str:
-    """Return on how many tokens the measured checkpoint was trained: fewer than the run if it is earlier."""
+    """Return on how many tokens the measured checkpoint was trained, which need not be the last one."""
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     tokens = facts.get("tokens")
     steps = facts.get("steps")

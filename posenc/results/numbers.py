@@ -34,7 +34,7 @@ def printed(value: float, metric: str, sign: str = "") -> str:
 
 
 def printed_change(value: float, metric: str) -> str:
-    """Return the same with a sign."""
+    """Return a change as `printed` does, with its sign."""
     return printed(value, metric, "+")
 
 
@@ -52,7 +52,7 @@ def as_text(value: object) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested mappings as dotted keys with comparable text values (JSON for what is not text)."""
+    """Return nested mappings as one, from dotted keys to values as text (see `as_text`)."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Compare runs with the tables of papers; `published.csv` has a row for each printed number."""
+"""Compare runs with the tables of papers. `published.csv` has a row for each printed number."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED, RECALL
 from posenc.results.runs import Run
 
-# A published length is compared with the nearest of ours up to this ratio. For example, alibi-table2 has no
-# 2048 tokens, 4 times its 512, but 2512. Each such pair is printed with both lengths.
+# Two lengths, as multiples of their T, are compared if their ratio is at most 1.25. For example, alibi-table2
+# has T = 512 and no length of 4T = 2048, but one of 2512. Both lengths of such a pair are printed.
 NEAR = math.log(1.25)
 # The protocols that score text in windows of a length, as papers do, in the order of preference.
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)
@@ -43,25 +43,25 @@ class PublishedNumber:
 
     @property
     def multiple(self) -> float:
-        """Return the length of the evaluation as a multiple of that of the training."""
+        """Return the length of the evaluation as a multiple of the training length."""
         return self.eval_length / self.train_length
 
     @property
     def in_our_unit(self) -> float:
-        """Return the value in nats per token, or as a share."""
+        """Return the value in nats per token; an accuracy as a share."""
         return math.log(self.value) if self.metric == "ppl" else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstLine:
-    """A published number beside ours, in nats per token or shares; null where one side has none."""
+    """A published number beside ours. Changes and `measured` are in nats per token, or shares."""
 
     encoding: str
     train_length: int  # of the paper, tokens
     published_length: int  # tokens
     published: float  # as printed
     published_change: float | None  # against the paper's training length
-    multiple: float | None  # of T: our window that stands beside the published length
+    multiple: float | None  # of T: our window for the published length; null if none is near
     measured: float | None
     measured_change: float | None
     measured_spread: float | None  # of the change, standard deviation over seeds
@@ -121,14 +121,14 @@ def tables() -> list[str]:
 def against(runs: Sequence[Run], table: str) -> Against:
     """Compare the runs with a published table, by the protocol that comes nearest to the paper's.
 
-    If no run was measured by that one, the next of PROTOCOLS is taken; accuracies are compared with recall.
-    A published table has one metric and one protocol. If the runs make several tables, the one with most runs
-    is taken. Rows are found by their label, so `rope` of a paper is not a `rope` with settings of its own.
-    Raises UserError.
+    If no run was measured by that protocol, the next of PROTOCOLS is taken. Accuracies are compared with
+    recall. If the runs make several tables, the one with the most runs is taken. A row is found by its label,
+    so a paper's `rope` is compared with the row `rope`, and not with `rope base=500000`. Raises UserError.
     """
     numbers = [number for number in published() if number.table == table]
     if not numbers:
         raise UserError("--against", table, "there is no such table", allowed=tables())
+    # all numbers of a published table have one metric and one protocol
     protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
     comparison, *others = compare_runs(runs, CompareRequest(protocol))  # most runs first
     measured = _measured_numbers(comparison)
@@ -143,13 +143,16 @@ def against(runs: Sequence[Run], table: str) -> Against:
 
 
 def _joined_facts(numbers: Sequence[PublishedNumber], key: str) -> str:
-    """Return what the numbers say under a key, each text once."""
+    """Return what the numbers have under a key, each text once: `A | B`."""
     texts = [str(getattr(number, key)) for number in numbers]
     return " | ".join(dict.fromkeys(texts))
 
 
 def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: str) -> str:
-    """Return the protocol of ours that is put beside a paper's. Raises UserError for recall without runs."""
+    """Return the protocol of ours that is nearest to a paper's.
+
+    Raises UserError if the paper gives accuracies and no run was measured by recall.
+    """
     if number.metric == ACCURACY:
         if RECALL not in protocols:
             hint = "posenc train experiment=recall"
@@ -163,7 +166,7 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A number of ours."""
+    """A number of ours, in nats per token or as a share."""
 
     mean: float | None
     change: float | None = None  # against T
@@ -171,7 +174,7 @@ class _Measured:
 
 
 def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measured]:
-    """Return our numbers by label and multiple; of recall those at the farthest distance."""
+    """Return our numbers by label and multiple of T. For recall they are those at the farthest distance."""
     numbers: dict[tuple[str, float], _Measured] = {}
     for row in comparison.rows:
         if comparison.header.protocol != RECALL:
@@ -182,8 +185,9 @@ def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measur
             within = row.recall.within
             for recall_cell in row.recall.cells:
                 if recall_cell is not None:
-                    learned = row.recall.learned is not False
-                    change = recall_cell.accuracy - within.accuracy if learned else None
+                    # a row that did not learn has nothing to lose, so its change would say nothing
+                    may_have_learned = row.recall.learned is not False
+                    change = recall_cell.accuracy - within.accuracy if may_have_learned else None
                     numbers[row.label, recall_cell.multiple] = _Measured(recall_cell.accuracy, change)
     return numbers
 
@@ -218,6 +222,7 @@ def _line(
     comparison: Comparison,
     measured: Mapping[tuple[str, float], _Measured],
 ) -> AgainstLine:
+    """Return the line of a published number, beside the number of ours at the nearest multiple of T."""
     same_training = [other for other in numbers if other.train_length == number.train_length]
     multiples = [column.multiple for column in comparison.columns]
     multiple = _multiple_beside(number.multiple, [other.multiple for other in same_training], multiples)
@@ -243,7 +248,10 @@ def _line(
 
 
 def _published_change(number: PublishedNumber, same_training: Sequence[PublishedNumber]) -> float | None:
-    """Return the change against the paper's training length; None at it, or without a number there."""
+    """Return the change against the loss at the paper's training length; None at that length.
+
+    None as well if the paper has no number there.
+    """
     if number.multiple == 1:
         return None
     at_t = [other for other in same_training if other.encoding == number.encoding and other.multiple == 1]
@@ -253,7 +261,7 @@ def _published_change(number: PublishedNumber, same_training: Sequence[Published
 def _multiple_beside(
     multiple: float, published_multiples: Sequence[float], measured_multiples: Sequence[float]
 ) -> float | None:
-    """Return the measured multiple of T that is put beside a published one: each is the other's nearest."""
+    """Return the measured multiple of T for a published one: each is the other's nearest, and near."""
     if not measured_multiples:
         return None
     nearest = _nearest(multiple, measured_multiples)

@@ -1,6 +1,6 @@
 """A run as it lies on disk: settings, status, facts and records, read as plain data.
 
-What is read may be a stranger's. Nothing is executed, and what is damaged makes a Run with a `problem`.
+The files may come from somebody else. Nothing in them is executed. Damaged ones make a Run with a `problem`.
 """
 
 from __future__ import annotations
@@ -31,28 +31,26 @@ StoredSettings = RunSettings | SubjectSettings
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory or a line of a bundle holds. Its path identifies it.
-
-    With a `problem`, which says why the run cannot be used, there are no facts and no records.
-    """
+    """What a run directory or a line of a bundle holds. Its path identifies it."""
 
     path: Path
-    status: dict[str, Any] = field(default_factory=dict)
-    facts: RunFacts | None = None
-    records: list[Record] = field(default_factory=list)
-    settings: StoredSettings | None = None
-    problem: str | None = None
+    status: dict[str, Any] = field(default_factory=dict)  # status.json
+    facts: RunFacts | None = None  # the part `run` of results.json
+    records: list[Record] = field(default_factory=list)  # the part `records` of results.json
+    settings: StoredSettings | None = None  # config.yaml
+    problem: str | None = None  # why the run cannot be used; then there are no facts and no records
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The settings as plain data, as config.yaml holds them."""
+        """Return the settings as plain data, as config.yaml holds them."""
         return None if self.settings is None else self.settings.plain()
 
     @property
     def state(self) -> str:
-        """Its status on disk, or `damaged` (with a problem), `dead` (without its process), `unknown`.
+        """Return the status on disk: running, finished, failed, diverged or interrupted.
 
-        A status is running, finished, failed, diverged or interrupted. A dead run left no final status.
+        Or one of three others: `damaged` (it has a problem), `dead` (its process is gone, and it left no
+        final status), `unknown`.
         """
         if self.problem is not None:
             return "damaged"
@@ -65,7 +63,7 @@ class Run:
 
     @property
     def reason(self) -> str | None:
-        """Why it is in this state, as far as that is known. It may be a stranger's text."""
+        """Return why it is in this state, as far as that is known. Escape the text before you print it."""
         if self.state == "dead":
             return f"its process {self.status.get('pid', '?')} is gone without a final status"
         reason = self.problem or self.status.get("reason")
@@ -73,46 +71,46 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
+        """Return the name of its directory."""
         return self.path.name or str(self.path)
 
     @property
     def encoding(self) -> str | None:
-        """The encoding's name, where it is known; of a sum the names of its parts: `alibi+rope`."""
+        """Return the encoding's name if it is known; for a sum the names of its parts, `alibi+rope`."""
         if self.facts is not None:
             return encoding_name(self.facts["encoding"])
         return None if self.settings is None else encoding_name(self.settings.encoding.plain())
 
     @property
     def seed(self) -> int | None:
-        """The training seed, where it is known."""
+        """Return the training seed if it is known."""
         if self.facts is not None:
             return self.facts["seed"]
         return None if self.settings is None else self.settings.seed
 
     @property
     def model(self) -> dict[str, Any] | None:
-        """The model's name and sizes, without those that are null."""
+        """Return the model's name and sizes, without those that are null."""
         model = None if self.facts is None else self.facts.get("model")
         return None if model is None else {key: value for key, value in model.items() if value is not None}
 
     @property
     def parameters(self) -> int | None:
-        """Parameters of the whole model, where they are known."""
+        """Return the number of parameters of the whole model if it is known."""
         counts: dict[str, Any] = {} if self.facts is None else self.facts.get("parameters", {})
         total = counts.get("total")
         return total if isinstance(total, int) else None
 
     @property
     def experiment(self) -> str | None:
-        """The name of its experiment, or of the folder that it lies in."""
+        """Return the name of its experiment, or of the folder that it lies in."""
         if self.settings is not None:
             return self.settings.experiment_name
         return self.path.parent.name or None
 
 
 def load_run(path: str | Path) -> Run:
-    """Return the content of one run directory. Never raises for what its files hold."""
+    """Read a run directory. Whatever its files hold, it never raises."""
     run = Run(Path(path))
     try:
         run = replace(run, settings=_settings(run.path))
@@ -137,13 +135,13 @@ def _settings(run_dir: Path) -> StoredSettings | None:
     text = read_file(run_dir, "config.yaml", LARGEST_CONFIG)
     if text is None:
         return None
-    # The seeds of one setting have the same text but for this line, so YAML is parsed once for all of them:
-    # among 2,000 runs of four settings that saves 1.9 of 3.5 s.
+    # The files of several seeds differ in this line alone. So each text is parsed once, with seed 0 in it:
+    # for 2,000 runs of four settings that saves 1.9 of 3.5 s.
     seed = SEED_LINE.search(text)
     if seed is None:
         return read_settings(text)
-    alike = _parsed(text[: seed.start()] + b"seed: 0\n" + text[seed.end() :])
-    return alike.with_changes(seed=int(seed[1]))
+    settings_of_seed_0 = _parsed(text[: seed.start()] + b"seed: 0\n" + text[seed.end() :])
+    return settings_of_seed_0.with_changes(seed=int(seed[1]))
 
 
 @functools.lru_cache(maxsize=256)
@@ -155,19 +153,19 @@ def _parsed(text: bytes) -> StoredSettings:
 
 
 def is_dead(status: dict[str, Any]) -> bool:
-    """Return whether the process of a status.json is certainly gone: it ran on this host and does not now."""
+    """Tell whether the process of a status.json surely is gone: it ran on this host, and no longer does."""
     pid = status.get("pid")
     is_number = isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31
     if not is_number or status.get("host") != socket.gethostname():
         return False
-    import psutil  # takes 0.15 s, and most commands ask about no process
+    import psutil  # here, since it takes 0.15 s and most commands look for no process
 
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:  # a zombie has ended
             return True
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
-        return bool(process.create_time() > written + 2)  # a later process was given the same number
+        return bool(process.create_time() > written + 2)  # then a later process was given the same number
     except psutil.NoSuchProcess:
         return True
     except (psutil.Error, ValueError):
@@ -175,21 +173,21 @@ def is_dead(status: dict[str, Any]) -> bool:
 
 
 def last_metrics(run_dir: Path) -> dict[str, Any]:
-    """Return the last whole line of metrics.jsonl; {} without one."""
+    """Return the last complete line of metrics.jsonl; {} if there is none."""
     path = run_dir / METRICS
     if not path.is_file():  # opening a pipe would block
         return {}
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
         for line in reversed(file.read(TAIL).splitlines()):
-            with contextlib.suppress(ValueError, RecursionError):  # a line that a kill cut short
+            with contextlib.suppress(ValueError, RecursionError):  # a killed run may leave half a line
                 metrics = json.loads(line)
                 return metrics if isinstance(metrics, dict) else {}
     return {}
 
 
 def resume_command(run: Run) -> str | None:
-    """Return `posenc train ...`, quoted for a shell; None where status.json does not name the overrides."""
+    """Return `posenc train ...`, quoted for a shell; None if status.json does not name the overrides."""
     overrides = run.status.get("overrides")
     if not isinstance(overrides, list) or not all(isinstance(text, str) for text in overrides):
         return None
@@ -200,7 +198,10 @@ def resume_command(run: Run) -> str | None:
 
 
 def encoding_name(encoding: object) -> str | None:
-    """Return `rope`; for settings of an encoding that has parts `alibi+rope`, of a pattern `3xrope+nope`."""
+    """Return an encoding's name such as `rope`, given the name or the settings; None if they have none.
+
+    A sum is `alibi+rope`. A pattern over layers is `3xrope+nope`.
+    """
     if isinstance(encoding, str):
         return encoding
     if not isinstance(encoding, dict):
@@ -214,7 +215,7 @@ def encoding_name(encoding: object) -> str | None:
 
 
 def _counted_parts(names: list[str | None], period: object) -> list[str]:
-    """Return the names of parts with how many layers of a period each has; without a period once each."""
+    """Return the names of parts, with the number of layers that each has in a period, if there is one."""
     parts = []
     for index, name in enumerate(names):
         layers = period.count(index) if isinstance(period, list) else 1

@@ -12,12 +12,15 @@ from posenc.results.measurements import Member
 
 @dataclass(frozen=True)
 class SeedCell:
-    """A run of a row at one window length, or in one bin of its curve; intervals are over documents."""
+    """The numbers of one run of a row at one window length, or in one bin of its curve.
+
+    Intervals are over documents.
+    """
 
     row: Row
     member: Member
     nats: Cell
-    bits: Cell | None  # the same in bits per byte; None for a curve, which is in nats per token alone
+    bits: Cell | None  # the same numbers in bits per byte; None for a curve, which has nats per token only
 
 
 def seed_cells(comparison: Comparison) -> Iterator[SeedCell]:

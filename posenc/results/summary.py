@@ -22,7 +22,7 @@ LARGEST = 1e18  # a larger number means that the file is damaged, or not one of 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run in a few numbers; None stands for what is not known."""
+    """A run in a few numbers. None stands for what is not known."""
 
     path: str
     status: str
@@ -32,11 +32,11 @@ class RunSummary:
     encoding: str | None
     model: str | None
     context_length: int | None  # T, tokens
-    corpus: str | None  # that it was trained on, or measured on if posenc did not train it
-    fingerprint: str | None  # of the corpus; null until it was read
+    corpus: str | None  # the training corpus; for a model that posenc did not train, the one measured on
+    fingerprint: str | None  # of the corpus; null until it is read
     precision: str | None  # fp32 or bf16; `auto` until it is resolved
     tokens: int | None  # trained on so far
-    tokens_asked: int | None
+    tokens_asked: int | None  # to train on in all
     tokens_per_second: float | None
     training_loss: float | None  # nats per token, the last one
     written: float | None  # time of the last write, seconds since the epoch
@@ -96,7 +96,7 @@ def summarize(run: Run) -> RunSummary:
 
 
 def headline_losses(run: Run) -> dict[float, float]:
-    """Return the losses as trained that `posenc compare` shows, by multiple of T."""
+    """Return the losses that `posenc compare` shows of the model as trained, by multiple of T."""
     losses = {}
     for member in select([run], HEADLINE):
         if member.extension is not None:
@@ -120,6 +120,7 @@ def _tokens(run: Run, facts: Mapping[str, Any], last: Mapping[str, Any]) -> tupl
 
 
 def _continuing_command(run: Run) -> str | None:
+    """Return the command that continues a run; None if it is running, or has nothing left to do."""
     command = resume_command(run) or "the command that began it"
     if run.state in RESUMABLE:
         return command
@@ -127,6 +128,7 @@ def _continuing_command(run: Run) -> str | None:
 
 
 def _written(run: Run) -> float | None:
+    """Return when the run last wrote its metrics or its status, in seconds since the epoch."""
     times = []
     with contextlib.suppress(OSError):
         times.append((run.path / METRICS).stat().st_mtime)
@@ -136,6 +138,7 @@ def _written(run: Run) -> float | None:
 
 
 def _number(value: object) -> float | None:
+    """Return a number of a file; None for anything else, and for a number that cannot be true."""
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
 
 

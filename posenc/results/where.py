@@ -21,20 +21,21 @@ KEYS: dict[str, Callable[[Run], Any]] = {
     "path": lambda run: str(run.path),
     "experiment": lambda run: run.experiment,
 }
+# Keys under which a value is looked for, in this order.
 ALIASES = {"T": ("context_length",), "corpus": ("corpus", "data"), "data": ("data", "corpus")}
 CONDITION = re.compile(r"([A-Za-z_][\w.]*)(!?=)(.+)")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`key=pattern,pattern` or `key!=pattern,pattern`."""
+    """A condition `key=pattern,pattern` or `key!=pattern,pattern`."""
 
     key: str
     patterns: tuple[str, ...]
     excludes: bool
 
     def holds(self, value: str | None) -> bool:
-        """Return whether a run with this value fulfils it; a run without a value fulfils every `!=`."""
+        """Tell whether a run with this value fulfils the condition. Without a value it fulfils every `!=`."""
         fits = value is not None and any(_fits(value, pattern) for pattern in self.patterns)
         return fits != self.excludes
 
@@ -42,8 +43,8 @@ class Condition:
 def matching_runs(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     """Return the runs that fulfil every condition: `encoding=rope,al*`, `train.lr!=0.002`.
 
-    A key is one of KEYS or a dotted setting of config.yaml; a group without its field means its name. Raises
-    UserError for a malformed condition, a key that no run has, and conditions that no run fulfils.
+    A key is one of KEYS or a setting of config.yaml such as `train.lr`; `model` stands for `model.name`.
+    Raises UserError for a malformed condition, a key that no run has, and conditions that no run fulfils.
     """
     chosen = list(runs)
     for text in conditions:
@@ -72,7 +73,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def value_of_key(run: Run, key: str) -> str | None:
-    """Return a run's value of a key as text; None where it has none."""
+    """Return a run's value of a key as text; None if it has none."""
     if key in KEYS:
         value = KEYS[key](run)
         return None if value is None else as_text(value)
@@ -90,13 +91,14 @@ def _unknown_key(key: str, runs: Sequence[Run]) -> UserError:
 
 
 def _flat(run: Run) -> dict[str, str]:
+    """Return the facts and settings of a run as text by dotted key."""
     facts = {} if run.facts is None else flatten(run.facts)
     settings = {} if run.settings is None else flatten(run.settings.plain())
     return facts | settings
 
 
 def _fits(value: str, pattern: str) -> bool:
-    """Return whether a value is this text or number (1e-3 is 0.001), or fits the glob."""
+    """Tell whether a value is this text, this number (1e-3 is 0.001), or fits the glob."""
     if value == pattern or fnmatch.fnmatchcase(value, pattern):
         return True
     with contextlib.suppress(ValueError):

@@ -9,7 +9,8 @@ from scipy import stats
 
 from posenc.results import load_runs
 from posenc.results.cells import samples_of
-from posenc.results.grouping import group_runs, one_ranking
+from posenc.results.grouping import group_runs
+from posenc.results.rankings import one_ranking
 from posenc.results.statistics.ranking import compare_changes, compare_with
 from posenc.results.statistics.verdicts import SAME
 

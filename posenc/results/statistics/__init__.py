@@ -1,5 +1,6 @@
-"""Statistics of a comparison: intervals, verdicts, ranks. Every interval says what it is of.
+"""Statistics of a comparison: intervals, verdicts and ranks.
 
-Test data (documents) and training (seeds) are two sources of noise. `documents` has the first, `intervals`
-joins both, `verdicts` and `ranking` turn them into words, `proportions` is about shares of windows.
+A loss is uncertain for two reasons: it is measured on a few documents, and the model was trained with one
+seed of many. `documents` has the first part and `intervals` joins both. `shared_variance` lets rows with few
+seeds learn from other rows. `verdicts` and `ranking` turn intervals into words. `proportions` is for shares.
 """

@@ -1,4 +1,4 @@
-"""Means over seeds, and intervals that join what seeds and what documents leave uncertain."""
+"""Means over seeds, and intervals that hold for other seeds and other documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-SMALLEST_P = 1e-15
+SMALLEST_P = 1e-15  # a smaller p is given as this one
 BISECTIONS = 40  # steps of the search for log p; 40 find it to 1e-10
 
 Interval = tuple[float, float]  # low, high
@@ -15,22 +15,19 @@ Interval = tuple[float, float]  # low, high
 
 @dataclass(frozen=True)
 class DocumentPart:
-    """What the documents contribute to the uncertainty of an estimate.
+    """The variance of an estimate that comes from the choice of documents."""
 
-    Below MIN_DOCUMENTS (documents.py) there is no variance, and no interval.
-    """
-
-    variance: float | None
+    variance: float | None  # None below MIN_DOCUMENTS (documents.py); then there is no interval
     freedom: float  # degrees of freedom of the variance
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, with the variance that training (seeds) and test data (documents) leave in it.
+    """A mean over seeds, with its variance from training (seeds) and from test data (documents).
 
-    Variances are of `value`, in its unit squared. The document part is the jackknife variance of the
-    seed-averaged value. The effect of a seed on single documents is counted in both, which makes intervals
-    too wide rather than too narrow.
+    Variances are those of `value`, in its unit squared. The variance from documents is the jackknife variance
+    of the mean over seeds. What a seed does to single documents is counted in both variances, which makes
+    intervals too wide rather than too narrow.
     """
 
     value: float
@@ -40,10 +37,9 @@ class Estimate:
     seed_freedom: float = 1.0
 
     def half_widths(self, error: float) -> tuple[float, float] | None:
-        """Return two half widths: of the interval of the seeds alone (0 for one seed), and of the documents.
+        """Return the half widths of two Student's t intervals: over seeds (0 for one seed), over documents.
 
-        Both are Student's t intervals. `error` is how often each may miss the truth: 0.05 for 95% intervals.
-        None below MIN_DOCUMENTS.
+        `error` is how often each may miss the truth: 0.05 for 95% intervals. None below MIN_DOCUMENTS.
         """
         if self.document_variance is None:
             return None
@@ -52,12 +48,12 @@ class Estimate:
         return seed_half, document_half
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
-        """Return the value +- hypot(half width of the seeds, half width of the documents).
+        """Return the value +- sqrt(s^2 + d^2), s and d the half widths over seeds and documents.
 
-        None below MIN_DOCUMENTS. Banerjee (1960): it covers at least the confidence, whatever part of the
-        variance is that of the seeds. A single t quantile with Satterthwaite's degrees of freedom covers too
-        little, because few seeds tell little of their own variance. With 3 seeds and 0.9 of the variance from
-        seeds, such a 95% interval covered 92.2%, and this one 96%.
+        None below MIN_DOCUMENTS. By Banerjee (1960) it covers at least the confidence, whatever share of the
+        variance comes from seeds. The usual alternative, one t quantile with Satterthwaite's degrees of
+        freedom, covers too little, because few seeds say little about their own variance: with 3 seeds and
+        0.9 of the variance from seeds, such a 95% interval covered 92.2%, and this one 96%.
         """
         half_widths = self.half_widths(1 - confidence)
         if half_widths is None:
@@ -71,17 +67,17 @@ def student_quantile(freedom: float, error: float) -> float:
 
     `error` is how often the interval misses the truth, on both sides together: 0.05 for a 95% interval.
     """
-    from scipy.special import stdtrit  # lazily: commands without intervals start sooner
+    from scipy.special import stdtrit  # here, so that commands without intervals start sooner
 
     return -float(stdtrit(freedom, error / 2))
 
 
 def p_beyond(estimate: Estimate, margin: float) -> float | None:
-    """Return the one-sided p of the hypothesis that the truth is not beyond the margin.
+    """Return the one-sided p-value of the hypothesis that the truth is not beyond the margin.
 
-    For a value of 0.05 and a margin of 0.02 the hypothesis is that the truth is at most 0.02; for -0.05 that
-    it is at least -0.02. p is the number for which the nearer end of the interval with confidence 1 - 2p just
-    reaches the margin. None without an interval.
+    For a value of 0.05 and a margin of 0.02 the hypothesis is that the truth is at most 0.02. For -0.05 it is
+    that the truth is at least -0.02. p is found by the interval: with confidence 1 - 2p, its end that is
+    nearer to 0 lies exactly on the margin. None without an interval.
     """
     if estimate.document_variance is None:
         return None
@@ -90,7 +86,7 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
         return 1.0
     import numpy as np
 
-    # A bisection by hand, since for brentq `posenc compare` would have to import scipy.optimize as well.
+    # Bisection over log p, by hand: for brentq `posenc compare` would have to import scipy.optimize as well.
     low_log_p = math.log(SMALLEST_P)
     high_log_p = math.log(0.5)
     for _ in range(BISECTIONS):
@@ -99,7 +95,7 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
         half_widths = estimate.half_widths(two_sided_error)
         assert half_widths is not None
         half_width = math.hypot(*half_widths)
-        if half_width < excess:  # the interval does not reach the margin: a smaller p will do
+        if half_width < excess:  # the interval does not reach the margin, so p is smaller
             high_log_p = log_p
         else:
             low_log_p = log_p
@@ -107,7 +103,7 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and the sample standard deviation (n - 1) over seeds; None for a single seed."""
+    """Return the mean and the sample standard deviation (n - 1) over seeds, None for a single seed."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1 or not math.isfinite(mean):
         return mean, None
@@ -116,9 +112,10 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def welch(value: float, parts: Sequence[tuple[float, float]], documents: DocumentPart) -> Estimate:
-    """Return an estimate whose seeds vary by independent parts (Welch 1947).
+    """Return an estimate whose variance over seeds is a sum of independent parts (Welch 1947).
 
-    `parts` are variances, each with its degrees of freedom; `documents` is the part of the documents.
+    `parts` are these variances, each with its degrees of freedom: for the difference of two rows, one for
+    each row. `documents` is the variance from the choice of documents.
     """
     # Welch-Satterthwaite: (v_1 + v_2 + ...)^2 / (v_1^2 / f_1 + v_2^2 / f_2 + ...)
     seed_variance = sum(variance for variance, _ in parts)

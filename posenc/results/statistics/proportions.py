@@ -1,6 +1,6 @@
-"""Intervals of shares: of so many windows, of so many seeds, and of the difference of two shares.
+"""Intervals of shares: of k hits in n trials, of the mean share over seeds, of the difference of two shares.
 
-`share` is a share from 0 to 1, and `count` is the number of windows that it is a share of.
+`share` is from 0 to 1, and `count` is the number of windows that it is a share of.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from posenc.results.statistics.intervals import CONFIDENCE, Interval, student_qu
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:
     """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1."""
-    # scipy.stats.binomtest has it for whole numbers of hits only. The mean of the shares of several seeds,
-    # times `count`, need not be whole. Without scipy.stats `posenc compare` also starts a second sooner.
+    # scipy.stats.binomtest has it, but takes whole numbers of hits only, which the mean share of several
+    # seeds times `count` need not be. Without scipy.stats `posenc compare` also starts a second sooner.
     return score_interval(share, count, NormalDist().inv_cdf(0.5 + confidence / 2))
 
 
@@ -34,17 +34,17 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
 
 
 def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the interval of a probability of which `count` of `total` trials were hits.
+    """Return the interval of a probability, by `count` hits in `total` trials.
 
-    It is that of Clopper and Pearson (1934), from exact binomial tails, except at the borders. Their interval
-    leaves half of the error on each side, although an interval that ends at 1 cannot be too low above. Here
-    the whole error is on the other side: 3 hits of 3 say that the probability is above 0.37, and 5 of 5 that
-    it is above 0.55.
+    It is that of Clopper and Pearson (1934), from exact binomial tails, except if all trials are hits or none
+    is. Their interval allows half of the error on each side, but an interval that reaches up to 1 cannot miss
+    the truth on that side. So here the other side has all of the error: 3 hits of 3 say that the probability
+    is above 0.37, and 5 of 5 that it is above 0.55.
 
-    The price is a little coverage. With 2 to 10 trials the 95% interval covers at least 92.6%, at whatever
-    probability; the original one covers at least 95%.
+    The price is a little coverage. With 2 to 10 trials the 95% interval covers at least 92.6%, for every
+    probability. The original one covers at least 95%.
     """
-    from scipy.special import betaincinv  # lazily: commands without intervals start sooner
+    from scipy.special import betaincinv  # here, so that commands without intervals start sooner
 
     error = 1 - confidence
     error_below = error if count == total else error / 2
@@ -57,12 +57,13 @@ def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> I
 def interval_on_shared_windows(
     share: float, count: int, seeds: int, spread: float | None, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return the interval of the mean share over `seeds` that were all asked in the same `count` windows.
+    """Return the interval of the mean share over `seeds` that were all measured on the same `count` windows.
 
-    Windows and seeds are two sources of error then, and more seeds do not make the first one smaller.
-    Wilson's interval over the windows and Student's t interval over the seeds are joined: the half width on
-    each side is the root of the sum of their squares. `spread` is the standard deviation over seeds; None for
-    one seed.
+    `spread` is the standard deviation over seeds; None for one seed.
+
+    Windows and seeds are two sources of error here, and more seeds do not make the error of the windows
+    smaller. So Wilson's interval over the windows and Student's t interval over the seeds are joined: the
+    half width on each side is the root of the sum of their squares.
     """
     low, high = wilson(share, count, confidence)
     if spread is None:
@@ -79,14 +80,15 @@ def interval_on_own_windows(
 ) -> Interval:
     """Return the interval of the mean share over `seeds` that each drew `count` windows of their own.
 
-    The spread over seeds then holds the error of the windows as well. It is turned into an effective number
-    of windows: as many independent ones as would vary as much as the seeds do. Wilson's interval of that
-    number follows, with Student's quantile over seeds in place of the normal one (Korn and Graubard 1998, for
-    surveys). `spread` is the standard deviation over seeds; None for one seed.
+    `spread` is the standard deviation over seeds; None for one seed.
 
-    The interval is at least as wide as Wilson's over all windows: three seeds that find everything have no
-    spread, and an interval without width would follow. Student's t alone covers 76 to 90% where shares lie
-    near 0 or 1. This one covers 93 to 96% in most cases (scripts/checks/intervals.py).
+    The spread holds the error of seeds and of windows together. It gives an effective number of windows: so
+    many independent windows would make the mean share vary as much. The interval is Wilson's for that number,
+    with Student's quantile over seeds in place of the normal one (Korn and Graubard 1998, for surveys).
+
+    It is at least as wide as Wilson's interval over all windows. Otherwise three seeds that find everything,
+    which have no spread, would have an interval without width. Student's t alone covers 76 to 90% where
+    shares lie near 0 or 1. This one covers 93 to 96% in most cases (scripts/checks/intervals.py).
     """
     low, high = wilson(share, seeds * count, confidence)
     if spread is None or spread == 0:
@@ -101,7 +103,7 @@ def interval_on_own_windows(
 def difference_of_shares(
     first: float, first_interval: Interval, second: float, second_interval: Interval
 ) -> Interval:
-    """Return the interval of first - second (Newcombe 1998, from both intervals)."""
+    """Return the interval of first - second, made of the intervals of both (Newcombe 1998)."""
     first_low, first_high = first_interval
     second_low, second_high = second_interval
     difference = first - second

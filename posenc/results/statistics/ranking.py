@@ -1,8 +1,8 @@
 """Ranks within a column: each row against the best row, or against a baseline.
 
 Two rows are compared by the difference of their losses, or of their changes against T, in bits per byte.
-Documents are paired. Seeds are not, because the seed effects of two encodings hardly correlate (+0.09 and
--0.02 in the study).
+Documents are paired, since both rows are measured on the same ones. Seeds are not: a seed that is good for
+one encoding is not for another (the correlation was +0.09 and -0.02 in the study).
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ from posenc.results.statistics.shared_variance import (
 )
 from posenc.results.statistics.verdicts import SAME
 
-# How the variance of a row's seeds is known: from the row (welch), also from the other rows (moderated), of a
-# row with one seed from the others alone (predicted). Documents: not at all, so it holds for these models.
+# From what the variance over seeds of a row is known:
+# welch      its own seeds
+# moderated  its own seeds and the other rows
+# predicted  the other rows alone, for a row with one seed
+# documents  nothing: the interval is over documents, and holds for these models alone
 Method = Literal["welch", "moderated", "predicted", "documents"]
-# A difference of two rows is named by the method of the two that comes earlier here.
+# If the two rows of a difference have different methods, the one that comes first here is named.
 METHODS: tuple[Method, ...] = ("documents", "predicted", "welch", "moderated")
 Word = Literal["best", "tied", "unresolved", "above", "below"]
 Needs = Literal["seeds", "documents"]
@@ -52,11 +55,11 @@ class Versus:
     """A row against the best row (or the baseline) of a column."""
 
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
-    ci95: Interval | None  # of it, over seeds and documents; two-sided, as wide as the correction asks
-    p: float | None  # corrected; of the hypothesis that the truth is within SAME, or on the other side
-    word: Word  # tied: all of ci95 is within SAME; unresolved: it is too wide; below: of a baseline alone
+    ci95: Interval | None  # of the difference, over seeds and documents; two-sided, widened by the correction
+    p: float | None  # corrected; of the hypothesis that the difference is within SAME, or has the other sign
+    word: Word  # tied: all of ci95 is within SAME; unresolved: it is too wide; below: only of a baseline
     method: Method
-    needs: Needs | None = None  # of what more would settle it, if it is unresolved
+    needs: Needs | None = None  # what more of would settle it, if it is unresolved
 
 
 @dataclass(frozen=True)
@@ -71,26 +74,28 @@ class RankedRow:
 
 
 def compare_with(samples: Sequence[Samples | None], reference: int | None, metric: str) -> dict[int, Versus]:
-    """Return each ranked row of a column against row `reference`, or against the lowest mean (None).
+    """Compare each ranked row of a column with row `reference`, or with the row of the lowest mean (None).
 
-    `samples` are those of each row; None: the row is not ranked. Holm (1979) corrects for the R - 1
-    comparisons, one-sided. Against the lowest mean both sides count, because that row may be the lowest by
-    luck (Hsu 1984). A row with one seed is the best of a column only if no row has several: as if its seed
-    were certain, a table of equal rows had a false `above` in 22% of simulations. The baseline itself is left
-    out. The result is empty below two rows or without shared documents.
+    `samples` has the sums by document of each row's seeds; None: the row is not ranked. The result has no
+    entry for `reference`, and none at all with fewer than two rows or without shared documents.
+
+    Holm (1979) corrects for the R - 1 comparisons, which are one-sided. Against the lowest mean p is doubled,
+    because that row may be the lowest by luck (Hsu 1984). A row with one seed can have the lowest mean of a
+    column only if no row has several seeds: otherwise, in a simulated table of equal rows, 22% of tables had
+    a false `above`.
     """
     all_samples = [sample for row in samples if row for sample in row.values()]
     return _compared(ranked_rows(samples), reference, _unit(all_samples, metric))
 
 
 def compare_changes(pairs: Sequence[Pairs | None], metric: str) -> dict[int, Versus]:
-    """Return each ranked row of a column against the lowest change, as `compare_with` does for losses."""
+    """Compare each ranked row of a column with the lowest change, as `compare_with` does for losses."""
     all_samples = [sample for row in pairs if row for sample, _ in row.values()]
     return _compared(ranked_changes(pairs), None, _unit(all_samples, metric))
 
 
 def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float) -> dict[int, Versus]:
-    """Return rows against row `reference`, or against the lowest mean; differences are times `unit`."""
+    """Compare rows with row `reference`, or with the lowest mean (None); multiply differences by `unit`."""
     if len(rows) < 2 or reference not in {None, *rows}:
         return {}
     best = _best(rows)
@@ -107,7 +112,7 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
         interval = estimate.interval(1 - level)
         word = _word(estimate.value, p, interval)
         if word == "below" and reference is None:
-            word = "unresolved"  # a row with one seed, below the best of those with several
+            word = "unresolved"  # a row with one seed that is below the best row with several
         method = min(rows[index].method, reference_row.method, key=METHODS.index)
         result[index] = Versus(
             difference=unit * estimate.value,
@@ -121,7 +126,7 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
 
 
 def _best(rows: Mapping[int, RankedRow]) -> int:
-    """Return the row with the lowest mean, of those with several seeds if there are any."""
+    """Return the row with the lowest mean; if there are rows with several seeds, among these alone."""
     with_seeds = [index for index, row in rows.items() if len(row.ratios) > 1]
     return min(with_seeds or rows, key=lambda index: rows[index].mean)
 
@@ -157,7 +162,7 @@ def unpaired(first: RankedRow, second: RankedRow) -> Estimate:
 
 
 def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> dict[int, RankedRow]:
-    """Return ranked rows; `all_ratios` are those of the seeds of the first row, then of the next one."""
+    """Return ranked rows. `all_ratios` has the seeds of the first row of `by_seed`, then of the next one."""
     ratios: dict[int, list[Ratio]] = {}
     start = 0
     for index, row in by_seed.items():
@@ -178,7 +183,7 @@ def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> d
 
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
-    """Return the variance of one seed, by index, of the rows that may share their variances."""
+    """Return the shared variances over seeds, by index, of the rows that may share them."""
     losses = {index: tuple(ratio.value for ratio in row) for index, row in ratios.items()}
     with_seeds = [index for index, row in losses.items() if len(row) >= SEEDS]
     shared = shared_variances(tuple(losses[index] for index in with_seeds))
@@ -186,7 +191,7 @@ def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]
 
 
 def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
-    """Return the variance of one seed, by index, of the rows with one seed, from the rows with several."""
+    """Return the variances over seeds, by index, of the rows with one seed, by the rows with several."""
     single = [index for index, row in ratios.items() if len(row) == 1]
     with_seeds = tuple(tuple(ratio.value for ratio in row) for row in ratios.values() if len(row) > 1)
     means = tuple(ratios[index][0].value for index in single)
@@ -194,10 +199,10 @@ def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]
     return dict(zip(single, predicted, strict=True)) if predicted else {}
 
 
-def _ranked(ratios: list[Ratio], one_seed: SeedVariance, method: Method) -> RankedRow:
-    """Return a row whose seeds have a variance that other rows tell."""
+def _ranked(ratios: list[Ratio], over_seeds: SeedVariance, method: Method) -> RankedRow:
+    """Return a row whose variance over seeds is known from other rows."""
     mean, _ = mean_and_spread([ratio.value for ratio in ratios])
-    return RankedRow(ratios, mean, one_seed.variance / len(ratios), one_seed.freedom, method)
+    return RankedRow(ratios, mean, over_seeds.variance / len(ratios), over_seeds.freedom, method)
 
 
 def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
@@ -224,9 +229,9 @@ def _word(difference: float, p: float | None, interval: Interval | None) -> Word
 
 
 def _needs(estimate: Estimate, method: Method) -> Needs:
-    """Return what is the larger part of an interval that is too wide.
+    """Return which makes an interval too wide, seeds or documents.
 
-    It is seeds if a row has one alone: its interval says nothing about other seeds, whatever the documents.
+    It is seeds if a row has a single one, since then its interval says nothing about other seeds.
     """
     half_widths = estimate.half_widths(1 - CONFIDENCE)
     if half_widths is None:
@@ -237,7 +242,7 @@ def _needs(estimate: Estimate, method: Method) -> Needs:
 
 
 def _unit(samples: Iterable[Sample], metric: str) -> float:
-    """Return what one bit per byte is in the metric, on the targets that all samples share."""
+    """Return the factor from bits per byte to the metric, on the targets that all samples share."""
     sample = next(iter(samples), None)
     if metric == "bpb" or sample is None:
         return 1.0
@@ -252,10 +257,10 @@ def _scaled(interval: Interval | None, unit: float) -> Interval | None:
 
 
 def _holm(p_values: Sequence[float | None]) -> tuple[list[float | None], list[float]]:
-    """Return corrected p and the level of each one's interval, in the order of `p_values`.
+    """Correct p-values. Return them in their order, and for each the error that its interval may have.
 
-    The smallest p is held against 0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep
-    that one's level.
+    With m p-values the smallest is tested at the level 0.05 / m, the next at 0.05 / (m - 1), until one fails.
+    All others are then tested at the level of that one.
     """
     ordered = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)

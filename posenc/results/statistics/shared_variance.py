@@ -1,8 +1,9 @@
 """Seed variances shared between rows: empirical Bayes (Smyth 2004, limma's `eBayes(trend=)`).
 
-Three seeds tell little of their own variance. Student's t has two degrees of freedom then: corrected for 28
-comparisons, a difference must be 24 standard errors. But the other rows tell which variance is usual. Rows
-with a higher loss also vary more, so the usual variance is a trend over the loss.
+Three seeds say little about their own variance. Student's t then has two degrees of freedom, and if it is
+corrected for 28 comparisons, a difference must be 24 standard errors. But the other rows of a table say which
+variance is usual. Rows with a higher loss vary more, so the usual variance is a trend: a line of the log
+variance over the size of a row's loss.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-ROWS = 8  # with fewer, each row has its own variance alone
-SEEDS = 3  # of each row
-FLOOR = 0.02  # bits per byte above the best: the trend begins here
-MOST_PRIOR = 3.0  # degrees of freedom that the other rows count as, at most
-SMALLEST_VARIANCE = 1e-4  # of the median one: equal seeds would have no logarithm
+ROWS = 8  # with fewer rows, nothing is shared
+SEEDS = 3  # with fewer seeds in a row, nothing is shared
+FLOOR = 0.02  # bits per byte above the best row; rows nearer to it have the size of this distance
+MOST_PRIOR = 3.0  # the other rows count as at most so many degrees of freedom
+SMALLEST_VARIANCE = (
+    1e-4  # as a share of the median variance: the variance of equal seeds, 0, has no logarithm
+)
 # The simulation that checks whether shared variances give right intervals.
 EXPERIMENTS = 600
 LEAST_COVERAGE = 0.90
@@ -26,7 +29,7 @@ MOST_FALSE = 0.05
 
 
 class SeedVariance(NamedTuple):
-    """The variance of one seed of a row, and how well it is known."""
+    """The variance of the loss from seed to seed of a row, and how well it is known."""
 
     variance: float  # of the loss, (bits per byte)^2
     freedom: float  # degrees of freedom
@@ -34,12 +37,14 @@ class SeedVariance(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def shared_variances(rows: tuple[tuple[float, ...], ...]) -> tuple[SeedVariance, ...] | None:
-    """Return the variance of one seed of each row; None where rows must not share their variances.
+    """Return the variance over seeds of each row; None if the rows must not share their variances.
 
-    `rows` has the loss of each seed in bits per byte. A row's variance is the mean of its own and of the
-    trend's, weighted by degrees of freedom: three seeds that agree by luck get the variance that is usual
-    for rows like theirs. None below ROWS rows or SEEDS seeds, where the check fails, or where the seeds of
-    most rows are equal.
+    `rows` has the loss of each seed in bits per byte. A row's variance is the mean of its own one and of the
+    trend's, weighted by degrees of freedom. So three seeds that agree by luck get about the variance that is
+    usual for rows like theirs.
+
+    None below ROWS rows or SEEDS seeds, if the simulation finds the intervals wrong, or if the seeds of most
+    rows are equal.
     """
     import numpy as np
 
@@ -60,12 +65,12 @@ def shared_variances(rows: tuple[tuple[float, ...], ...]) -> tuple[SeedVariance,
 def predicted_variances(
     rows: tuple[tuple[float, ...], ...], means: tuple[float, ...]
 ) -> tuple[SeedVariance, ...] | None:
-    """Return the variance of one seed for rows that have a single seed.
+    """Return the variance over seeds that rows with a single seed would have, by the other rows.
 
     `rows` has the losses of the rows with several seeds, `means` the losses of the single seeds, both in bits
-    per byte. With ROWS rows of SEEDS seeds the variance is the trend at the row's loss, else that of all rows
-    together. It counts as at most MOST_PRIOR degrees of freedom, as other rows do for a row with several
-    seeds. None without a row that has several seeds, and where the seeds of most rows are equal.
+    per byte. With ROWS rows of SEEDS seeds the variance is that of the trend at the row's loss, else the mean
+    over all rows. It counts as at most MOST_PRIOR degrees of freedom. None if no row has several seeds, or if
+    the seeds of most rows are equal.
     """
     import numpy as np
 
@@ -86,7 +91,7 @@ def predicted_variances(
 
 
 def _size(losses: np.ndarray, lowest: float) -> np.ndarray:
-    """Return the size of rows, over which the trend is a line: the log of how far they are above the best."""
+    """Return the size of each row's loss: the log of how far it is above the lowest one."""
     import numpy as np
 
     sizes: np.ndarray = np.log(np.maximum(losses - lowest, FLOOR))
@@ -94,7 +99,7 @@ def _size(losses: np.ndarray, lowest: float) -> np.ndarray:
 
 
 def _positive(variances: np.ndarray) -> np.ndarray:
-    """Return variances (..., R) that all have a logarithm."""
+    """Return the variances (..., R) of R rows, raised where they are too small to have a logarithm."""
     import numpy as np
 
     least = SMALLEST_VARIANCE * np.median(variances, axis=-1, keepdims=True)
@@ -106,10 +111,10 @@ def _positive(variances: np.ndarray) -> np.ndarray:
 class _Trend:
     """A line of log variance over the size of rows, and how closely the rows follow it."""
 
-    level: np.ndarray  # (..., 1) at the middle
+    level: np.ndarray  # (..., 1), the log variance at the middle
     slope: np.ndarray  # (..., 1)
-    middle: float  # mean size
-    prior: np.ndarray  # (..., 1) degrees of freedom that the line counts as
+    middle: float  # mean size of the rows
+    prior: np.ndarray  # (..., 1), degrees of freedom that the line counts as
 
     def expected(self, size: np.ndarray) -> np.ndarray:
         """Return the variances of rows of these sizes, (..., R)."""
@@ -122,23 +127,23 @@ class _Trend:
 
 
 def _trend(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> _Trend:
-    """Return the line that the rows' own variances (..., R) follow; it never falls with the size.
+    """Fit the line to the rows' own variances (..., R). It never falls with the size.
 
-    Rows that scatter around it no more than by chance give the prior MOST_PRIOR degrees of freedom; the more
-    they scatter, the fewer it has.
+    If the rows scatter around the line no more than by chance, it counts as MOST_PRIOR degrees of freedom.
+    The more they scatter, the fewer it counts as.
     """
     import numpy as np
     from scipy.special import digamma, polygamma
 
-    # the log of a variance with f degrees of freedom is low by log(f/2) - digamma(f/2) in the mean
+    # On average the log of a variance with f degrees of freedom is too low, by log(f/2) - digamma(f/2).
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)  # (..., R)
     centred = size - size.mean()
     steepness = (logs * centred).sum(-1, keepdims=True) / max((centred**2).sum(), 1e-12)  # least squares
     slope = np.maximum(steepness, 0.0)
     level = logs.mean(-1, keepdims=True)
     scatter = ((logs - level - slope * centred) ** 2).sum(-1, keepdims=True) / (len(size) - 2)
-    # By chance logs scatter by trigamma(f/2). The prior d is where trigamma(d/2) is what they scatter beyond
-    # it, found in a table of d/2; trigamma rises as its argument falls.
+    # By chance alone the variance of these logs is trigamma(f/2). The prior d is chosen so that trigamma(d/2)
+    # is what their variance has beyond that. A table of d/2 stands in for the inverse of trigamma.
     scatter_beyond_chance = scatter - polygamma(1, freedom / 2).mean()
     halves = np.geomspace(MOST_PRIOR / 2, 0.01, 200)
     prior = 2 * np.interp(scatter_beyond_chance, polygamma(1, halves), halves)
@@ -146,10 +151,10 @@ def _trend(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> _Tre
 
 
 def _moderate(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return shared variances and degrees of freedom from the rows' own (..., R), with a trend over `size`.
+    """Return the shared variances, and their degrees of freedom, of rows with their own variances (..., R).
 
-    Student's t counts half of the prior's degrees of freedom, since few rows tell them badly. With all of
-    them, as in limma, intervals covered 92% of the study's held-out seeds; with half of them, 95%.
+    Of the prior's degrees of freedom only half are counted, since they are badly known from few rows. With
+    all of them, as in limma, intervals covered 92% of the study's held-out seeds, and with half of them 95%.
     """
     import numpy as np
 
@@ -163,13 +168,15 @@ def _moderate(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> t
 def _holds(
     variances: np.ndarray, freedom: np.ndarray, size: np.ndarray, counts: np.ndarray, best: int
 ) -> bool:
-    """Return whether shared variances give right intervals, by simulation from the records at hand.
+    """Tell whether shared variances give right intervals, by a simulation with the sizes of these rows.
 
-    In each of EXPERIMENTS every row has a true variance, drawn from what is known of it, and new seeds. The
-    95% intervals of the differences from the best row must cover at least LEAST_COVERAGE of them. And at most
-    MOST_FALSE of the experiments may have a row that the corrected interval wrongly calls above the best one.
-    The drawn variances scatter more than true ones, because so little is known: where the check gave 91%,
-    intervals covered 94%. The outcome of a stricter check would change with every row that is added.
+    In each of EXPERIMENTS experiments all rows have the same true loss. Every row gets a true variance, drawn
+    from what is known of it, and new seeds. Two things are asked:
+    - the 95% intervals of the differences from row `best` cover at least LEAST_COVERAGE of them
+    - at most MOST_FALSE of the experiments have a row that the corrected test wrongly calls above row `best`
+
+    The limit is below 95% because the drawn variances scatter more than true ones: where the check gave 91%,
+    intervals covered 94%. With a stricter limit the outcome would change with every row that is added.
     """
     import numpy as np
     from scipy.special import stdtr
@@ -177,11 +184,11 @@ def _holds(
     rng = np.random.default_rng(0)
     shape = (EXPERIMENTS, len(counts))
     own_freedom = counts - 1
-    # Draw: the true variance of each row, the error of its mean, and the variance that its seeds show.
+    # Draw the true variance of each row, the error of its mean, and the variance that its new seeds show.
     true_variance = variances * freedom / rng.chisquare(freedom, shape)
     error = rng.normal(size=shape) * np.sqrt(true_variance / counts)
     own_variance = true_variance * rng.chisquare(own_freedom, shape) / own_freedom
-    # Share them, as is done with the records.
+    # Share these variances in the same way as those of the records.
     shared, shared_freedom = _moderate(own_variance, size, own_freedom)
     mean_variance = shared / counts  # of the row's mean
     best_variance = mean_variance[:, [best]]

@@ -1,4 +1,4 @@
-"""Words for a row's own change.
+"""Words for the change of a row's loss against T: better, same, worse, collapsed or unclear.
 
 Margins are in bits per byte, so that a word means the same for every tokenizer. They were set before any
 encoding was measured.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from posenc.results.statistics.intervals import CONFIDENCE, Estimate
 
-SAME = 0.02  # bits per byte: nobody should choose an encoding for less
+SAME = 0.02  # bits per byte; a smaller change is no reason to choose an encoding
 COLLAPSED = 0.5  # bits per byte
-REFERENCE = 0.1  # bits per byte: a trained model is at least so much below the trigram reference
+REFERENCE = 0.1  # bits per byte; a model that is trained enough is at least this much below the trigram
 
 BETTER_WORD = "better"
 SAME_WORD = "same"
@@ -23,8 +23,9 @@ MORE_DOCUMENTS = "unclear (needs more documents)"
 def verdict(change: Estimate) -> str:
     """Return the word for a change against the crop line, in bits per byte; lower is better.
 
-    Where the interval crosses a margin it is `unclear`, with what would narrow it: documents for one seed and
-    below MIN_DOCUMENTS (then there is no interval), else whichever part of the interval is wider.
+    If the interval crosses a margin, the word is `unclear` and says what would narrow the interval: whichever
+    of seeds and documents has the wider part of it. For a single seed, and below MIN_DOCUMENTS (where there
+    is no interval), that is documents.
     """
     interval = change.interval()
     half_widths = change.half_widths(1 - CONFIDENCE)

@@ -1,0 +1,205 @@
+"""Split runs into rankings: runs of one text, size and set of targets, whose numbers can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from posenc.results.identity import UNKNOWN_SIZE, kind_of, mixed_values, telling_sizes
+from posenc.results.measurements import (
+    Member,
+    Pool,
+    count_records,
+    left_out_of,
+    members_of,
+    pool_of,
+    rest_of,
+)
+from posenc.results.runs import Run
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Runs whose numbers can be ranked together."""
+
+    values: dict[str, str]  # the conditions in which it differs from the other rankings
+    runs: tuple[Run, ...]
+    members: tuple[Member, ...] = ()  # of its runs with numbers
+    # by run: how many of its records are in no ranking, by reason
+    left_out: Mapping[Path, Counter[str]] = field(default_factory=dict)
+
+
+def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
+    """Return all runs as one ranking, even if they were trained and measured on different texts."""
+    members: list[Member] = []
+    pool = pool_of(runs, protocol)
+    rest = pool
+    while rest:
+        chosen = members_of(rest)
+        members += chosen
+        rest = rest_of(rest, chosen)
+    (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], pool, protocol)
+    return ranking
+
+
+def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
+    """Split runs into rankings, those with the most runs first.
+
+    A run can be in several rankings: if it was measured on several texts, in several precisions, or on
+    different targets at different lengths. The rankings of the measurements that represent each run best come
+    first.
+
+    A run without numbers joins the first ranking with runs of its settings, else the first with runs of its
+    size. Runs of a size that no ranking has get a ranking of their own.
+    """
+    rankings = _measured_rankings(runs, protocol)
+    if not rankings:
+        return [Ranking({}, tuple(runs))]
+    measured = {run.path for ranking in rankings for run in ranking.runs}
+    unmeasured = [run for run in runs if run.path not in measured]
+    return _with_unmeasured_runs(rankings, unmeasured) if unmeasured else rankings
+
+
+def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
+    """Return the rankings of the runs with numbers.
+
+    They are made in rounds. In a round each run gives the measurements that represent it best, which are
+    split into rankings. The next round does the same with the measurements that are still in no ranking.
+    """
+    rounds: list[list[list[Member]]] = []  # for each round, the members of each ranking
+    pool = pool_of(runs, protocol)
+    rest = pool
+    while rest:
+        rankings_of_round = _split_into_rankings(rest)
+        rounds.append(rankings_of_round)
+        rest = rest_of(rest, [member for members in rankings_of_round for member in members])
+    representatives: list[Member] = []  # of every ranking
+    for rankings_of_round in rounds:
+        representatives += [_representative(members) for members in rankings_of_round]
+    values = iter(_telling_values(representatives))
+    rankings: list[Ranking] = []
+    for rankings_of_round in rounds:
+        made_in_round = [
+            Ranking(next(values), _runs_of(members), tuple(members)) for members in rankings_of_round
+        ]
+        rankings += sorted(made_in_round, key=_most_runs_first)
+    return _with_left_out(rankings, pool, protocol)
+
+
+def _split_into_rankings(pool: Pool) -> list[list[Member]]:
+    """Return the members of each ranking: one member for each extension of a run in the pool.
+
+    If a run was measured in several circumstances, those are taken that most other runs of the ranking have.
+    """
+    members = members_of(pool)
+    by_values: dict[tuple[tuple[str, str], ...], list[Member]] = defaultdict(list)
+    for member, values in zip(members, mixed_values(members), strict=True):
+        by_values[tuple(values.items())].append(member)
+    if len(by_values) < 2:
+        return list(by_values.values())
+    # Each part is split again. Between corpora targets are not compared, but inside one corpus they are. And
+    # the runs of a part may agree on other circumstances than all runs did.
+    rankings: list[list[Member]] = []
+    for part in by_values.values():
+        rankings += _split_into_rankings({run.path: pool[run.path] for run in _runs_of(part)})
+    return rankings
+
+
+def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
+    return tuple({member.run.path: member.run for member in members}.values())
+
+
+def _representative(members: Sequence[Member]) -> Member:
+    """Return the member that was measured at the longest window, which names the set of targets."""
+    return max(members, key=_longest_multiple)
+
+
+def _longest_multiple(member: Member) -> float:
+    return max(measurement.multiple for measurement in member.measurements)
+
+
+def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
+    """Return, for each member, the conditions that tell it from the others. None can be ranked together.
+
+    Members may agree in all conditions in which the members differ. They are then compared among themselves,
+    where further conditions count.
+    """
+    values = mixed_values(members)
+    by_values: dict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
+    for index, values_of_member in enumerate(values):
+        by_values[tuple(values_of_member.items())].append(index)
+    if len(by_values) < 2:
+        return values
+    for indices in by_values.values():
+        inside = _telling_values([members[index] for index in indices])
+        for index, more_values in zip(indices, inside, strict=True):
+            values[index] = values[index] | more_values
+    return values
+
+
+def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> list[Ranking]:
+    """Return the rankings with the number of records that no ranking shows.
+
+    The records of a run are counted in the first ranking that has the run.
+    """
+    by_run: dict[Path, list[Member]] = defaultdict(list)
+    for ranking in rankings:
+        for member in ranking.members:
+            by_run[member.run.path].append(member)
+    left_out = {}
+    for path, members in by_run.items():
+        earlier = count_records(members[0].run, protocol) - len(pool[path])
+        left_out[path] = left_out_of(pool[path], members, earlier)
+    with_left_out = []
+    for ranking in rankings:
+        left_out_of_ranking = {
+            run.path: left_out.pop(run.path) for run in ranking.runs if run.path in left_out
+        }
+        with_left_out.append(replace(ranking, left_out=left_out_of_ranking))
+    return with_left_out
+
+
+def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
+    return -len(ranking.runs), sorted(ranking.values.items())
+
+
+# --- runs without numbers
+
+
+def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> list[Ranking]:
+    """Add runs without numbers to the rankings."""
+    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
+    joined: dict[int, list[Run]] = defaultdict(list)
+    by_size: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        index = _ranking_of(run, kinds)
+        if index is None:
+            _, size = kind_of(run)
+            by_size[size].append(run)
+        else:
+            joined[index].append(run)
+    with_unmeasured = [
+        replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)
+    ]
+    first = rankings[0].runs[0]
+    of_other_sizes = [Ranking(telling_sizes(alike[0], first), tuple(alike)) for alike in by_size.values()]
+    return [*with_unmeasured, *of_other_sizes]
+
+
+def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:
+    """Return the index of the ranking that a run without numbers joins; None if no ranking has its size.
+
+    A run of unknown size, because it is damaged, joins the first ranking.
+    """
+    kind = kind_of(run)
+    _, size = kind
+    for index, kinds_of_ranking in enumerate(kinds):
+        if kind in kinds_of_ranking:
+            return index
+    for index, kinds_of_ranking in enumerate(kinds):
+        sizes = {size_of_ranked for _, size_of_ranked in kinds_of_ranking}
+        if {size, UNKNOWN_SIZE} & sizes:
+            return index
+    return 0 if size == UNKNOWN_SIZE else None
