@@ -17,8 +17,9 @@ from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.settings.tree import DataSettings, TokenizerSettings
 from posenc.training.checkpoint import CheckpointPlan, Provenance
-from posenc.training.loop import Callbacks, TrainingPlan, train
+from posenc.training.loop import Callbacks, train
 from posenc.training.optimizer import Optimization
+from posenc.training.plan import TrainingPlan
 
 T = 16
 STEPS = 12

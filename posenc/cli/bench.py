@@ -19,7 +19,7 @@ from posenc.running.bench.case import TableTitle, make_cases
 from posenc.running.bench.document import BenchDocument, BenchRow, measure_all, measure_case
 from posenc.running.bench.timing import Figures
 from posenc.settings.numbers import check_whole
-from posenc.training.device import keep_freed_memory
+from posenc.training.memory import keep_freed_memory
 
 NOT_MEASURED = "-"
 

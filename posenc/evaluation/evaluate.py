@@ -23,7 +23,8 @@ from posenc.results.records import (
     make_record,
     write_record,
 )
-from posenc.training.device import fit_threads, keep_freed_memory
+from posenc.training.device import fit_threads
+from posenc.training.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)

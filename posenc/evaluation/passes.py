@@ -25,7 +25,8 @@ from posenc.evaluation.extensions import Extension
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
 from posenc.model.loss import token_losses
-from posenc.training.device import LiveTensors, autocast, is_out_of_memory
+from posenc.training.device import autocast
+from posenc.training.memory import LiveTensors, is_out_of_memory
 
 # Encodings with drawn positions: how many draws the windows of one length share. Window i has draw i % DRAWS.
 DRAWS = 16

@@ -40,7 +40,8 @@ from posenc.running.unloaded_model import (
 )
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, TokenizerSettings
-from posenc.training.device import fit_threads, keep_freed_memory
+from posenc.training.device import fit_threads
+from posenc.training.memory import keep_freed_memory
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.

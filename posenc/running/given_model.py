@@ -31,7 +31,7 @@ from posenc.settings.tree import (
     TokenizerSettings,
     TrackingSettings,
 )
-from posenc.training.device import is_out_of_memory
+from posenc.training.memory import is_out_of_memory
 
 LONGEST_PROBE = 4096  # tokens of the longest text whose logits identify a model
 

@@ -41,7 +41,9 @@ from posenc.tracking import Tracker
 from posenc.training.checkpoint import CheckpointPlan, Provenance
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
-from posenc.training.loop import Callbacks, LoggedStep, Trained, TrainingPlan, train
+from posenc.training.loop import Callbacks, train
+from posenc.training.plan import TrainingPlan
+from posenc.training.tally import LoggedStep, Trained
 from posenc.training.validation import AUTO, ValidationPlan, automatic_interval, plan_validation
 
 log = logging.getLogger(__name__)

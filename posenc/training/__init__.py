@@ -1,1 +1,1 @@
-"""The training loop, its optimizer, precision and checkpoints."""
+"""Train a model: the loop (loop.py), the optimizer, checkpoints, precision, and several processes."""

@@ -35,31 +35,30 @@ from posenc.training.optimizer import AdamW
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT = 2  # the newest and the one before it, to fall back on
+CHECKPOINTS_KEPT = 2  # the newest one, and the one before it in case the newest is damaged
 BYTES_OF_RESULTS = 2**20  # about what records, metrics and logs take
 NAME = re.compile(r"step-\d{8,}")
-DIFFERENCES_NAMED = 4  # most settings named in which the run that wrote a checkpoint differs from this one
-# Errors of a file that is gone or broken. Another error, such as too many open files, says nothing about the
-# file.
+DIFFERENCES_NAMED = 4  # an error names at most so many settings in which two runs differ
+# Errors which say that a file is gone or broken. Others, such as too many open files, do not say that.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
 class NonFiniteWeightsError(Exception):
-    """The weights are not finite: no checkpoint of them is ever written."""
+    """The weights are not finite, so no checkpoint is written."""
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint differs from what was written; the message says how."""
+    """A checkpoint differs from what was written. The message says how."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of weights, as plain JSON, which every checkpoint holds."""
+    """Where weights come from, as plain JSON. Every checkpoint holds it."""
 
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
-    run: dict[str, Any]  # settings that identify the run; whoever reads the weights compares them
+    run: dict[str, Any]  # the settings that identify the run; a reader of the weights compares them
 
 
 @dataclass(frozen=True)
@@ -84,14 +83,14 @@ class TrainedSoFar:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: verified, and written by the run that its reader asked for.
+    """A checkpoint on disk that was verified, and was written by the expected run.
 
-    Weights are read by way of it alone, because those of another seed or rate have the same names and shapes.
+    Weights are read only from one of these: those of another seed have the same names and shapes.
     """
 
     path: Path
     step: int
-    state: dict[str, Any]  # of state.json, which may come from somebody else
+    state: dict[str, Any]  # what state.json holds; the file may come from somebody else
 
 
 # --- Writing
@@ -100,7 +99,7 @@ class Checkpoint:
 def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_far: TrainedSoFar) -> Path:
     """Write step-NNNNNNNN atomically, then drop all checkpoints except this one and the one before.
 
-    Raises NonFiniteWeightsError, and RunError where the disk refuses.
+    Raises NonFiniteWeightsError, and RunError if the disk refuses.
     """
     weights = _weights_of(model)
     moments = _moments_of(model, optimizer)
@@ -142,7 +141,7 @@ def _weights_of(model: Decoder) -> dict[str, Tensor]:
 
 
 def _moments_of(model: Decoder, optimizer: AdamW) -> dict[str, Tensor]:
-    """Return the optimizer's state by `exp_avg/blocks.0.mlp.up.weight`."""
+    """Return the optimizer's state by names such as `exp_avg/blocks.0.mlp.up.weight`."""
     moments = {}
     for name, parameter in model.named_parameters():
         for moment_name, moment in optimizer.state.get(parameter, {}).items():
@@ -168,7 +167,7 @@ def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Rename a checkpoint, then remove it, so that a kill in between leaves no half of a checkpoint."""
+    """Rename a checkpoint, then remove it, so that a kill in between does not leave half a checkpoint."""
     renamed = path.with_name(f".tmp-{path.name}-dropped")
     shutil.rmtree(renamed, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -177,13 +176,13 @@ def _drop(path: Path) -> None:
 
 
 def drop_leftovers(folder: Path) -> None:
-    """Remove what a killed save left, and an old checkpoint whose removal failed."""
+    """Remove what killed saves and failed removals left."""
     for leftover in leftovers(folder):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """List the folders of checkpoints that were not wholly written, or not wholly removed."""
+    """Return the folders of checkpoints that were only partly written or removed."""
     return list(folder.glob(".tmp-step-*"))
 
 
@@ -191,10 +190,11 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -> TrainedSoFar:
-    """Load the newest intact checkpoint into model and optimizer; step 0 for a fresh run.
+    """Load the newest intact checkpoint into model and optimizer. Without any checkpoint return step 0.
 
-    Drops what killed saves left, and checkpoints newer than the one it continues from. Raises RunError if
-    the checkpoint is another run's, if none is intact, and if the disk has no room for `steps`.
+    Removes what killed saves left, and damaged checkpoints that are newer than the one it continues from.
+    Raises RunError if another run wrote the checkpoint, if all are damaged, or if the disk has no room for
+    the training.
     """
     drop_leftovers(plan.folder)
     checkpoint = newest_checkpoint(plan.folder, plan.provenance.run)
@@ -218,7 +218,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
 
 
 def _check_room(folder: Path, model: Decoder) -> None:
-    """Raise RunError unless checkpoints and results fit; old ones are replaced, so their room counts."""
+    """Raise RunError unless checkpoints and results fit. The room of old checkpoints counts as free."""
     weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
     checkpoint_bytes = 3 * weights_bytes  # with two moments
     old_bytes = 0
@@ -230,7 +230,7 @@ def _check_room(folder: Path, model: Decoder) -> None:
 
 
 def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
-    """Load the optimizer's state as `_moments_of` names it."""
+    """Load the optimizer's state, by the names of `_moments_of`."""
     parameters = dict(model.named_parameters())
     for key, moment in load_file(path / "optimizer.safetensors").items():
         moment_name, parameter_name = key.split("/", 1)
@@ -239,7 +239,7 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 
 
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
-    """Warn if the continued run will not have, bit for bit, the weights of a run without a stop."""
+    """Warn if the weights will differ from those of a run that was never stopped."""
     now = made_by(model)
     before = checkpoint.state["made_by"]
     changes = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
@@ -251,7 +251,8 @@ def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
 def made_by(model: Decoder) -> dict[str, Any]:
     """Return the facts, besides the run's settings, on which the bits of a training depend, as plain JSON.
 
-    Threads are part of it: weights after two updates differ by 1e-7 to 2e-5 between one and two threads.
+    The number of threads is one: with two threads weights differ by 1e-7 to 2e-5 from those with one thread,
+    after two updates.
     """
     device = model.embedding.weight.device
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -269,10 +270,11 @@ def made_by(model: Decoder) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
-    """Return the newest intact checkpoint, None without any; `run` must be that of its Provenance.
+    """Return the newest intact checkpoint; None if there is no checkpoint at all.
 
-    Warns of damaged checkpoints, with the tokens of training that are lost. Raises RunError if another run
-    wrote the checkpoint, and if all are damaged: a run never begins afresh by itself.
+    `run` are the settings of its Provenance. Warns of damaged checkpoints, and of the training that is lost
+    with them. Raises RunError if another run wrote the checkpoint, or if all are damaged: a run never begins
+    afresh by itself.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
@@ -284,12 +286,12 @@ def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None
             continue
         if damaged:
             lost_steps = step_of(paths[-1]) - checkpoint.step
-            tokens = int(checkpoint.state["tokens"])  # of all steps until the checkpoint
+            tokens = int(checkpoint.state["tokens"])  # of all steps up to the checkpoint
             lost = lost_steps * tokens // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
             log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
         return checkpoint
-    # A running training has replaced them in the meantime: look again.
+    # If a running training has replaced them in the meantime, look again.
     if not all(path.exists() for path in paths):
         return newest_checkpoint(folder, run)
     if damaged:
@@ -314,7 +316,7 @@ def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """List the checkpoints of a folder by step, oldest first; links are left out."""
+    """Return the checkpoints of a folder, the oldest first. Symbolic links are left out."""
     paths = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and not path.is_symlink()]
     return sorted(paths, key=step_of)
 
@@ -327,8 +329,8 @@ def step_of(path: Path) -> int:
 def problem_of(path: Path) -> str | None:
     """Return how a checkpoint differs from what was written; None if every bit of every file is the same.
 
-    safetensors does not notice changed bits: of 300 files with a flipped bit, 298 were loaded in a trial.
-    Raises RunError if it cannot be read now (too many open files, no network disk), which says nothing about
+    safetensors does not notice changed bits: in a trial it loaded 298 of 300 files with a flipped bit. Raises
+    RunError if the files cannot be read now (too many open files, no network disk). That says nothing about
     the checkpoint.
     """
     try:
@@ -357,12 +359,12 @@ def _check_writer(path: Path, writer: Mapping[str, str], reader: Mapping[str, st
 
 
 def _listed(values: Mapping[str, str]) -> str:
-    """Return `seed=1, train.lr=0.002`, the first few."""
+    """Return the first few values as text: `seed=1, train.lr=0.002`."""
     return first_few([f"{key}={value}" for key, value in values.items()], DIFFERENCES_NAMED)
 
 
 def stored_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of a checkpoint's weights by name, and nothing else. Raises RunError."""
+    """Return the shapes of a checkpoint's weights by name, without reading the weights. Raises RunError."""
     path = checkpoint.path / "model.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
@@ -372,7 +374,7 @@ def stored_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
 
 
 def check_weights(checkpoint: Checkpoint, model: Decoder) -> None:
-    """Raise RunError if stored weights do not have the shapes of the model, which may be a meta one."""
+    """Raise RunError if stored weights do not have the model's shapes. The meta device will do for it."""
     stored = stored_shapes(checkpoint)
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     names = sorted(stored.keys() | expected.keys())

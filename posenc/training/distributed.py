@@ -1,7 +1,7 @@
 """Train one run by several processes, which `torchrun` starts, with PyTorch's DDP on gloo or nccl (CUDA).
 
-The first process (rank 0) decides, writes and prints. A batch, its order, its drawn positions and its
-gradient do not depend on how many processes there are. Each holds the whole model; gradients are averaged.
+Each process holds the whole model and computes a part of every batch, and gradients are averaged. Batches and
+positions do not depend on the number of processes. The first process (rank 0) decides, writes and prints.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from posenc.training.optimizer import AdamW
 
 T = TypeVar("T")
 
-# The first process may tokenise or evaluate for hours while the others wait. If a process dies, the others
-# end at once with gloo. With nccl torchrun asks them to end, and kills them 30 s later.
+# So long because the first process may tokenise or evaluate for hours while the others wait. A dead process
+# is noticed sooner: with gloo the others end at once, with nccl torchrun ends them within 30 s.
 TIMEOUT = timedelta(hours=24)
 # How long the others wait at the end for the first process to save and to report. If one of them ended
 # before, torchrun would kill it.
 END_TIMEOUT = timedelta(seconds=30)
-ENDED = "ended"  # a key of the store
-FIRST_SIGNAL_CODE = 128  # exit codes from here on are signals
-_run_numbers = itertools.count()  # every run of this process has keys of its own in the store
+ENDED = "ended"  # the key by which the first process says in the store that it has written everything
+FIRST_SIGNAL_CODE = 128  # exit codes from here on mean that a signal ended the process
+_run_numbers = itertools.count()  # so that several runs of one process have different keys in the store
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class _Outcome:
 
 
 class Stop(Protocol):
-    """A request to stop, in this process or in another one of the run."""
+    """A request to stop (posenc.running has the class): of this process, or of another one of the run."""
 
-    elsewhere: bool  # whether another process was asked
+    elsewhere: bool  # whether another process was asked to stop
 
-    def requested(self) -> bool: ...
-    def at_once(self) -> contextlib.AbstractContextManager[None]: ...
+    def requested(self) -> bool: ...  # whether this process was asked
+    def at_once(self) -> contextlib.AbstractContextManager[None]: ...  # a context that a signal ends at once
 
 
 class ProcessGroup:
     """The processes of a run. With one process every method answers without a message."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
-        """Connect to the other processes, if there are any. Raises RunError when they cannot be reached."""
+        """Connect to the other processes, if there are any. Raises RunError if they cannot be reached."""
         self.rank = rank
         self.size = size
         if size == 1:
             return
         try:
-            # a generator, whose first item has the store that all processes share
+            # rendezvous is a generator; its first item has the store that all processes share
             root, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
             self._store = dist.PrefixStore(f"posenc/{next(_run_numbers)}", root)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -79,9 +79,9 @@ class ProcessGroup:
         return self.rank == 0
 
     def connect(self, device: torch.device, run_description: str, batch_windows: int | None) -> None:
-        """Check that all processes are about to do the same run, each on its own device.
+        """Check that all processes are about to do the same run, and choose the device of this one.
 
-        Raises UserError for a batch or a device that cannot be shared, RunError for another run.
+        Raises UserError for a batch or device that cannot be shared, RunError if a process has another run.
         """
         if self.size == 1:
             return
@@ -100,15 +100,15 @@ class ProcessGroup:
     # --- Parts of a batch
 
     def rows(self, count: int) -> slice:
-        """Return this process's windows of a batch of `count`: parts as even as possible."""
+        """Return which of the `count` windows of a batch are this process's. Parts differ by at most one."""
         start = self.rank * count // self.size
         stop = (self.rank + 1) * count // self.size
         return slice(start, stop)
 
     def loss_weight(self, batch_windows: int) -> float:
-        """Return the factor on this process's loss with which DDP's mean is the mean over all windows.
+        """Return the factor for this process's loss which makes DDP's mean the mean over all windows.
 
-        DDP averages over processes, whose parts of a batch may differ by a window.
+        DDP averages over processes, but their parts of a batch may differ by a window.
         """
         rows = self.rows(batch_windows)
         return self.size * (rows.stop - rows.start) / batch_windows
@@ -120,11 +120,10 @@ class ProcessGroup:
         import torch._dynamo
         from torch.nn.parallel import DistributedDataParallel
 
-        # Dynamo would cut graphs so that gradients are sent while others are computed. No graph here is
-        # larger than a block, so they are sent in time anyway, and FlexAttention does not compile with such
-        # cuts.
+        # Dynamo would cut graphs so that some gradients are sent while others are computed. FlexAttention
+        # does not compile with such cuts, and they are not needed: no graph is larger than a block.
         torch._dynamo.config.optimize_ddp = False
-        # the new name of `broadcast_buffers` is not in every version that we support
+        # older versions of torch that posenc supports do not know the new name of `broadcast_buffers`
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
@@ -147,7 +146,7 @@ class ProcessGroup:
     # --- What all have to agree on
 
     def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float, bool]:
-        """Return loss (nats per token) and gradient norm of the whole batch, and whether all have to stop."""
+        """Return the loss (nats per token) and gradient norm of the batch, and whether all must stop."""
         if self.size == 1:
             return loss.item(), norm.item(), stop.requested()
         wants_stop = torch.full_like(loss, float(stop.requested()))
@@ -159,13 +158,13 @@ class ProcessGroup:
         return loss_sum / self.size, norm_sum / self.size, stop_count > 0
 
     def summed(self, matrix: Tensor) -> list[list[float]]:
-        """Return the sum of a small matrix over all processes, row by row; it replaces the matrix itself."""
+        """Sum a small matrix over all processes, in place, and return its rows."""
         if self.size > 1:
             dist.all_reduce(matrix)
         return cast("list[list[float]]", matrix.tolist())
 
     def first(self, action: Callable[[], T]) -> T:
-        """Run an action in the first process and return its result in all. If it fails, all fail."""
+        """Run an action in the first process, and return its result in all. If it fails, all fail."""
         if self.size == 1:
             return action()
         if not self.is_first:
@@ -174,7 +173,7 @@ class ProcessGroup:
         try:
             outcome = _Outcome(result=action())
         finally:
-            # sent also if the action fails, since the others wait for it; its own error is the one to report
+            # Sent even if the action fails, since the others wait. Its own error is the one to report.
             with contextlib.suppress(RuntimeError):
                 dist.broadcast_object_list([outcome], 0, device=torch.device("cpu"))
         return outcome.result
@@ -190,13 +189,13 @@ class ProcessGroup:
         return outcome.result
 
     def in_turn(self, action: Callable[[], T]) -> T:
-        """Run an action in the first process, then in the others, which find the caches filled."""
+        """Run an action in the first process, then in the others, which find its caches filled."""
         if not self.is_first:
             self.first(lambda: None)
             return action()
         results: list[T] = []
 
-        def keep_result() -> None:  # returns nothing: the result may be large, and `first` would send it
+        def keep_result() -> None:  # returns nothing, since `first` would send a result that may be large
             results.append(action())
 
         self.first(keep_result)
@@ -204,7 +203,7 @@ class ProcessGroup:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Turn the errors that PyTorch raises when another process is gone into a RunError."""
+        """Turn the errors that PyTorch raises if another process is gone into a RunError."""
         try:
             yield
         except RuntimeError as error:
@@ -215,7 +214,7 @@ class ProcessGroup:
             raise _another_failed() from error
 
     def end(self) -> None:
-        """Leave the group. The first process tells the others, who wait, that it has written everything."""
+        """Leave the group. The others wait until the first process says that it has written everything."""
         assert self.size > 1
         with contextlib.suppress(dist.DistError):
             if self.is_first:
@@ -226,7 +225,7 @@ class ProcessGroup:
 
 
 def _take_local_gpu(device: torch.device) -> None:
-    """Take the GPU of this process's number on its node. Raises UserError."""
+    """Use the GPU whose number is that of this process on its node. Raises UserError."""
     if device.type != "cuda" or device.index is not None:
         hint = "each process takes the device of its number"
         raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
@@ -238,6 +237,7 @@ def _take_local_gpu(device: torch.device) -> None:
 
 
 def _another_failed() -> RunError:
+    """Return the error of a process that cannot go on without another one."""
     hint = "its error stands above; the same command continues from the last checkpoint"
     return RunError("another process of this run has failed or was killed", hint=hint)
 
@@ -246,14 +246,14 @@ _current = ProcessGroup()
 
 
 def current() -> ProcessGroup:
-    """Return the processes that this one belongs to."""
+    """Return the group of processes that this one belongs to."""
     return _current
 
 
 def run_distributed(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, called here or as one of torchrun's processes.
+    """Call `run` in this process, which may be one of several that torchrun started. Return its exit code.
 
-    Only the first process prints. What the others would have printed on stderr is shown if they fail.
+    Only the first process prints. What another one prints on stderr is shown if it fails.
     """
     global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -269,6 +269,7 @@ def run_distributed(run: Callable[[], int]) -> int:
 
 
 def _run_silently(run: Callable[[], int], rank: int) -> int:
+    """Call `run` without printing anything, except what it prints on stderr if it fails."""
     output = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output):
         try:

@@ -17,8 +17,8 @@ from posenc.core.errors import first_line
 
 log = logging.getLogger(__name__)
 
-# (inputs, targets, positions, weights of the targets) -> (loss, norm of the gradients). A call also fills the
-# `grad` of all parameters.
+# From inputs, targets, positions and weights of the targets to the loss and the norm of the gradients. A call
+# also fills the `grad` of all parameters.
 Step = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 WARM_UP_STEPS = 3  # before a capture, as torch asks for: libraries set themselves up in the first ones
 
@@ -36,9 +36,9 @@ class _Captured:
 class GraphedStep:
     """Compute loss and gradients as `step` does, by a graph.
 
-    A graph is captured at the first call with each set of shapes; dtypes are always the same. If the step
-    cannot be captured, `step` itself is called: for instance because the encoding reads a number back from
-    the device.
+    A graph is captured at the first call with each set of shapes; dtypes are always the same. If a step
+    cannot be captured, `step` itself is called: for example if the encoding reads a number back from the
+    device.
     """
 
     def __init__(self, step: Step, model: nn.Module) -> None:
@@ -97,7 +97,7 @@ class GraphedStep:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = self._run(static)
-        # Every replay writes into these tensors, so that they have to outlive the step.
+        # Every replay writes into these tensors, so they have to outlive the step.
         gradients = [(p, p.grad) for p in self._parameters if p.grad is not None]
         self._drop_gradients()
         return _Captured(graph, static, outputs, gradients)
@@ -107,8 +107,7 @@ class GraphedStep:
         for _ in range(WARM_UP_STEPS):
             self._run(tensors)
             self._drop_gradients()
-        # It is found out before the capture: one that fails leaves the streams in a state that later work
-        # trips over.
+        # Checked before the capture, because a failed capture leaves streams with which later work fails.
         _check_never_waits(lambda: self._run(tensors))
         self._drop_gradients()
 
@@ -122,7 +121,7 @@ class GraphedStep:
 
 
 def _check_never_waits(call: Callable[[], object]) -> None:
-    """Raise RuntimeError if a call waits for the device, which cannot be captured."""
+    """Raise RuntimeError if a call waits for the device. A call that waits cannot be captured."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,4 +1,4 @@
-"""AdamW, or Muon on hidden matrices with AdamW for the rest; the learning rate as a function of the step."""
+"""The optimizer: AdamW, or Muon for hidden matrices and AdamW for the rest; and the learning rate by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIMIZERS = ("adamw", "muon")
 
 @dataclass(frozen=True)
 class Optimization:
-    """Settings of the optimizer. Its precision is in the training plan, which has it for the model, too."""
+    """Settings of the optimizer. Its precision is that of the model, which the training plan has."""
 
     name: str  # of OPTIMIZERS
     lr: float  # the peak learning rate
@@ -27,14 +27,14 @@ class Optimization:
     eps: float
     weight_decay: float
     grad_clip: float  # largest norm of the gradient
-    warmup_fraction: float  # share of the updates
-    final_lr_fraction: float  # share of the peak at which the decay ends
+    warmup_fraction: float  # share of the updates in which the learning rate rises
+    final_lr_fraction: float  # the learning rate at the end, as a share of the peak
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
     """Return the learning rate of update `step`, which counts from 0.
 
-    It warms up linearly, then decays linearly; the decay would reach its end one update after the last.
+    It rises linearly, then falls linearly. One update after the last it would be lr * final_lr_fraction.
     """
     warmup = max(1, round(optimization.warmup_fraction * steps))
     if step < warmup:
@@ -46,11 +46,11 @@ def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
 def build_optimizer(model: Decoder, optimization: Optimization, precision: str) -> AdamW:
     """Build the optimizer of a training in `precision` (fp32 | bf16).
 
-    It decays the shared matrices, and an encoding's own parameters only where the encoding says so: decay
-    would pull slopes and tables towards another encoding.
+    Matrices of the model decay. Parameters of an encoding decay only if the encoding says so: decay would
+    pull its slopes and tables towards those of another encoding.
     """
     decay_of_encodings: dict[torch.nn.Parameter, bool] = {}
-    # Outer modules come first, and inner ones overwrite them: a part of a sum decides for itself.
+    # modules() yields outer modules before inner ones, so a part of a sum overrides the sum
     for module in model.modules():
         if isinstance(module, Encoding):
             for parameter in module.parameters():
@@ -80,10 +80,10 @@ def build_optimizer(model: Decoder, optimization: Optimization, precision: str) 
 
 
 class AdamW:
-    """Call torch's fused AdamW as a function.
+    """Run torch's fused AdamW by calling its function.
 
-    torch's own class gives the same weights bit for bit, in 45 lines less. But it imports torch's compiler,
-    which takes 1.2 s at every start.
+    torch's own class gives the same weights bit for bit and would save 45 lines here. But it imports torch's
+    compiler, which takes 1.2 s at every start.
     """
 
     def __init__(self, groups: list[dict[str, Any]], optimization: Optimization) -> None:
@@ -107,16 +107,16 @@ class AdamW:
 
     def _update(self, group: dict[str, Any]) -> None:
         """Update the parameters of one group."""
-        moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-        states = [self.state[parameter] for parameter in moved]
-        for parameter, state in zip(moved, states, strict=True):
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in parameters]
+        for parameter, state in zip(parameters, states, strict=True):
             if not state:
                 state["step"] = torch.zeros((), device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         adam(
-            moved,
-            [parameter.grad for parameter in moved],
+            parameters,
+            [parameter.grad for parameter in parameters],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],  # largest second moments, which amsgrad alone has
@@ -133,17 +133,17 @@ class AdamW:
         )
 
 
-# Root mean square of AdamW's usual updates, in units of the learning rate. An orthogonal update times this
-# and sqrt(max(rows, columns)) is as large (Liu et al., arXiv 2502.16982).
+# The usual root mean square of an update by AdamW, divided by the learning rate. An orthogonal update has the
+# same size if it is multiplied by this and by sqrt(max(rows, columns)) (Liu et al., arXiv 2502.16982).
 ADAMW_SIZE = 0.2
 
 
 class MuonAdamW(AdamW):
     """Move hidden matrices by Muon (Jordan et al. 2024), as torch has it, and the rest by AdamW.
 
-    Updates are matched in size (Liu et al., arXiv 2502.16982), so one learning rate and one weight decay
-    serve both. torch's own class always computes in bfloat16. On a CPU without bfloat16 that took 0.80 s of a
-    step of 1.05 s (nano, one thread, AVX2), in float32 it takes 0.04 s.
+    Updates of both have the same size, so one learning rate and one weight decay serve both. torch's own
+    class always computes in bfloat16. On a CPU without bfloat16 that took 0.80 s of a step of 1.05 s (nano,
+    one thread, AVX2), where float32 takes 0.04 s.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class MuonAdamW(AdamW):
         optimization: Optimization,
         precision: str,
     ) -> None:
-        """Take hidden matrices for Muon, and groups for AdamW; products are made in `precision`."""
+        """Take the matrices for Muon, and the groups for AdamW. Muon multiplies in `precision`."""
         hidden_group = {"params": hidden, "weight_decay": optimization.weight_decay}
         super().__init__([hidden_group, *rest], optimization)
         self.dtype = torch.float32 if precision == "fp32" else torch.bfloat16
@@ -168,6 +168,7 @@ class MuonAdamW(AdamW):
             self._update(group)
 
     def _update_hidden(self, parameter: torch.nn.Parameter, lr: float, weight_decay: float) -> None:
+        """Move a hidden matrix by Muon: along its momentum, made orthogonal."""
         gradient = parameter.grad
         assert gradient is not None
         state = self.state[parameter]
@@ -183,10 +184,11 @@ class MuonAdamW(AdamW):
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Bring all singular values of a matrix near 1, by five steps of Newton-Schulz (Jordan et al. 2024)."""
-    a, b, c = 3.4445, -4.775, 2.0315  # as published: fast near 0, and only about right near 1
+    # As published: small singular values grow fast, and in the end all lie only roughly at 1.
+    a, b, c = 3.4445, -4.775, 2.0315
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.to(dtype, copy=True)
-    wide = x.T if is_tall else x  # so that the Gram matrix below is the smaller of the two
+    wide = x.T if is_tall else x  # so that the Gram matrix below is as small as possible
     wide.div_(wide.norm().clamp(min=1e-7))
     for _ in range(5):
         gram = wide @ wide.T

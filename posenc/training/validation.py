@@ -1,7 +1,7 @@
 """Measure the loss on a few fixed windows of validation documents while a model trains.
 
-Training does not depend on it: it draws from no generator that the training shares. A resumed run validates
-after the same steps as a run that was never stopped. Shapes: W windows, T tokens, V of the vocabulary.
+Training does not depend on the validation, which shares no random generator with it. A resumed run validates
+after the same steps as a run that was never stopped. Shapes: W windows, T tokens, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posenc.training.distributed import ProcessGroup
 AUTO = "auto"
 VALIDATIONS = 20  # in a run of 500 to 20,000 steps
 FEWEST_STEPS = 25  # between two validations
-MOST_STEPS = 1000
+MOST_STEPS = 1000  # between two validations
 # Share of the training's FLOPs that all validations may cost. Their share of the time is about the same: 1.8%
 # for the model `nano` on two cores.
 COST_SHARE = 0.02
@@ -42,7 +42,7 @@ class ValidationPlan:
     windows: Ints  # (W, T + 1): T inputs, and the target of the last one
 
     def is_due(self, step: int, steps: int) -> bool:
-        """Tell whether the model is validated after this step of so many. Every run is after its last one."""
+        """Tell whether a run of `steps` steps is validated after this one. The last step always is."""
         return step % self.every == 0 or step == steps
 
 
@@ -94,7 +94,7 @@ def validation_loss(model: Decoder, windows: Ints, precision: str, group: Proces
             weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
             loss_sum = token_losses(hidden.flatten(0, 1), weight, targets).sum()
     count = torch.full_like(loss_sum, targets.numel())
-    (sums,) = group.summed(torch.stack([loss_sum, count])[None])  # it takes a table, here of one row
+    (sums,) = group.summed(torch.stack([loss_sum, count])[None])  # a matrix with one row
     total, target_count = sums
     return total / target_count
 

@@ -29,7 +29,8 @@ from posenc.running.bench.case import BenchCase, TableTitle, make_cases
 from posenc.running.bench.document import BenchRow, measure_all, measure_case
 from posenc.running.bench.timing import Figures, measure_figures
 from posenc.running.bench.work import Work, bytes_of, random_batch, training_work
-from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
+from posenc.training.device import autocast, compiled_blocks
+from posenc.training.memory import keep_freed_memory
 
 REPEATS = 7  # pairs of timings for each figure
 TRIALS = 3  # steps, the fastest of which chooses how a peer attends

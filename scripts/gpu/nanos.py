@@ -25,8 +25,8 @@ from posenc.config.overrides import parse
 from posenc.core.seeds import generator_for
 from posenc.running.bench.case import BenchCase, make_cases
 from posenc.running.bench.work import Work, bytes_of, random_batch, training_work
-from posenc.training.device import keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer
 
 WARM_UP = 20  # steps

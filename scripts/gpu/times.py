@@ -21,7 +21,8 @@ from posenc.core.machine import wait_for
 from posenc.model.decoder import training_flops
 from posenc.running.bench.case import BenchCase, make_cases
 from posenc.running.bench.work import Work, evaluation_work, training_work
-from posenc.training.device import compiled_blocks, keep_freed_memory
+from posenc.training.device import compiled_blocks
+from posenc.training.memory import keep_freed_memory
 
 WARM_UP = 2  # calls
 

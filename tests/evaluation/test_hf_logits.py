@@ -8,7 +8,7 @@ import transformers
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import callables
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.training.device import LiveTensors
+from posenc.training.memory import LiveTensors
 
 T = hf_models.T
 

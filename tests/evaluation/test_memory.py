@@ -13,7 +13,7 @@ from posenc.core.machine import free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import passes
 from posenc.evaluation.passes import memory_needed
-from posenc.training.device import LiveTensors
+from posenc.training.memory import LiveTensors
 
 
 def squared(n):

@@ -18,9 +18,9 @@ from posenc.data import Split, TokenStore
 from posenc.evaluation.passes import DRAWS, EvalContext
 from posenc.model.decoder import Decoder
 from posenc.running.bench.case import BenchCase
-from posenc.training.device import LiveTensors
 from posenc.training.graphs import Step
 from posenc.training.loop import NextTokenLoss, gradients_function, update
+from posenc.training.memory import LiveTensors
 from posenc.training.optimizer import build_optimizer
 
 
