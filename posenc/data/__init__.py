@@ -1,13 +1,13 @@
-"""Text to documents to tokens on disk to batches."""
+"""From text to documents, to tokens on disk, to batches: each step has files of its own."""
 
 from posenc.data.catalogue import list_corpora as list_corpora
 from posenc.data.corpus import CorpusFacts as CorpusFacts
-from posenc.data.corpus import check_lengths as check_lengths
-from posenc.data.corpus import corpus_notes as corpus_notes
-from posenc.data.corpus import inspect as inspect
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
 from posenc.data.corpus import training_texts as training_texts
+from posenc.data.corpus_checks import check_lengths as check_lengths
+from posenc.data.corpus_checks import corpus_notes as corpus_notes
+from posenc.data.corpus_checks import inspect as inspect
 from posenc.data.planted import PlantedSampler as PlantedSampler
 from posenc.data.plants import check_plant as check_plant
 from posenc.data.plants import plant_of as plant_of

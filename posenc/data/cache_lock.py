@@ -13,7 +13,7 @@ from posenc.core.atomic_files import cannot_write, file_lock
 def cache_lock(path: Path, needed: int = 0) -> Iterator[None]:
     """Hold the lock file of a cache entry.
 
-    An OSError inside becomes a RunError that names the path, the `needed` bytes and the free ones.
+    An OSError inside becomes a RunError that names the path, the bytes that are `needed`, and the free ones.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

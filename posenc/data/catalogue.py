@@ -13,7 +13,7 @@ from posenc.data.corpus import known_figures
 from posenc.data.sources import MISSING, is_streamed, pinned_identity
 from posenc.settings.tree import DataSettings
 
-# the first line of a corpus's YAML: what it is (licence; size)
+# The first line of a corpus's YAML: `# what it is (licence; size)`.
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 
 
@@ -25,8 +25,8 @@ class ListedCorpus:
     description: str
     licence: str
     size: str
-    network: bool  # whether it comes over the network
-    cached: bool  # whether it has been read before
+    network: bool  # whether it is read over the network
+    cached: bool  # whether it has been read before, and is in the cache
 
 
 def list_corpora() -> list[ListedCorpus]:
@@ -40,7 +40,7 @@ def _listed(name: str, path: Path) -> ListedCorpus:
     description, licence, size = about.groups("") if about else ("", "", "")
     data = DataSettings.model_validate(yaml.safe_load(text))
     comes_from_the_hub = is_streamed(data)
-    is_open = MISSING in data.parameters.values()  # which data set it is, the user says
+    is_open = MISSING in data.parameters.values()  # the user has to say which data set it is
     pinned = pinned_identity(data) if comes_from_the_hub and not is_open else None
     return ListedCorpus(
         name=name,

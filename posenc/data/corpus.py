@@ -1,35 +1,32 @@
-"""A corpus: its sizes, splits and fingerprint, whether it is enough, and its tokens."""
+"""A corpus: its figures (sizes, splits, fingerprint), its documents, and its tokens."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, plural, visible
+from posenc.core.errors import RunError, plural, visible
 from posenc.core.paths import cache_dir
 from posenc.data import sources
 from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of
 from posenc.data.tasks.instances import TaskInstances
 from posenc.data.token_cache import TokenStore, entry_of, open_entry, task_store, write_entry
-from posenc.data.tokenizers import build_tokenizer, check_tokenizer
-from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS
+from posenc.data.tokenizers import build_tokenizer
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
 BYTES = TokenizerSettings(name="bytes")
-FIGURES_VERSION = 3  # raised when a source makes other documents of the same data, or a figure is added
-SMALL_SHARE = 0.5  # the user is told if windows reach at most this share of the training text
+FIGURES_VERSION = 3  # raised when a source makes other documents of the same data, or figures are added
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The counts of a corpus. Those of a pinned corpus are cached."""
+    """The sizes and hashes of a corpus. Those of a pinned corpus, which cannot change, are cached."""
 
     fingerprint: str  # over all documents and their splits
     train_fingerprint: str  # over the training split, on which a tokenizer is trained
@@ -39,7 +36,7 @@ class Figures:
 
 
 class CorpusText:
-    """The documents of a corpus. They are read once and kept until they are released."""
+    """The documents of a corpus. They are read once, and stay in memory until they are released."""
 
     def __init__(self, data: DataSettings, fingerprint: str, documents: list[Document] | None = None) -> None:
         self._data = data
@@ -52,9 +49,9 @@ class CorpusText:
         return self._documents is not None
 
     def read(self) -> list[Document]:
-        """Return the documents by id, from memory, from the cache, or read again.
+        """Return the documents in the order of their ids: from memory, from the cache, or read again.
 
-        Raises RunError if they have changed since.
+        Raises RunError if the text has changed since its fingerprint was taken.
         """
         if self._documents is None:
             documents = _cached_documents(self._fingerprint)
@@ -66,19 +63,19 @@ class CorpusText:
         return self._documents
 
     def release(self) -> None:
-        """Let go of the documents."""
+        """Drop the documents from memory."""
         self._documents = None
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """A corpus in figures, and its text."""
+    """A corpus: its figures, and its text if it is needed."""
 
     name: str
     figures: Figures
     identity: dict[str, Any]  # plain JSON for the hash of a run
     text: CorpusText = field(repr=False, compare=False)
-    task: TaskInstances | None = None  # instead of text
+    task: TaskInstances | None = None  # if given, there is no text
 
     @property
     def fingerprint(self) -> str:
@@ -97,11 +94,11 @@ class CorpusFacts:
         return self.figures.notes
 
     def read(self) -> list[Document]:
-        """Return the documents, as CorpusText.read."""
+        """Return the documents, as CorpusText.read does."""
         return self.text.read()
 
     def release(self) -> None:
-        """Let go of the documents: those of all jobs of a sweep may be gigabytes."""
+        """Drop the documents from memory. Those of all jobs of a sweep may be gigabytes."""
         self.text.release()
 
 
@@ -109,9 +106,9 @@ class CorpusFacts:
 
 
 def read_facts(data: DataSettings) -> CorpusFacts:
-    """Return the facts of a corpus; those of a pinned one come from the cache, without loading it again.
+    """Return the facts of a corpus. A pinned corpus is read once; later its figures come from the cache.
 
-    Raises UserError for wrong settings, RunError if the hub does not give the text.
+    Raises UserError for wrong settings, and RunError if the hub does not give the text.
     """
     pinned = sources.pinned_identity(data)
     if sources.is_task(data):
@@ -127,7 +124,7 @@ def read_facts(data: DataSettings) -> CorpusFacts:
     say(visible(f"reading {data.name} from the hub"))
     documents, figures = _read_figures(data)
     facts = CorpusFacts(data.name, figures, pinned, CorpusText(data, figures.fingerprint, documents))
-    prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
+    prepare(data, BYTES, facts)  # caches the text as bytes, so that no tokenizer needs the network again
     with cache_lock(_figures_file(pinned).with_suffix(".lock")):
         write_sealed(_figures_file(pinned), asdict(figures))
     return facts
@@ -149,7 +146,7 @@ def _read_figures(data: DataSettings) -> tuple[list[Document], Figures]:
 
 
 def figures_of(documents: list[Document], notes: Notes) -> Figures:
-    """Return the figures of documents, which are in the order of their ids."""
+    """Return the figures of documents that are in the order of their ids."""
     by_split = {split: [document for document in documents if document.split == split] for split in SPLITS}
     train_texts = {document.text for document in by_split["train"]}
     copies = {}
@@ -169,7 +166,7 @@ def figures_of(documents: list[Document], notes: Notes) -> Figures:
 
 
 def known_figures(pinned: dict[str, Any] | None) -> Figures | None:
-    """Return the cached figures of a pinned corpus, if any."""
+    """Return the cached figures of a pinned corpus; None if there are none."""
     if pinned is None:
         return None
     values = read_sealed(_figures_file(pinned))
@@ -181,7 +178,7 @@ def _figures_file(pinned: dict[str, Any]) -> Path:
 
 
 def _cached_documents(fingerprint: str) -> list[Document] | None:
-    """Return the documents from their tokens of bytes; None if these are not cached."""
+    """Return the documents of a corpus whose bytes are in the token cache; None if they are not."""
     store = open_entry(entry_of(fingerprint, {"name": "bytes"}))
     if store is None:
         return None
@@ -194,7 +191,7 @@ def _cached_documents(fingerprint: str) -> list[Document] | None:
 
 
 def training_texts(fingerprint: str) -> set[bytes]:
-    """Return the texts of the training split of a corpus that was read before; none if it is not cached."""
+    """Return the texts of the training split of a corpus, if it is in the cache; else an empty set."""
     documents = _cached_documents(fingerprint) or []
     return {document.text for document in documents if document.split == "train"}
 
@@ -203,7 +200,7 @@ def training_texts(fingerprint: str) -> set[bytes]:
 
 
 def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts | None = None) -> TokenStore:
-    """Return the corpus as tokens, from the cache or after writing them there, and release its documents.
+    """Return the tokens of a corpus, from the cache or newly written to it. Drops its documents from memory.
 
     Raises RunError if the cache cannot be written or read.
     """
@@ -216,7 +213,7 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
     if store is None:
         text_size = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
         with cache_lock(entry.with_suffix(".lock"), text_size):
-            store = open_entry(entry)  # another process may have built it while this one waited
+            store = open_entry(entry)  # another process may have written it while this one waited
             if store is None:
                 if entry.exists():
                     log.warning("the token cache %s is damaged; it is built again", entry)
@@ -227,135 +224,3 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
         raise RunError(f"what was written to {entry} does not read back the same")
     facts.release()
     return store
-
-
-# --- Is it enough?
-
-
-def inspect(
-    data: DataSettings,
-    tokenizer: TokenizerSettings,
-    *,
-    splits: Sequence[str],
-    needed_tokens: int,
-    context_length: int | None,
-) -> CorpusFacts:
-    """Check whether the corpus is enough, as far as bytes can tell, and return its facts.
-
-    `splits` are measured on windows of `needed_tokens`. With a `context_length` the corpus is trained on, and
-    every split must hold documents; without it only those splits must. A document has at most as many tokens
-    as bytes, so a corpus that is refused here cannot work. Raises UserError.
-    """
-    check_tokenizer(tokenizer)
-    facts = read_facts(data)
-    if facts.task is not None:
-        if data.plant is not None:
-            raise UserError("data.plant", "given", f"is planted in text, and {facts.name} has none")
-        _check_task(facts.task, tokenizer, context_length)
-        return facts
-    is_trained_on = context_length is not None
-    for split in SPLITS if is_trained_on else splits:
-        if not facts.sizes[split]:
-            raise _empty_split(facts, split)
-    if is_trained_on:
-        _refuse_copies(facts, splits)
-    check_lengths(facts, splits=splits, needed_tokens=needed_tokens, context_length=context_length)
-    return facts
-
-
-def _check_task(task: TaskInstances, tokenizer: TokenizerSettings, context_length: int | None) -> None:
-    """Check that the smallest instance fits into a training window. Raises UserError."""
-    name = task.task.name
-    if tokenizer.name != "bytes":
-        raise UserError(
-            "tokenizer", tokenizer.name, f"data.task={name} has tokens of its own", allowed="bytes"
-        )
-    if context_length is None or task.largest_size(context_length) is not None:
-        return
-    smallest = task.task.tokens(task.task.smallest)
-    if context_length < smallest:
-        hint = f"the smallest that works is {smallest}"
-        raise UserError("context_length", context_length, f"no instance of {name} fits into it", hint=hint)
-    largest = task.task.largest
-    assert largest is not None
-    problem = f"the alphabet of {name} ends before an instance fills it"
-    hint = f"the largest that works is {task.task.tokens(largest)}"
-    raise UserError("context_length", context_length, problem, hint=hint)
-
-
-def _empty_split(facts: CorpusFacts, split: str) -> UserError:
-    counts = ", ".join(f"{name} {len(facts.sizes[name])}" for name in SPLITS)
-    problem = f"the {split} split is empty (documents: {counts})"
-    hint = "splits hold whole documents: give more text, or larger shares in data.split"
-    return UserError("data", facts.name, problem, hint=hint)
-
-
-def _refuse_copies(facts: CorpusFacts, splits: Sequence[str]) -> None:
-    """Raise UserError for a split that only repeats the training text."""
-    for split in splits:
-        if facts.figures.copies.get(split) == len(facts.sizes[split]):
-            problem = f"every document of the {split} split has the text of a training document"
-            raise UserError("data", facts.name, problem, hint="give documents that differ")
-
-
-def check_lengths(
-    text: CorpusFacts | TokenStore, *, splits: Sequence[str], needed_tokens: int, context_length: int | None
-) -> None:
-    """Check that documents are long enough: roughly in bytes, exactly in tokens. Raises UserError."""
-    if text.task is not None:
-        return
-    unit = "tokens" if isinstance(text, TokenStore) else "bytes"
-    if context_length is not None:
-        # a window of n inputs has n targets, the last one token further on
-        _check_longest("context_length", text.sizes["train"], context_length + 1, "train", unit)
-    for split in splits:
-        _check_longest("eval.lengths", text.sizes[split], needed_tokens, split, unit)
-
-
-def _check_longest(key: str, sizes: Sequence[int], needed: int, split: str, unit: str) -> None:
-    longest = max(sizes, default=0)
-    if longest < needed:
-        problem = f"no document of the {split} split is that long: the longest has {longest} {unit}"
-        raise UserError(key, needed - 1, problem, hint=f"the longest that works is {longest - 1}")
-
-
-def corpus_notes(
-    facts: CorpusFacts, split: str, window: int, context_length: int, store: TokenStore | None = None
-) -> list[str]:
-    """Return what to know of a corpus before training, a line each; in tokens with `store`, else in bytes."""
-    if facts.task is not None:
-        return []
-    sizes = facts.sizes if store is None else store.sizes
-    unit = "bytes" if store is None else "tokens"
-    notes = [
-        *facts.notes,
-        _short_documents_note(sizes["train"], context_length, unit),
-        _few_documents_note(sizes[split], window, split, unit),
-    ]
-    return [note for note in notes if note]
-
-
-def _short_documents_note(sizes: Sequence[int], context_length: int, unit: str) -> str | None:
-    """Say so if most of the training text is in documents that no window fits into."""
-    fitting = [size for size in sizes if size > context_length]
-    share = sum(fitting) / max(1, sum(sizes))
-    if sum(fitting) > SMALL_SHARE * sum(sizes):
-        return None
-    verb = "is" if len(fitting) == 1 else "are"
-    documents = plural(len(sizes), "training document")
-    return (
-        f"only {len(fitting):,} of {documents} {verb} longer than {context_length} {unit}, "
-        f"{share:.0%} of the text: nothing else is trained on"
-    )
-
-
-def _few_documents_note(sizes: Sequence[int], window: int, split: str, unit: str) -> str | None:
-    """Say so if an interval over documents is rough."""
-    count = sum(size > window for size in sizes)
-    if count >= FEW_DOCUMENTS:
-        return None
-    verb = "is" if count == 1 else "are"
-    interval = f"a 95% CI is rough below {FEW_DOCUMENTS}"
-    if count < MIN_DOCUMENTS:
-        interval = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
-    return f"{plural(count, f'{split} document')} {verb} longer than {window} {unit}: {interval}"

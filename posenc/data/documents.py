@@ -14,25 +14,22 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Document:
-    """One text, UTF-8; `id` is unique and relative to its corpus, `split` None until one is assigned."""
+    """A text of a corpus."""
 
-    id: str
-    text: bytes
-    split: str | None
+    id: str  # unique in its corpus, such as the path of a file in its folder
+    text: bytes  # UTF-8
+    split: str | None  # None until a split is assigned
 
 
 @dataclass
 class Notes:
-    """What the reader of a corpus should know: what was left out, by kind, and how documents were made.
+    """What a user should know of how a corpus was read. A source adds to it while it yields documents."""
 
-    A source adds to them while it yields documents.
-    """
-
-    left_out: Counter[str] = field(default_factory=Counter)
-    remarks: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)  # how many files or rows, by reason
+    remarks: list[str] = field(default_factory=list)  # such as how documents were made
 
     def lines(self) -> list[str]:
-        """Return the notes as lines, first what was left out: `not read: 3 empty, 1 .pdf`."""
+        """Return the notes as lines. The first one says what was left out: `not read: 3 empty, 1 .pdf`."""
         most_first = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         counts = [f"{count:,} {kind}" for kind, count in most_first if count]
         if not counts:
@@ -41,7 +38,7 @@ class Notes:
 
 
 def split_of(document_id: str, shares: Mapping[str, float]) -> str:
-    """Return the split of a document from a hash of its id alone: other documents never move it."""
+    """Return the split of a document, by a hash of its id alone. So other documents never move it."""
     point = hash_fraction(_utf8(document_id))
     if point < shares["test"]:
         return "test"
@@ -56,9 +53,10 @@ def hash_fraction(content: bytes) -> float:
 
 
 def groups_of(ids: Sequence[str]) -> list[int] | None:
-    """Number the groups of documents by first appearance; None if every document is a group of its own.
+    """Return the number of each document's group; None if every document is a group of its own.
 
-    A group is the first folder in which the paths differ: an author, a subpackage.
+    A group is a folder, such as an author or a subpackage, at the first level at which the ids differ. Groups
+    are numbered in the order in which they come.
     """
     paths = [document_id.split("/") for document_id in ids]
     folders = [path[:-1] for path in paths]
@@ -72,7 +70,7 @@ def groups_of(ids: Sequence[str]) -> list[int] | None:
 
 
 def _shared_depth(folders: Sequence[list[str]]) -> int:
-    """Return how many leading names all folders share."""
+    """Return how many names at their beginning all folders share."""
     if not folders:
         return 0
     # In alphabetical order, all folders share the names that the first and the last one share.
@@ -85,11 +83,11 @@ def _shared_depth(folders: Sequence[list[str]]) -> int:
 
 
 def fingerprint_of(documents: Iterable[Document]) -> str:
-    """Return the sha256 over id, split, length and text of documents in the order of their ids."""
+    """Return the sha256 over id, split, length and text of documents, which are in the order of their ids."""
     total = hashlib.sha256()
     for document in documents:
         name = _utf8(document.id)
-        # lengths first, so that no two different corpora give the same stream of bytes
+        # with the lengths, no two different corpora give the same stream of bytes
         total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
         total.update(name)
         total.update(document.text)
@@ -97,9 +95,9 @@ def fingerprint_of(documents: Iterable[Document]) -> str:
 
 
 def utf8_text(text: str, key: str, location: object) -> bytes:
-    """Return a text as UTF-8. Raises UserError for half a surrogate pair, which is no character.
+    """Return a text as UTF-8. Raises UserError for half a surrogate pair, which is not a character.
 
-    JSON can write one (`"\\ud83d"`). As `?` it would change the text that a model is measured on.
+    JSON can hold one (`"\\ud83d"`). Replaced by `?` it would change the text that a model is measured on.
     """
     try:
         return text.encode()

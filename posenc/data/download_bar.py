@@ -1,6 +1,6 @@
-"""Show the downloads of the hub's libraries as progress of posenc, by bytes.
+"""Show downloads from the hub as posenc's own progress, in bytes.
 
-The libraries count with tqdm, and take the class that they count with as an argument.
+The hub's libraries count with tqdm, and take the class of the bar as an argument.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from posenc.core.console import Progress, Title, progress_of
 
 
 def download_bar(what: str) -> type:
-    """Return a class for the argument `tqdm_class`, whose bars are called `downloading WHAT`."""
+    """Return a class for the argument `tqdm_class`. Its bars are called `downloading WHAT`."""
     return type("DownloadBar", (_DownloadBar,), {"title": Title(f"downloading {what}", counts_bytes=True)})
 
 
 class _DownloadBar(tqdm):
-    """Pass on what a library counts to a progress of posenc; show nothing of what is not counted in bytes.
+    """Pass on the bytes that a library counts to posenc's progress. Bars that count other things are hidden.
 
-    A download of several files has a bar that counts files, and one whose total grows with each file.
+    A download of several files has a bar that counts files, and one whose total bytes grow with each file.
     """
 
     title: Title
@@ -30,12 +30,12 @@ class _DownloadBar(tqdm):
         self._progress: Progress | None = None
         self._ending = ExitStack()
         keywords.pop("name", None)  # the hub's group of bars, which tqdm does not know
-        # gui: tqdm leaves the drawing to this class. With `disable` it would not count either.
+        # With `gui` tqdm leaves the drawing to this class. With `disable` it would not even count.
         keywords |= {"gui": True, "disable": False}
         super().__init__(*arguments, **keywords)
         if self.unit == "B":
             progress = self._ending.enter_context(progress_of(self.title, self.total))
-            progress.begin(self.n)  # bytes of an earlier attempt
+            progress.begin(self.n)  # bytes that an earlier attempt has loaded
             self._progress = progress
 
     def update(self, n: float | None = 1) -> None:
@@ -50,7 +50,7 @@ class _DownloadBar(tqdm):
             self._progress.update(self.n)
 
     def display(self, *arguments: Any, **keywords: Any) -> None:
-        """Draw nothing here."""
+        """Draw nothing, since posenc's progress draws."""
 
     def close(self) -> None:
         """End the progress."""

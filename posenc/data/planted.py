@@ -1,8 +1,8 @@
-"""Plant key-value pairs in training windows, so that it can be seen whether far text is used.
+"""Plant pairs in training windows, by which it can be measured whether a model uses far text.
 
-A pair is a cue with a value behind it; `plants/` has the kinds. All pairs of a window occur twice, at drawn
-places, and are drawn anew for every window. The second time the value can be known, but only by looking back
-in the window.
+A pair is a cue and the value after it; `plants/` has the kinds of pairs. Each window has pairs of its own,
+drawn anew, and each pair occurs twice in it, at drawn places. The second time its value can be known, but
+only from the first time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from posenc.data.plants.base import Plant, slot_count
 from posenc.data.token_cache import Ints, TokenStore
 from posenc.data.windows import Batch, WindowSampler
 
-# kinds of targets
+# Kinds of targets.
 TEXT = 0
-PLANTED = 1  # a token of a pair
-KNOWN = 2  # a value that can be known, since its pair stands before in the window
+PLANTED = 1  # a token of a pair, except for a value that can be known
+KNOWN = 2  # a value that can be known, since its pair occurred earlier in the window
 
 
 class PlantedSampler(WindowSampler):
-    """Draw windows of text, a share of them with pairs, by (seed, step, row): the same for every encoding."""
+    """Draw windows of text, a share of them with pairs. Seed, step and row of the window decide all draws."""
 
     def __init__(self, store: TokenStore, context_length: int, seed: int, plant: Plant) -> None:
         super().__init__(store, context_length, seed)
@@ -46,17 +46,17 @@ class PlantedSampler(WindowSampler):
 class _Draws:
     """Raw random numbers for N windows, a row for each, by what they decide."""
 
-    slots: np.ndarray  # (N, slots): which slots have pairs
-    order: np.ndarray  # (N, 2 pairs): which pair stands in which of them
+    slots: np.ndarray  # (N, slots): which slots have a pair
+    order: np.ndarray  # (N, 2 pairs): which pair each of these slots has
     cues: np.ndarray  # (N, cue_draws)
     values: np.ndarray  # (N, pairs)
-    offset: np.ndarray  # (N, 1): by how much all pairs are moved
+    offset: np.ndarray  # (N, 1): by how many tokens all slots are moved
 
 
 def _draws_of_rows(count: int, slots: int, plant: Plant, seed: int, step: int) -> _Draws:
     """Return the draws of a step for `count` windows with room for `slots` pairs."""
     pairs = plant.settings.pairs
-    # The order of these defines every planted window: the numbers of a row are dealt out from left to right.
+    # The order of these entries decides every planted window: a row's numbers are dealt out in it.
     draws_per_row = {
         "slots": slots,
         "order": 2 * pairs,
@@ -71,9 +71,10 @@ def _draws_of_rows(count: int, slots: int, plant: Plant, seed: int, step: int) -
 
 
 def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
-    """Write pairs into windows (N, n) in place; return the kinds of their tokens, (N, n).
+    """Write pairs into windows (N, n) in place. Return the kinds of their tokens, (N, n).
 
-    Row i takes the i-th draws of the step, so a window does not depend on how many there are.
+    A window is divided into slots, each as long as a pair, and some of them get one. Row i takes the i-th
+    draws of the step, so a window does not depend on N.
     """
     count, length = windows.shape
     pairs = plant.settings.pairs
@@ -81,17 +82,16 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
     slots = slot_count(length, pair_length)
     draws = _draws_of_rows(count, slots, plant, seed, step)
 
-    # where the pairs stand: two slots for each, all of them moved by one offset
+    # Where the pairs stand: two slots for each, and all slots moved by one offset.
     offset = (draws.offset % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
     shuffled_slots = permutations(draws.slots)
     chosen_slots = np.sort(shuffled_slots[:, : 2 * pairs])
     start = chosen_slots * pair_length + offset  # (N, 2 pairs)
 
-    # which pair stands in each slot: every pair comes twice
+    # Which pair each slot has: every pair comes twice.
     pair = permutations(draws.order) // 2  # (N, 2 pairs): 0, 0, 1, 1, 2, 2, ... in random order
     same_pair = pair[:, :, None] == pair[:, None, :]  # (N, 2 pairs, 2 pairs)
-    # whether the same pair stands in an earlier slot: (N, 2 pairs)
-    is_second = np.tril(same_pair, -1).any(-1)
+    is_second = np.tril(same_pair, -1).any(-1)  # (N, 2 pairs): an earlier slot has the same pair
 
     row = np.arange(count)[:, None]
     kinds = np.zeros_like(windows)
@@ -105,9 +105,10 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
 
 def write_pairs(windows: Ints, start: Ints, cues: Ints, values: Ints, end: Ints) -> None:
-    """Write a pair at each place of windows (N, n), in place.
+    """Write p pairs into each of windows (N, n), in place.
 
-    Places (N, p), cues (N, p, cue_length), values (N, p), the end (e,) of every pair.
+    start (N, p) is where each pair begins, cues (N, p, cue_length) and values (N, p) are its tokens, and end
+    (e,) are the tokens after every value.
     """
     row = np.arange(len(windows))[:, None]
     cue_length = cues.shape[2]

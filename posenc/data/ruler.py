@@ -2,13 +2,13 @@
 
 NEEDLE, FILLER, the templates and the prefixes are RULER's strings, since a benchmark is its strings:
 Copyright (c) 2024, NVIDIA CORPORATION, Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).
-They are quoted as lm-evaluation-harness 0.4.13 has them (`lm_eval/tasks/ruler`); "magic numbers are" is
-written out as "magic number is" where one answer is asked for, which both make by replacing words.
+They are quoted as lm-evaluation-harness 0.4.13 has them (`lm_eval/tasks/ruler`). If one answer is asked for,
+both change "magic numbers are" into "magic number is" by replacing words; here the two forms are written out.
 
 A prompt is a haystack of sentences with needles in it, a question, and the beginning of the answer. The draws
-are made in the order of lm-evaluation-harness, so that the same draws give the same strings. Only its keys
-differ: it lists all 6 million pairs of an adjective and a noun (36 s, 0.6 GB) and draws one, and here the two
-are drawn one after the other.
+are made in the order of lm-evaluation-harness, so that the same draws give the same strings. Only keys
+differ: lm-evaluation-harness lists all 6 million pairs of an adjective and a noun (36 s, 0.6 GB) and draws
+one of them, and here the two words are drawn one after the other.
 
 Source: Hsieh et al. 2024 (arXiv 2404.06654), https://github.com/NVIDIA/RULER.
 """
@@ -37,9 +37,9 @@ TEMPLATE_OF_ONE = (
 )
 PREFIX = "The special magic {kind} for {query} mentioned in the provided text are"
 PREFIX_OF_ONE = "The special magic {kind} for {query} mentioned in the provided text is"
-NEW_TOKENS = 128  # that a model writes
-ORDER_SEED = 42  # of the order of needles, the same in every prompt
-DEPTHS = [round(100 * step / 39) for step in range(40)]  # of needles among the sentences of essays, per cent
+NEW_TOKENS = 128  # how many tokens a model may write
+ORDER_SEED = 42  # of the order of needles, which is the same in every prompt
+DEPTHS = [round(100 * step / 39) for step in range(40)]  # per cent of an essay that may stand before a needle
 WORDS_PACKAGE = "wonderwords"
 
 Kind = Literal["words", "numbers", "uuids"]
@@ -47,7 +47,7 @@ Kind = Literal["words", "numbers", "uuids"]
 
 @dataclass(frozen=True)
 class RulerTask:
-    """Say what a task hides, and in what."""
+    """What a task hides, and in what."""
 
     haystack: Literal["filler", "needles", "essays"]
     keys: Kind
@@ -88,7 +88,7 @@ LEFT_OUT = {  # the other tasks of RULER, with what is missing
 
 @dataclass(frozen=True)
 class Sample:
-    """Hold a prompt, up to the beginning of its answer, and the values that are asked for."""
+    """A prompt up to the beginning of its answer, and the values that are asked for."""
 
     prompt: str
     answers: tuple[str, ...]
@@ -109,7 +109,7 @@ def word_lists() -> tuple[list[str], list[str]]:
 
 
 def make_sample(task: RulerTask, size: int, random: Random, essays: Sequence[str] = ()) -> Sample:
-    """Draw a sample with a haystack of `size` sentences; of essays `size` is in words, which they give."""
+    """Draw a sample with a haystack of `size` sentences, or of the first `size` words of `essays`."""
     keys = []
     values_by_key = []
     needles = []
@@ -127,9 +127,13 @@ def make_sample(task: RulerTask, size: int, random: Random, essays: Sequence[str
     asked = random.sample(range(task.n_keys), task.n_queries)
     answers = [value for index in asked for value in values_by_key[index]]
     query = _listed([keys[index] for index in asked])
-    template, prefix, kind = TEMPLATE, PREFIX, str(task.values)
+    template = TEMPLATE
+    prefix = PREFIX
+    kind = str(task.values)
     if task.n_answers == 1:
-        template, prefix, kind = TEMPLATE_OF_ONE, PREFIX_OF_ONE, kind.removesuffix("s")
+        template = TEMPLATE_OF_ONE
+        prefix = PREFIX_OF_ONE
+        kind = kind.removesuffix("s")
     question = template.format(kind=kind, context=context, query=query)
     return Sample(f"{question} {prefix.format(kind=kind, query=query)}", tuple(answers))
 
@@ -156,7 +160,7 @@ def _lines(task: RulerTask, size: int, random: Random) -> list[str]:
 
 
 def _among_lines(lines: list[str], needles: Sequence[str], random: Random) -> str:
-    """Put needles before lines that are drawn."""
+    """Put each needle before a line that is drawn."""
     indices = sorted(random.sample(range(len(lines)), len(needles)), reverse=True)
     for index, needle in zip(indices, needles, strict=True):
         lines.insert(index, needle)
@@ -166,18 +170,18 @@ def _among_lines(lines: list[str], needles: Sequence[str], random: Random) -> st
 def _among_sentences(text: str, needles: Sequence[str], random: Random) -> str:
     """Put needles between the sentences of a text, at depths that are drawn.
 
-    A sentence ends with a full stop, a question mark or an exclamation mark before a space. RULER asks nltk's
-    trained model, which has to be downloaded, and which knows that `e.g.` ends none.
+    A sentence ends with a full stop, a question mark or an exclamation mark before a space. (RULER uses a
+    trained model of nltk, which has to be downloaded. It knows that `e.g.` does not end a sentence.)
     """
     sentences = re.split(r"(?<=[.!?])\s+", text.strip())
     depths = random.sample(DEPTHS, len(needles))
     ends = sorted(int(len(sentences) * (depth / 100)) for depth in depths)
     pieces = []
-    begin = 0
+    start = 0
     for end, needle in zip(ends, needles, strict=True):
-        pieces += [" ".join(sentences[begin:end]), needle]
-        begin = end
-    return " ".join([*pieces, " ".join(sentences[begin:])])
+        pieces += [" ".join(sentences[start:end]), needle]
+        start = end
+    return " ".join([*pieces, " ".join(sentences[start:])])
 
 
 def _listed(queries: Sequence[str]) -> str:

@@ -6,15 +6,15 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 
-# ` = Title = ` opens an article of WikiText; its sections have two or more signs on each side
+# ` = Title = ` begins an article of WikiText. A section in it has two or more `=` on each side.
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
 HEADING = re.compile(r"(#{1,6}) \S")
 FENCE = re.compile(r" {0,3}(```|~~~)")
 # of Markdown: YAML between lines of `---`, TOML between lines of `+++`
 FRONT_MATTER = re.compile(rb"\A(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*\r?(\n|\Z)", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"[^\n]*\n|[^\n]+")
-LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
-CHUNKS = 200  # of a text without headings: 40 test documents of a book of 1 MB
+LEAST_SECTIONS = 30  # with fewer, a split may be empty, or have too few documents for an interval
+CHUNKS = 200  # most pieces of a text without headings: a book of 1 MB has 40 test documents
 LEAST_CHUNK = 4096  # characters
 
 
@@ -24,22 +24,22 @@ def without_front_matter(text: bytes) -> bytes:
 
 
 def articles(lines: Iterable[str]) -> list[str]:
-    """Join WikiText's rows to articles; lines before the first title make an article of their own."""
-    # blank rows come with or without their line end
+    """Join WikiText's rows to articles. Rows before the first title make an article of their own."""
+    # a blank row may lack its line end
     rows = [line.removesuffix("\n") + "\n" for line in lines]
     return _joined(rows, _titles(rows))
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
-    """Cut the text of one file; return the sections and a note on how it was cut.
+    """Cut the text of one file. Return the sections, and a note on how it was cut.
 
-    It is cut at the highest level of headings that gives enough sections, else in chunks.
+    It is cut at the highest level of headings that gives enough sections, or else into chunks.
     """
     rows = ROW.findall(text)
     titles = _titles(rows)
     if len(titles) >= LEAST_SECTIONS:
         return _joined(rows, titles), "cut at ' = Title = ' lines"
-    levels = _heading_levels(rows) if markdown else {}  # elsewhere a `#` is a comment
+    levels = _heading_levels(rows) if markdown else {}  # in other text a `#` may begin a comment
     for level in sorted(set(levels.values())):
         starts = _section_starts(rows, levels, level)
         if len(starts) >= LEAST_SECTIONS:
@@ -48,7 +48,7 @@ def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
 
 
 def _titles(rows: Sequence[str]) -> list[int]:
-    """Return the rows that are titles between blank lines: a few table rows look like titles and are not."""
+    """Return the numbers of rows that are titles. Blank rows around tell them from rows of a table."""
 
     def is_blank(i: int) -> bool:
         return not 0 <= i < len(rows) or not rows[i].strip()
@@ -57,7 +57,7 @@ def _titles(rows: Sequence[str]) -> list[int]:
 
 
 def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
-    """Return the level of each row that is a Markdown heading; in fenced code a `#` is a comment."""
+    """Return the level of each Markdown heading by the number of its row. Fenced code has no headings."""
     levels: dict[int, int] = {}
     open_fence: str | None = None
     for i, row in enumerate(rows):
@@ -73,12 +73,12 @@ def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
 
 
 def _section_starts(rows: Sequence[str], levels: dict[int, int], level: int) -> list[int]:
-    """Return the rows of headings up to a level at which a section begins."""
+    """Return the numbers of rows at which a section begins: headings of this level and of higher ones."""
     starts: list[int] = []
     for row, row_level in levels.items():
         if row_level > level:
             continue
-        # a heading right after another one ("# Part", "## Chapter") opens no document of its own
+        # a heading right after another one ("# Part", then "## Chapter") begins no section of its own
         follows_heading = starts and not any(line.strip() for line in rows[starts[-1] + 1 : row])
         if not follows_heading:
             starts.append(row)
@@ -86,14 +86,14 @@ def _section_starts(rows: Sequence[str], levels: dict[int, int], level: int) -> 
 
 
 def _joined(rows: Sequence[str], starts: Sequence[int]) -> list[str]:
-    """Join the rows of each section; rows before the first start make a section of their own."""
+    """Join the rows of each section. Rows before the first start make a section of their own."""
     edges = [0, *(start for start in starts if start > 0), len(rows)]
     pieces = ["".join(rows[start:end]) for start, end in itertools.pairwise(edges)]
     return [piece for piece in pieces if piece.strip()]
 
 
 def _chunks(text: str) -> list[str]:
-    """Cut into pieces of about equal length, after a blank line where there is one, else after a line."""
+    """Cut a text into pieces of about equal length, after blank lines if possible."""
     chunk_length = max(LEAST_CHUNK, -(-len(text) // CHUNKS))  # rounded up
     pieces = []
     start = 0
@@ -108,8 +108,8 @@ def _chunks(text: str) -> list[str]:
 def _chunk_end(text: str, earliest: int, latest: int) -> int:
     """Return the end of the first blank line in a range, else of the first line, else of the first word."""
     for mark in ("\n\n", "\n", " "):
-        at = text.find(mark, earliest, latest)
-        end = at + len(mark)
+        index = text.find(mark, earliest, latest)  # -1 if there is none
+        end = index + len(mark)
         if end > earliest:
             return end
     return earliest

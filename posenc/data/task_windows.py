@@ -1,4 +1,4 @@
-"""Draw training windows of a task, each with one instance, so that a batch depends on seed and step alone."""
+"""Draw training windows of a task, each with one instance. A batch depends on seed and step alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posenc.data.windows import Batch, WindowSampler
 
 
 class TaskSampler(WindowSampler):
-    """Draw training batches of a task, by seed and step: the same for every encoding."""
+    """Draw training batches of a task."""
 
     def __init__(self, instances: TaskInstances, context_length: int, seed: int) -> None:
         self._instances = instances
@@ -21,7 +21,7 @@ class TaskSampler(WindowSampler):
         window = self._context_length
         drawn = encoded(self._instances.training_batch(size, window, self._seed, step), window)
         is_target = drawn.is_answer[:, 1:]
-        # the training takes the mean over all tokens of the batch, whatever their weights
+        # The loss is the weighted sum over all tokens of the batch, divided by their number.
         weight = is_target.size / is_target.sum()
         weights = np.where(is_target, weight, 0).astype(np.float32)
         return Batch(inputs=drawn.tokens[:, :-1], targets=drawn.tokens[:, 1:], weights=weights)

@@ -1,7 +1,7 @@
-"""The token cache: tokens of a corpus in one array on disk, verified when opened, replaced as a whole.
+"""The token cache: the tokens of a corpus in one array on disk, which is verified when it is opened.
 
-`tokens/<key>/` holds `manifest.json`, `documents.json`, `tokens.bin` and, where tokens are not bytes,
-`token_bytes.bin`. It is written in a temporary folder and renamed, so a kill leaves nothing half done.
+`tokens/<key>/` holds `manifest.json`, `documents.json`, `tokens.bin` and, if tokens are not bytes,
+`token_bytes.bin`. The folder is written under another name and renamed, so a kill leaves no half of it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """The documents of a split, ordered by id: `starts` in the token array and `lengths`, in tokens."""
+    """The N documents of a split, in the order of their ids."""
 
     ids: list[str]
-    starts: Ints
-    lengths: Ints
+    starts: Ints  # (N,) index of a document's first token in the token array
+    lengths: Ints  # (N,) tokens
 
     @functools.cached_property
     def groups(self) -> Ints | None:
-        """Number the group of each document; None where there are no groups."""
+        """Return the number of each document's group, (N,); None if there are no groups."""
         groups = groups_of(self.ids)
         return None if groups is None else np.array(groups, dtype=np.int64)
 
@@ -60,12 +60,12 @@ class TokenStore:
     vocab_size: int
     tokenizer: dict[str, Any]
     splits: Mapping[str, Split]
-    task: TaskInstances | None = None  # instead of text: then there are no tokens and no documents
-    is_outline: bool = False  # whether every token is 0: a plan without a text
+    task: TaskInstances | None = None  # if given, there is no text: no tokens and no documents
+    is_outline: bool = False  # every token is 0, because a run is planned without reading its text
 
     @property
     def sizes(self) -> dict[str, list[int]]:
-        """Return the tokens of each document, by split."""
+        """Return how many tokens each document has, by split."""
         return {name: split.lengths.tolist() for name, split in self.splits.items()}
 
     def document(self, split: str, i: int) -> npt.NDArray[Any]:
@@ -75,7 +75,7 @@ class TokenStore:
         return self.tokens[start : start + int(documents.lengths[i])]
 
     def train_counts(self) -> Ints:
-        """Count each token in the training split: (V,)."""
+        """Return how often each token occurs in the training split: (V,)."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for i in range(len(self.splits["train"].ids)):
             counts += np.bincount(self.document("train", i), minlength=self.vocab_size)
@@ -91,7 +91,7 @@ class TokenStore:
 
 
 def entry_of(fingerprint: str, tokenizer_identity: Mapping[str, Any]) -> Path:
-    """Return the folder of a text's tokens, from its fingerprint and its tokenizer's identity."""
+    """Return the folder of a text's tokens. The text is known by its fingerprint."""
     key = {"fingerprint": fingerprint, "tokenizer": tokenizer_identity, "layout": LAYOUT}
     return cache_dir() / "tokens" / digest_of(key)
 
@@ -117,15 +117,15 @@ def task_store(fingerprint: str, task: TaskInstances) -> TokenStore:
 def write_entry(
     entry: Path, name: str, fingerprint: str, tokenizer: Tokenizer, documents: Sequence[Document]
 ) -> None:
-    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock.
+    """Write the tokens of documents, which are in the order of their ids. The caller holds the entry's lock.
 
-    Raises UserError if there are none.
+    Raises UserError if there are no tokens.
     """
     folder = entry.with_name(f".{entry.name}")
-    shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left one
     folder.mkdir(parents=True)
     try:
-        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest that holds every id
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest type that holds every id
         _write_tokens(folder, tokenizer, dtype, documents)
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
@@ -142,7 +142,7 @@ def write_entry(
             "files": {file.name: sha256_of_file(file) for file in files},
         }
         write_sealed(folder / MANIFEST, manifest)
-        shutil.rmtree(entry, ignore_errors=True)  # a damaged one
+        shutil.rmtree(entry, ignore_errors=True)  # an older one that is damaged
         folder.rename(entry)
         sync(entry.parent)
     finally:
@@ -155,7 +155,7 @@ def _write_tokens(
     """Write the files of an entry except for its manifest."""
     rows = []
     done = 0  # bytes of text
-    total = sum(len(document.text) for document in documents)
+    total = sum(len(document.text) for document in documents)  # bytes of text
     encoded = tokenizer.encode_all([document.text for document in documents])
     with (
         progress_of(Title("tokenising", "{name}", has_last_line=False), total) as progress,
@@ -178,7 +178,7 @@ def _write_tokens(
 
 
 def open_entry(entry: Path) -> TokenStore | None:
-    """Return the store in a folder; None if it is absent, or if a single bit of it has changed."""
+    """Return the store in a folder; None if it is missing, or if any bit of it has changed."""
     manifest = read_sealed(entry / MANIFEST)
     if manifest is None:
         return None
@@ -188,6 +188,7 @@ def open_entry(entry: Path) -> TokenStore | None:
 
 
 def _verified_store(entry: Path, manifest: Mapping[str, Any]) -> TokenStore | None:
+    """Return the store in a folder; None if a file differs from its hash in the manifest."""
     for name, digest in manifest["files"].items():
         if sha256_of_file(entry / name) != digest:
             return None
@@ -203,12 +204,12 @@ def _verified_store(entry: Path, manifest: Mapping[str, Any]) -> TokenStore | No
 
 
 def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
-    """Map a file of numbers; a plain view of the map is faster to index."""
-    return np.memmap(file, dtype, "r").view(np.ndarray)
+    """Map a file of numbers into memory, read-only."""
+    return np.memmap(file, dtype, "r").view(np.ndarray)  # as an ndarray it is faster to index
 
 
 def _splits_of(rows: Sequence[tuple[str, str, int]]) -> dict[str, Split]:
-    """Return the splits from (id, split, length in tokens) of each document in the order of the array."""
+    """Return the splits. `rows` has (id, split, length in tokens) of each document, as in the token array."""
     lengths = np.array([length for _, _, length in rows], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     splits = {}

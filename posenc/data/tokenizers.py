@@ -1,7 +1,7 @@
 """Tokenizers: bytes, a byte-level BPE trained on the corpus, or any tokenizer of the `tokenizers` library.
 
-Each says how many bytes of text every token stands for, so that all report bits per byte. No special tokens
-are ever added.
+Each tokenizer says how many bytes of text a token stands for, so that losses can be given in bits per byte.
+No special tokens are added.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from posenc.settings.numbers import check_whole
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import TokenizerSettings
 
-# Documents that the library encodes at once in its threads. It takes 100 to 300 times the memory of their
+# How many documents the library encodes at once, in threads. That takes 100 to 300 times the memory of their
 # text.
 DOCUMENTS_AT_ONCE = 8
 LEAST_BPE = 256  # tokens: one for each byte
@@ -36,10 +36,10 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(?<!\.json)")  # NAME or OWNER/NAME,
 
 
 class EncodedText(NamedTuple):
-    """The tokens of a text: their ids, and the bytes of text that each stands for."""
+    """The n tokens of a text."""
 
-    ids: npt.NDArray[Any]
-    byte_counts: npt.NDArray[Any] | None  # None if every token is one byte
+    ids: npt.NDArray[Any]  # (n,)
+    byte_counts: npt.NDArray[Any] | None  # (n,) bytes of text of each token; None if each is one byte
 
 
 class TrainingCorpus(Protocol):
@@ -51,7 +51,7 @@ class TrainingCorpus(Protocol):
 
 
 class Tokenizer:
-    """One token a byte, or a tokenizer of the `tokenizers` library from its JSON, the `definition`."""
+    """A tokenizer of the library `tokenizers`, by its JSON; without a `definition` a token is a byte."""
 
     def __init__(self, name: str, definition: str | None = None) -> None:
         self.name = name
@@ -64,13 +64,13 @@ class Tokenizer:
             self._library.no_truncation()
             self._library.no_padding()
             ids = self._library.get_vocab(with_added_tokens=True).values()
-            self.vocab_size = max(ids, default=-1) + 1  # not their number: a pruned vocabulary has gaps
+            self.vocab_size = max(ids, default=-1) + 1  # more than len(ids) if a pruned vocabulary has gaps
 
     def identity(self) -> dict[str, Any]:
-        """Return plain JSON that is hashed into cache keys and runs."""
+        """Return plain JSON that identifies the tokenizer in the hashes of cache entries and runs."""
         if self.definition is None:
             return {"name": self.name}
-        # what it is, not how it was made: a trained one and its copy in a run are the same tokenizer
+        # Not how it was made: a tokenizer that was trained here and its copy in a run directory are the same.
         return {"name": "tokenizers", "sha256": hashlib.sha256(self.definition.encode()).hexdigest()}
 
     def encode(self, text: str) -> list[int]:
@@ -79,15 +79,15 @@ class Tokenizer:
         return [int(token_id) for token_id in encoded.ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; bytes that are no UTF-8 become the replacement sign."""
-        # ids past the vocabulary are those of planted pairs (posenc/data/planted.py), which have no text
+        """Return the text of ids. Bytes that are not UTF-8 become the replacement sign."""
+        # ids beyond the vocabulary belong to planted pairs (posenc/data/planted.py), and have no text
         text_ids = [token_id for token_id in ids if token_id < self.vocab_size]
         if self.definition is None:
             return bytes(text_ids).decode("utf-8", "replace")
         return str(self._library.decode(text_ids, skip_special_tokens=False))
 
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[EncodedText]:
-        """Yield the tokens of each text; their byte counts sum to the length of the text."""
+        """Yield the tokens of each text. Their byte counts add up to the length of the text."""
         if self.definition is None:
             for text in texts:
                 yield EncodedText(np.frombuffer(text, dtype=np.uint8), None)
@@ -102,16 +102,16 @@ class Tokenizer:
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return how many bytes of UTF-8 each token stands for; they sum to all bytes of the text.
+    """Return how many bytes of UTF-8 each of n tokens stands for, (n,). They add up to the text's length.
 
-    `ends` has the number of the character behind each token.
+    ends (n,) says where each token ends, as a number of characters.
     """
     if not len(ends):
         return np.zeros(0, dtype=np.uint32)
-    # in UTF-8 every byte of a character but the first one is 10xxxxxx
+    # in UTF-8, all bytes of a character except its first one are 10xxxxxx
     starts_character = (np.frombuffer(text, dtype=np.uint8) & 0b1100_0000) != 0b1000_0000
-    start_of_character = np.append(np.flatnonzero(starts_character), len(text))  # and the end of the text
-    # spans may overlap: a byte counts for the first token that reaches it
+    start_of_character = np.append(np.flatnonzero(starts_character), len(text))  # with the end of the text
+    # Tokens may overlap. A byte counts for the first token that reaches it.
     end_bytes = np.maximum.accumulate(start_of_character[ends])
     end_bytes[-1] = len(text)
     return np.diff(end_bytes, prepend=0).astype(np.uint32)
@@ -121,7 +121,7 @@ def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 
 def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
-    """Return the parameters of a tokenizer, checked, without training or loading it. Raises UserError."""
+    """Check the parameters of a tokenizer and return them. Nothing is trained or loaded. Raises UserError."""
     parameters = check_choice("tokenizer", settings, BUILDERS, "there is no such tokenizer")
     if settings.name == "bpe":
         check_whole("tokenizer.vocab_size", parameters["vocab_size"], least=LEAST_BPE, most=LARGEST_BPE)
@@ -135,21 +135,21 @@ def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
 
 
 def build_tokenizer(settings: TokenizerSettings, corpus: TrainingCorpus | None) -> Tokenizer:
-    """Build a tokenizer; if it has to be trained, train it on the corpus and cache it.
+    """Build a tokenizer. If it has to be trained, it is trained on the corpus and cached.
 
-    Raises UserError and RunError.
+    Raises UserError, RunError.
     """
     parameters = check_tokenizer(settings)
     return BUILDERS[settings.name](corpus, **parameters)
 
 
 def stored_tokenizer(file: Path) -> TokenizerSettings:
-    """Return the settings that read a definition kept with a model."""
+    """Return the settings for a definition that is stored beside a model."""
     return TokenizerSettings.model_validate({"name": "hf", "path": str(file), "revision": "main"})
 
 
 def absolute_tokenizer(settings: TokenizerSettings) -> TokenizerSettings:
-    """Return the settings with a local path made absolute, so that they mean the same from another folder."""
+    """Return the settings with a local path made absolute, so that they mean the same from any folder."""
     path = settings.parameters.get("path")
     if path is None or not exists(str(path)):
         return settings
@@ -201,18 +201,18 @@ def _hf(corpus: TrainingCorpus | None, *, path: str, revision: str) -> Tokenizer
 
 @functools.lru_cache(maxsize=4)
 def _of_definition(definition: str) -> Tokenizer:
-    """Return the tokenizer of a JSON. A plan asks for it eight times, and a large one takes 0.2 s."""
+    """Return the tokenizer of a definition. Planning a run needs it eight times, at up to 0.2 s each."""
     return Tokenizer("hf", definition)
 
 
 def _definition_file(path: str) -> Path:
-    """Return the `tokenizer.json` in a local folder, else the path itself, which may be a name on the hub."""
+    """Return the `tokenizer.json` in a local folder, or the path itself, which may be a name on the hub."""
     local = expanded(path)
     return local / "tokenizer.json" if is_folder(local) else local
 
 
 def _download(name: str, revision: str) -> Path:
-    """Return the definition of a tokenizer on the hub, from the hub's cache without a network."""
+    """Return the file of a tokenizer on the hub; without a network, from the cache of the hub's library."""
     is_online = reachable()
     from huggingface_hub import hf_hub_download
 
@@ -226,7 +226,7 @@ def _download(name: str, revision: str) -> Path:
             local_files_only=not is_online,
             tqdm_class=download_bar(name),
         )
-    except Exception as error:  # five packages raise errors of their own, and none is worth a retry
+    except Exception as error:  # five packages have errors of their own
         ways_out = "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe"
         cause = error if is_online else None  # offline the error only says that the cache does not have it
         raise not_loaded(f"the tokenizer {name}", cause, ways_out) from error

@@ -1,6 +1,6 @@
-"""Draw training windows, so that a step's batch depends on nothing but the seed and the step.
+"""Draw training windows. The batch of a step depends on the seed and the step alone.
 
-B windows, T tokens.
+Shapes: B windows, T tokens.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Batch:
-    """The windows of one step, (B, T) each. Weights and kinds are None where no pairs are planted."""
+    """The windows of one step. All arrays are (B, T)."""
 
     inputs: Ints
-    targets: Ints  # the inputs, one token on
-    weights: Floats | None = None  # how much each target counts in the loss
-    kinds: Ints | None = None  # what each target is: planted.TEXT, PLANTED or KNOWN
+    targets: Ints  # the inputs, moved on by one token
+    weights: Floats | None = None  # how much each target counts in the loss; None: all count the same
+    kinds: Ints | None = None  # TEXT, PLANTED or KNOWN (see planted.py); None without planted pairs
 
     @property
     def n_windows(self) -> int:
-        """Return B. While the windows of a schedule are short, there are more of them than later."""
+        """Return B. If windows grow during a run, short windows are more than long ones."""
         return len(self.inputs)
 
 
@@ -41,8 +41,8 @@ class NumberedWindows:
         self._tokens = store.tokens
         self._document_starts = split.starts[fits]
         windows_per_document = split.lengths[fits] - context_length
-        # The numbers go through one document after the other. If the documents have 3 and 2 windows, the
-        # first numbers are 0 and 3, the end numbers 3 and 5.
+        # Windows are numbered document by document. If the documents have 3 and 2 windows, the first numbers
+        # are 0 and 3, and the end numbers 3 and 5.
         self._end_numbers = np.cumsum(windows_per_document)
         self._first_numbers = self._end_numbers - windows_per_document
         self._offsets = np.arange(context_length + 1, dtype=np.int64)
@@ -52,7 +52,7 @@ class NumberedWindows:
         return int(self._end_numbers[-1]) if len(self._end_numbers) else 0
 
     def read(self, numbers: Ints) -> Ints:
-        """Return the windows with these numbers (N,) and their last targets: (N, T + 1)."""
+        """Return the windows with these numbers (N,), each with its last target: (N, T + 1)."""
         documents = np.searchsorted(self._end_numbers, numbers, side="right")
         offsets_in_documents = numbers - self._first_numbers[documents]
         starts = self._document_starts[documents] + offsets_in_documents
@@ -62,7 +62,7 @@ class NumberedWindows:
     def spread(self, count: int) -> Ints:
         """Return `count` windows at even distances, (count, T + 1), or all if there are fewer."""
         count = min(count, len(self))
-        # the middle of each of `count` equal parts: nothing is drawn, so every run has the same windows
+        # The middle of each of `count` equal parts. Nothing is drawn, so every run has the same windows.
         numbers = (2 * np.arange(count, dtype=np.int64) + 1) * len(self) // (2 * max(1, count))
         return self.read(numbers)
 
@@ -72,7 +72,7 @@ class WindowSampler:
 
     def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
         self._numbered = NumberedWindows(store, "train", context_length)
-        self._seed = seed % 2**64  # the generator takes 64 bits without a sign
+        self._seed = seed % 2**64  # the random generator takes an unsigned number of 64 bits
 
     def batch(self, step: int, size: int) -> Batch:
         """Return the batch of a step: `size` windows of `context_length` tokens."""
@@ -80,7 +80,7 @@ class WindowSampler:
         return Batch(inputs=windows[:, :-1], targets=windows[:, 1:])
 
     def _windows(self, step: int, size: int) -> Ints:
-        """Return the windows of a step with their last target, (size, T + 1)."""
+        """Return the windows of a step, each with its last target: (size, T + 1)."""
         draws = raw_draws(size, self._seed, step)  # (size,)
         numbers = (draws % np.uint64(len(self._numbered))).astype(np.int64)  # (size,)
         return self._numbered.read(numbers)
@@ -96,15 +96,15 @@ class WindowStage:
 
 
 class ScheduledSampler:
-    """Draw windows that grow in the course of a run; all batches have as many tokens."""
+    """Draw windows that grow during a run. All batches have the same number of tokens."""
 
     def __init__(self, context_length: int, stages: Sequence[WindowStage]) -> None:
-        """Take the stages in order; `context_length` is that of the last one."""
+        """Take the stages in their order; `context_length` is the one of the last stage."""
         self._context_length = context_length
         self._stages = stages
 
     def batch(self, step: int, size: int) -> Batch:
-        """Return as many tokens as `size` windows of the last stage hold, in windows of the step's stage."""
+        """Return the batch of a step: as many tokens as in `size` windows of the last stage."""
         stage = next(stage for stage in self._stages if step < stage.end)
         tokens = size * self._context_length
         return stage.sampler.batch(step, tokens // stage.context_length)

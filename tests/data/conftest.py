@@ -8,7 +8,7 @@ import pytest
 from corpora import files, story
 from tiny import write
 
-from posenc.data import hub, sources
+from posenc.data import hub, hub_texts, sources
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +54,13 @@ def repository(tmp_path):
 @pytest.fixture
 def pinned(monkeypatch):
     """Have a folder answer for any data set of the hub at its pinned commit."""
-    load_local = hub.load
+    load_local = hub_texts.load
 
     def serve(folder):
         def load(column):
             return load_local(replace(column, repository=str(folder), config=None, revision="main"))
 
-        monkeypatch.setattr(hub, "load", load)
+        monkeypatch.setattr(hub_texts, "load", load)
 
     return serve
 

@@ -8,7 +8,7 @@ from fake_runs import only_run, read_json
 from tiny import TINY, write
 
 from posenc.core.paths import conf_dir
-from posenc.data import hub
+from posenc.data import hub_texts
 
 
 # --- posenc data list
@@ -145,7 +145,7 @@ def test_prepare_says_what_it_made_and_where(prepared, cache):
 
 def test_after_prepare_nobody_opens_the_source(posenc, prepared, working_folder, monkeypatch):
     """Not for training, not for measuring and not for the trigram."""
-    monkeypatch.setattr(hub, "load", None)  # whoever opens the source fails
+    monkeypatch.setattr(hub_texts, "load", None)  # whoever opens the source fails
     small = ("experiment=smoke", "train.tokens=2048", "context_length=16", "eval.lengths=[1x,2x]")
     result = posenc("train", *PINNED, *small)
     assert result.code == 0, result.err

@@ -1,6 +1,6 @@
 """Kinds of plants: one file each, with an entry in PLANTS. docs/architecture.md says where to add what.
 
-A plant is what is written into training windows so that it can be seen whether far text is used.
+A plant is what is written into training windows to measure whether a model uses far text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from posenc.data.token_cache import TokenStore
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import PlantSettings
 
-# value of `data.plant.kind` -> class
+# From values of `data.plant.kind` to classes.
 PLANTS: dict[str, type[Plant]] = {plant.name: plant for plant in (TokenPairs, Assignments)}
 
 
@@ -25,9 +25,9 @@ def find_plant(kind: str, key: str = "data.plant.kind") -> type[Plant]:
 
 
 def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) -> None:
-    """Check that a tokenizer has the tokens of a plant, and a window room for its pairs. Raises UserError.
+    """Check that the tokenizer has the tokens of a plant, and a window room for its pairs. Raises UserError.
 
-    No text is read: `tokenizer` is a name.
+    `tokenizer` is a name, since no text is read here.
     """
     plant = find_plant(settings.kind)
     plant.check(settings, tokenizer)
@@ -41,7 +41,7 @@ def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) ->
 
 
 def vocabulary(settings: PlantSettings | None, store: TokenStore) -> int:
-    """Return the size of the model's vocabulary: the tokenizer's, and new tokens of pairs."""
+    """Return the size of the model's vocabulary: that of the tokenizer, and new tokens for pairs."""
     if settings is None:
         return store.vocab_size
     return store.vocab_size + find_plant(settings.kind).new_tokens(settings, store)

@@ -2,12 +2,13 @@
 
     \\nx = q\\n    the cue is "\\nx = ", the value is "q", the end is "\\n"
 
-A name has `data.plant.cue` letters, a value has one, so its only token tells it from all others. Both are
-the words of their length that the training split has most often. No word is a name and a value, and every
-value is drawn as often, so a guess finds one in `data.plant.alphabet`.
+A name has `data.plant.cue` letters. A value has one, so that it is a single token. Both are the most frequent
+words of their length in the training split, and no word is both. All values are drawn equally often, so a
+guess finds one of `data.plant.alphabet`.
 
-The text may give a planted name another value itself. Recall asks for names that it does not assign. In
-training it is left: on SymPy one of 10,000 known values had such a line between its two places.
+The text itself may assign another value to a planted name. Recall therefore asks for names that the text does
+not assign. In training such names are allowed: on SymPy one of 10,000 known values had such a line between
+the two places of its pair.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Assignments(Plant):
     name: ClassVar[str] = "assignments"
     noun: ClassVar[str] = "values of planted names"
 
-    cues: Ints  # (alphabet, cue_length) bytes: `NAME = ` behind a line end
+    cues: Ints  # (alphabet, cue_length) bytes: a line end, then `NAME = `
 
     @classmethod
     def check(cls, settings: PlantSettings, tokenizer: str) -> None:
@@ -87,7 +88,7 @@ class Assignments(Plant):
         return cues
 
     def draws_of_used(self, text: Ints) -> np.ndarray:
-        # without the line's start: a plant cuts the text, and what is behind the cut begins a line
+        # Without the line end: behind a planted pair, which ends a line, any text begins a line.
         assigned = self.cues[:, len(LINE_END) :]  # (alphabet, k): `NAME = `
         pieces = sliding_window_view(text, assigned.shape[1])  # (n - k + 1, k)
         is_here = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
@@ -103,11 +104,11 @@ def _tokens_of(text: bytes) -> Ints:
 
 
 def _common_words(store: TokenStore) -> list[bytes]:
-    """Return the words of the training split, the most frequent first."""
+    """Return the words of the training split, the most frequent ones first."""
     counts: Counter[bytes] = Counter()
     for i in range(len(store.splits["train"].ids)):
         counts.update(WORD.findall(store.document("train", i).astype(np.uint8).tobytes()))
-    # words that are as frequent are sorted, or the order of the documents would decide
+    # Equally frequent words are sorted, since otherwise the order of the documents would decide.
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 

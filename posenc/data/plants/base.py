@@ -1,6 +1,7 @@
-"""Define what a kind of plant is: what a planted pair is made of, and how the pairs of a window are drawn.
+"""The base class of plants: what a planted pair is made of, and how the pairs of a window are drawn.
 
-A pair is a cue, then a value of one token, then an end. The cue tells which pair it is. N windows.
+A pair is a cue, then a value of one token, then an end, which may be empty. The cue tells which pair it is.
+Shapes: N windows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class Plant(ABC):
     """A kind of plant, with the tokens of one text and its tokenizer."""
 
     name: ClassVar[str]  # as in `data.plant.kind`
-    noun: ClassVar[str]  # what recall finds of it, for tables: `planted values`
+    noun: ClassVar[str]  # what recall asks for, in tables: `planted values`
 
     settings: PlantSettings
     cue_length: int  # tokens of a cue
-    values: Ints  # (alphabet,) different tokens, each drawn as often
-    end: Ints  # (e,) tokens behind every value
+    values: Ints  # (alphabet,) different tokens, all drawn equally often
+    end: Ints  # (e,) tokens after every value
 
     @property
     def pair_length(self) -> int:
@@ -43,12 +44,12 @@ class Plant(ABC):
     @classmethod
     @abstractmethod
     def check(cls, settings: PlantSettings, tokenizer: str) -> None:
-        """Raise UserError for settings that this kind cannot take. `tokenizer` is a name."""
+        """Raise UserError for settings that this kind does not allow. `tokenizer` is a name."""
 
     @classmethod
     @abstractmethod
     def length_of_pair(cls, settings: PlantSettings) -> int:
-        """Return the tokens of a whole pair; no text is needed."""
+        """Return the tokens of a whole pair, by the settings alone."""
 
     @classmethod
     @abstractmethod
@@ -58,7 +59,7 @@ class Plant(ABC):
     @classmethod
     @abstractmethod
     def build(cls, settings: PlantSettings, store: TokenStore) -> Self:
-        """Return the plant for a text. Raises UserError for a text that it cannot be planted in."""
+        """Return the plant for a text. Raises UserError if it cannot be planted in this text."""
 
     @property
     @abstractmethod
@@ -67,26 +68,26 @@ class Plant(ABC):
 
     @abstractmethod
     def draw_cues(self, raw: np.ndarray, pairs: int) -> Ints:
-        """Return different cues, (N, pairs, cue_length), from raw draws (N, cue_draws).
+        """Return different cues, (N, pairs, cue_length), by raw draws (N, cue_draws).
 
-        What has a smaller draw is taken first.
+        A draw belongs to a possible cue, or to a possible token of cues. Those with smaller draws come first.
         """
 
     @abstractmethod
     def draws_of_used(self, text: Ints) -> np.ndarray:
-        """Tell which draws stand for what occurs in a text: (cue_draws,) bool."""
+        """Tell which draws belong to cues, or tokens of cues, that occur in a text: (cue_draws,) bool."""
 
     @abstractmethod
     def tokens(self) -> list[Ints]:
-        """Return all tokens that pairs are made of, which tell this plant from another one."""
+        """Return all tokens that pairs are made of. The hash of recall's targets covers them."""
 
 
 def slot_count(length: int, pair_length: int) -> int:
-    """Return how many pairs, side by side, fit into `length` tokens from any of `pair_length` offsets."""
-    # the largest offset is lost in front: (length - (pair_length - 1)) // pair_length
+    """Return how many pairs fit into `length` tokens side by side, at every offset below `pair_length`."""
+    # the largest offset leaves the least room: (length - (pair_length - 1)) // pair_length
     return (length + 1) // pair_length - 1
 
 
 def smallest_window(slots: int, pair_length: int) -> int:
-    """Return the fewest tokens that so many pairs fit into from any offset."""
+    """Return the fewest tokens into which `slots` pairs fit at every offset."""
     return (slots + 1) * pair_length - 1

@@ -1,7 +1,7 @@
-"""tokens: a cue of one or two tokens, then a value, of tokens that the text hardly has.
+"""tokens: a cue of one or two tokens, then a value, all of them tokens that the text hardly has.
 
-With the tokenizer `bytes` they are the bytes that the training split uses least. Other tokenizers get new
-tokens behind their vocabulary.
+With the tokenizer `bytes` they are the rarest bytes of the training split. For other tokenizers they are new
+tokens, with ids after the vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_END = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPairs(Plant):
-    """Pairs of keys and a value that the text hardly has."""
+    """Pairs of one or two keys and a value, tokens that the text hardly has."""
 
     name: ClassVar[str] = "tokens"
     noun: ClassVar[str] = "planted values"
@@ -66,10 +66,10 @@ class TokenPairs(Plant):
         return self.cue_length * len(self.keys)
 
     def draw_cues(self, raw: np.ndarray, pairs: int) -> Ints:
-        """Return different cues, (N, pairs, cue_length), from raw draws (N, cue_draws).
+        """Return different cues, (N, pairs, cue_length), by raw draws (N, cue_draws).
 
-        A cue of two tokens is a cell of a square: its first token stands for the row, its second for the
-        column. Neither token alone tells the pair.
+        Cues of two tokens are the cells of a square: the first token is the row, the second one the column.
+        So neither token alone tells which pair it is.
         """
         if self.cue_length == 1:
             chosen = permutations(raw)[:, :pairs]

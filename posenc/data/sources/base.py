@@ -13,20 +13,20 @@ from posenc.data.documents import Document, Notes
 class Source:
     """Where the text of a corpus comes from. The fields of a source are its keys in the group `data`."""
 
-    # whether the text comes over the network where it is not cached, and with splits of its own
+    # whether the text comes over the network (unless it is cached), and with splits of its own
     is_streamed: ClassVar[bool] = False
 
-    # whether there is text at all, in documents with splits
+    # whether there is text, in documents with splits
     has_documents: ClassVar[bool] = True
 
-    # the user's own text: where it is only measured, nothing is held out of it
+    # whether it is the user's own text: if that is only measured, all of it is
     is_of_the_user: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raise UserError for values that cannot work; read nothing."""
+        """Raise UserError for values that cannot work. Reads no text."""
 
     def pinned_identity(self) -> dict[str, Any] | None:
-        """Return what identifies the text without reading it; None where only its fingerprint can."""
+        """Return what identifies the text without reading it; None if only its fingerprint can."""
         return None
 
     def read(self, notes: Notes) -> Iterable[Document]:

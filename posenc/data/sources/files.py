@@ -29,33 +29,33 @@ from posenc.data.sources.formats import (
 )
 from posenc.data.sources.tables import rows_of
 
-# a folder is searched for these; other files are named or globbed
+# In a folder only these files are read. Others must be named, by themselves or by a glob.
 FOLDER_SUFFIXES = (".txt", ".md", ".gz", ".jsonl")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-PIECE_BYTES = 2**26  # that are read at once
-COPIES_OF_TEXT = 3  # as read, as documents and as tokens, at least
+PIECE_BYTES = 2**26  # how many bytes are read at once
+COPIES_OF_TEXT = 3  # how often a text is in memory, at least: as read, as documents, as tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource(Source):
-    """One document a file, or a row of a table; ids are paths below what all `paths` share.
+    """The user's files. A document is a file, or a row of a table.
 
-    So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. A single file
-    is cut into documents; with `separator` every file is.
+    A single file is cut into documents, and with `separator` every file is. An id is a path below the folder
+    that all `paths` share. So ids, and with them fingerprint and splits, stay the same if the folder moves.
     """
 
     is_of_the_user: ClassVar[bool] = True
 
     paths: str | list[str]
-    text_field: str  # the column of a table
-    separator: str | None
-    # the settings at the top of a .md: kept or dropped; runs that were stored before have no such key
+    text_field: str  # the column of a table that holds the text
+    separator: str | None  # the text between two documents of a file
+    # what happens to the settings at the top of a .md; the default is for older stored runs without this key
     front_matter: Literal["keep", "drop"] = "keep"
 
     def read(self, notes: Notes) -> list[Document]:
-        """Return the documents; what is no UTF-8 text is noted.
+        """Return the documents, and note files that are not UTF-8 text.
 
-        Raises UserError when something is missing or not what its suffix says, or where there is no text.
+        Raises UserError if a file is missing or not what its suffix says, or if there is no text at all.
         """
         texts = self._texts(notes)
         if self.separator is None:
@@ -63,9 +63,9 @@ class FilesSource(Source):
         return self._separated(texts, self.separator, notes)
 
     def _texts(self, notes: Notes) -> dict[str, FileText]:
-        """Return the text of each file that has any, by its id, in the order of their paths."""
+        """Return the text of each file that is not empty, by its id, in the order of their paths."""
         paths = [self.paths] if isinstance(self.paths, str) else self.paths
-        if not paths or not all(path.strip() for path in paths):  # a variable of the shell that is not set
+        if not paths or not all(path.strip() for path in paths):  # as from a variable that is not set
             raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
         if self.separator == "":
             raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
@@ -91,6 +91,7 @@ class FilesSource(Source):
         return texts
 
     def _documents_by_file(self, texts: Mapping[str, FileText], notes: Notes) -> list[Document]:
+        """Return a document for each file, for each row of a table, or for each section of a single file."""
         documents: list[Document] = []
         for name, text in texts.items():
             if is_table(text.file):
@@ -104,7 +105,8 @@ class FilesSource(Source):
         return documents
 
     def _separated(self, texts: Mapping[str, FileText], separator: str, notes: Notes) -> list[Document]:
-        # `\n` and `\t` as they are typed in a shell
+        """Return the documents between separators. Raises UserError if the separator is nowhere."""
+        # `\n` and `\t` can be typed in a shell as two characters
         mark = separator.replace("\\n", "\n").replace("\\t", "\t").encode()
         if not any(mark in text.content for text in texts.values()):
             raise UserError("data.separator", separator, "does not occur in the text")
@@ -138,13 +140,14 @@ class FileText:
 
 @dataclass(frozen=True)
 class _Expanded:
-    """A path of the user's: the folder that ids are relative to, and the files."""
+    """What a path of the user's stands for: files, and the folder that their ids are relative to."""
 
     root: Path
     files: list[Path]
 
 
 def _expand(path: str, notes: Notes) -> _Expanded:
+    """Return the files of a file, a folder or a glob. Raises UserError if there is nothing."""
     absolute = Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 (resolve() follows links)
     if is_file(absolute):
         _refuse_other_format(absolute)
@@ -157,7 +160,8 @@ def _expand(path: str, notes: Notes) -> _Expanded:
 
 
 def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
-    # the part that exists stays outside the pattern: folders may hold brackets of their own
+    """Return the files that fit a glob, and those in folders that fit it."""
+    # The part that exists is no part of the pattern, since names of folders may have brackets.
     root = pattern
     magic_parts: list[str] = []
     while not os.path.lexists(root):
@@ -176,14 +180,14 @@ def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
 
 
 def _refuse_other_format(file: Path) -> None:
-    """Raise UserError for a file that holds text among other things, with what makes plain text of it."""
+    """Raise UserError for a file that holds text among other things, and say what makes text of it."""
     conversion = conversion_of(file)
     if conversion is not None:
         raise UserError("data.paths", file, f"{plain_suffix(file)} is not read as text", hint=conversion)
 
 
 def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
-    """Yield the files of a folder with a suffix of text; hidden ones and the rest are left out."""
+    """Yield the files of a folder whose suffix is one of text, except for hidden ones."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -195,7 +199,7 @@ def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
                 continue
             file = Path(parent, name)
             suffix = file.suffix.lower()
-            # what is packed in a .gz counts by its own ending: a .csv or a .json is named, or globbed
+            # a .gz counts by the suffix of what is in it, so that a .csv.gz must be named like a .csv
             is_other = is_table(file) and plain_suffix(file) not in FOLDER_SUFFIXES
             if suffix not in FOLDER_SUFFIXES or is_other or conversion_of(file) is not None:
                 notes.left_out[visible(suffix) or "without ending"] += 1
@@ -204,6 +208,7 @@ def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
 
 
 def _no_such_path(path: str, absolute: Path) -> UserError:
+    """Return the error for a path that does not exist, with the nearest name in its folder."""
     siblings = []
     if is_folder(absolute.parent) and not os.path.lexists(absolute):
         siblings = [sibling.name for sibling in absolute.parent.iterdir()]
@@ -213,6 +218,7 @@ def _no_such_path(path: str, absolute: Path) -> UserError:
 
 
 def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
+    """Return the error for paths without text, with ways to make text of the files that are there."""
     hints = notes.lines()
     commands = {**RECODINGS, **CONVERSIONS}
     advice = [f"{kind}: {command}" for kind, command in commands.items() if notes.left_out[kind]]
@@ -220,15 +226,16 @@ def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
         suffixes = ", ".join(FOLDER_SUFFIXES)
         advice = [f"of folders {suffixes} are read; others by a glob: data.paths='DIR/**/*.rst'"]
     hints += advice
-    typed = [re.sub(r"\[(.)\]", r"\1", path) for path in paths]  # as they were before glob.escape
-    return UserError("data.paths", ", ".join(typed), "no text was found there", hint="\n".join(hints))
+    unescaped_paths = [re.sub(r"\[(.)\]", r"\1", path) for path in paths]  # undoes glob.escape
+    shown_paths = ", ".join(unescaped_paths)
+    return UserError("data.paths", shown_paths, "no text was found there", hint="\n".join(hints))
 
 
 # --- Reading files
 
 
 def _content(file: Path, notes: Notes) -> bytes | None:
-    """Return a file's bytes without compression and byte-order mark; None where it is no text."""
+    """Return a file's bytes without compression and byte-order mark; None if they are not text."""
     try:
         with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
             content = _read_all(opened)
@@ -249,21 +256,21 @@ def _content(file: Path, notes: Notes) -> bytes | None:
 
 
 def _read_all(opened: BufferedIOBase) -> bytes:
-    """Return all bytes of an opened file. Raises MemoryError before the machine has no memory left.
+    """Return all bytes of an opened file. Raises MemoryError before the machine runs out of memory.
 
-    A gzip file of 10 MB may hold 10 GB, and the kernel would kill whoever takes more than there is.
+    A gzip file of 10 MB may hold 10 GB, and the kernel kills a process that takes more memory than there is.
     """
     content = bytearray()
     while piece := opened.read(PIECE_BYTES):
         content += piece
-        # only a large file pays for asking
+        # asked only for large files, since it takes time
         if len(content) > PIECE_BYTES and COPIES_OF_TEXT * len(content) > free_memory() + len(content):
             raise MemoryError
     return bytes(content)
 
 
 def _without_front_matter(contents: Mapping[Path, bytes | None], notes: Notes) -> dict[Path, bytes | None]:
-    """Return the files with the settings at the top of each .md taken off, and note how many had some."""
+    """Return the files without the settings at the top of each .md, and note how many had settings."""
     bodies = dict(contents)
     for file, content in contents.items():
         if content is not None and plain_suffix(file) == ".md":
@@ -274,13 +281,13 @@ def _without_front_matter(contents: Mapping[Path, bytes | None], notes: Notes) -
 
 
 def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
-    """Return the pieces of a file that hold text; they are counted from 1."""
+    """Return the pieces of a file that hold text as documents, numbered from 1."""
     texts = [piece for piece in pieces if piece.strip()]
     return [Document(f"{name}/{number:08d}", text, None) for number, text in enumerate(texts, start=1)]
 
 
 def _row_documents(name: str, table: FileText, text_field: str) -> list[Document]:
-    """Return a document for each row of a table, numbered by its row. Raises UserError with file and row."""
+    """Return a document for each row of a table. Raises UserError that names the file and the row."""
     documents = []
     for number, text in rows_of(table.file, table.content, text_field):
         content = utf8_text(text, "data.paths", f"{table.file}:{number}")

@@ -1,4 +1,4 @@
-"""What a file of the user's is: plain text, a table with a text in each row, or something else."""
+"""Tell what a file of the user is: plain text, a table with a text in each row, or something else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 from pathlib import Path
 
 TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-# Files that hold text among other things, and how to get at it. Of raw bytes a model would learn the markup.
+# Files that hold text among other things, and how to get it. From their bytes a model would learn markup.
 CONVERSIONS = {
     ".json": "lines of JSON are read: rename it to .jsonl; of an array: jq -c '.[]' FILE.json > FILE.jsonl",
     ".ipynb": "jupyter nbconvert --to markdown FILE.ipynb",
@@ -28,7 +28,7 @@ CONVERSIONS = {
 
 NOT_UTF8 = "not UTF-8"
 WITH_NUL = "with a NUL byte"
-# What is no UTF-8 text, and the command whose result is.
+# Bytes that are not UTF-8 text, and the command that makes text of them.
 RECODINGS = {
     "UTF-16": "iconv -f UTF-16 -t UTF-8 FILE > NEW",
     "UTF-16LE": "iconv -f UTF-16LE -t UTF-8 FILE > NEW",
@@ -37,7 +37,7 @@ RECODINGS = {
     WITH_NUL: "tr -d '\\000' < FILE > NEW",
     NOT_UTF8: "iconv -f LATIN1 -t UTF-8 FILE > NEW",
 }
-LOOKED_AT = 4096  # bytes of a file without a mark, for a guess at its encoding
+LOOKED_AT = 4096  # the encoding of a file without a mark is guessed by so many of its bytes
 
 
 def plain_suffix(file: Path) -> str:
@@ -46,17 +46,17 @@ def plain_suffix(file: Path) -> str:
 
 
 def is_table(file: Path) -> bool:
-    """Tell by the name whether each row of a file holds a text."""
+    """Tell by its name whether a file is a table with a text in each row."""
     return plain_suffix(file) in TABLES
 
 
 def conversion_of(file: Path) -> str | None:
-    """Return how to make text of a file that is none by its name; None for plain text and for tables."""
+    """Return how to make text of a file that is not text by its name; None for plain text and for tables."""
     return CONVERSIONS.get(plain_suffix(file))
 
 
 def encoding_problem(content: bytes) -> str | None:
-    """Return what keeps bytes from being UTF-8 text, a key of RECODINGS; None for text."""
+    """Return why bytes are not UTF-8 text, as a key of RECODINGS; None if they are."""
     # The mark of UTF-32 begins with that of UTF-16.
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
@@ -72,7 +72,10 @@ def encoding_problem(content: bytes) -> str | None:
 
 
 def _utf16_without_mark(content: bytes) -> str | None:
-    """Guess whether bytes with zeros are UTF-16: in most scripts one byte of each pair is mostly the same."""
+    """Return which UTF-16 bytes with zeros are, by a guess; None if they are not.
+
+    In Latin script, one byte of each pair is a zero.
+    """
     first_bytes = content[:LOOKED_AT:2]
     second_bytes = content[1:LOOKED_AT:2]
     if second_bytes.count(0) > len(second_bytes) / 2 and not first_bytes.count(0):

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 from posenc.core.errors import UserError
 from posenc.core.paths import is_folder, looks_local, why_missing
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction, utf8_text
-from posenc.data.hub import COMMIT, Column, newest_commit
+from posenc.data.hub_texts import COMMIT, Column, newest_commit
 from posenc.data.sections import articles
 from posenc.data.sources.base import Source
 from posenc.settings.numbers import check_between
 
 Rows = Literal["documents", "wikitext_lines"]
-# fetched from the library at once: a row that is a document may be a book
+# How many rows are fetched at once. A row that is a document may be a whole book.
 ROWS_AT_ONCE: dict[Rows, int] = {"documents": 16, "wikitext_lines": 4096}
 
 
@@ -29,11 +29,11 @@ class _HubSource(Source):
 
     repository: str
     config: str | None
-    revision: str | None  # a commit; None of a local folder
+    revision: str | None  # a commit; None for a local folder
     text_field: str
 
     def check(self) -> None:
-        """Raise UserError for a folder that does not exist, and for a revision that is no commit."""
+        """Raise UserError for a folder that does not exist, and for a revision that is not a commit."""
         if is_folder(self.repository):
             return
         if looks_local(self.repository):
@@ -57,12 +57,12 @@ class _HubSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class HubSource(_HubSource):
-    """The train, validation and test splits of a data set; ids are `split/number`."""
+    """The train, validation and test splits of a data set. Ids are `split/number`."""
 
     rows: Rows
 
     def read(self, notes: Notes) -> Iterator[Document]:
-        """Yield the rows that hold text, or the articles that WikiText's rows make."""
+        """Yield the rows with text, or for WikiText the articles that its rows make."""
         for split in sorted(SPLITS):
             texts = self._texts(split, ROWS_AT_ONCE[self.rows])
             whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
@@ -73,17 +73,18 @@ class HubSource(_HubSource):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSource(_HubSource):
-    """The first `documents` or `bytes` of each split of a data set; ids are `split/row`.
+    """The first `documents` or `bytes` of each split of a data set. Ids are `split/row`.
 
-    `splits` shares each of its splits out to ours by a hash of the text, so that copies are on one side.
+    Each split of the data set is divided into train, validation and test by a hash of the text, so that
+    copies of a text are in one split.
     """
 
-    splits: dict[str, Any]  # by split of the data set: the shares of train, validation and test
-    documents: int | None
-    bytes: int | float | None  # of text
+    splits: dict[str, Any]  # for each split of the data set, its shares for train, validation and test
+    documents: int | None  # the most for each split of the data set
+    bytes: int | float | None  # of text, the most for each split of the data set
 
     def check(self) -> None:
-        """Raise UserError for a revision that is no commit, and for limits and shares that make no sense."""
+        """Raise UserError for a revision that is not a commit, and for impossible limits and shares."""
         super().check()
         for key, limit in (("documents", self.documents), ("bytes", self.bytes)):
             if limit is not None:
@@ -95,14 +96,14 @@ class StreamSource(_HubSource):
                 raise UserError(f"data.splits.{split}", shares, "cannot be used", allowed=allowed)
 
     def pinned_identity(self) -> dict[str, Any] | None:
-        """Return the settings, with the limit as a whole number, however it is written."""
+        """Return the settings. The limit is a whole number in them, so that 4e6 and 4000000 are the same."""
         identity = super().pinned_identity()
         if identity is not None and self.bytes is not None:
             identity["bytes"] = int(self.bytes)
         return identity
 
     def read(self, notes: Notes) -> Iterator[Document]:
-        """Yield the rows that hold text, split by split, until a limit is reached."""
+        """Yield the rows with text of each split, until its limit is reached."""
         limit = None if self.bytes is None else int(self.bytes)
         for split in sorted(self.splits):
             count = 0
@@ -120,12 +121,14 @@ class StreamSource(_HubSource):
                 yield Document(document_id, text, split_by_text(text, self.splits[split]))
 
     def _is_too_much(self, count: int, size: int) -> bool:
+        """Tell whether so many documents, or so many bytes, are above a limit."""
         too_many = self.documents is not None and count > self.documents
         too_long = self.bytes is not None and size > self.bytes
         return too_many or too_long
 
 
 def _are_shares(shares: object) -> bool:
+    """Tell whether a setting names shares of our splits that add up to 1."""
     if not isinstance(shares, dict) or not set(shares) <= set(SPLITS):
         return False
     if not all(type(share) in (int, float) and share > 0 for share in shares.values()):

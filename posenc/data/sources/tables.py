@@ -1,4 +1,4 @@
-"""Files with a text in each row: JSON lines, CSV and Parquet. One column is read, `data.text_field`."""
+"""Tables with a text in each row, in the column `data.text_field`: JSON lines, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def rows_of(file: Path, content: bytes, text_field: str) -> Rows:
-    """Yield the text of each row of a table. Raises UserError with file and row where there is none.
+    """Yield the text of each row of a table. Raises UserError that names the file and the row without text.
 
     `content` is UTF-8, unless the file is Parquet.
     """
@@ -37,6 +37,7 @@ def _json_rows(file: Path, content: bytes, text_field: str) -> Rows:
 
 
 def _json_text(line: bytes, text_field: str, location: str) -> str:
+    """Return the text in a line of JSON. Raises UserError."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -50,8 +51,8 @@ def _json_text(line: bytes, text_field: str, location: str) -> str:
 
 
 def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
-    """Yield the text of each row below the header; a row that ends before it has an empty one."""
-    # The limit is one of the whole process, 131,072 characters at first: a document may be longer.
+    """Yield the text of each row below the header. A row that ends before its column has an empty text."""
+    # The limit, 131,072 characters by default, holds for the whole process. A document may be longer.
     csv.field_size_limit(max(csv.field_size_limit(), len(content)))
     lines = io.StringIO(content.decode(), newline="")
     rows = csv.DictReader(lines, delimiter=DELIMITERS[plain_suffix(file)], strict=True)
@@ -65,7 +66,7 @@ def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
 
 
 def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
-    """Yield the text of each row; a null is an empty one."""
+    """Yield the text of each row. A null is an empty text."""
     import pyarrow
     from pyarrow import parquet
 
@@ -85,6 +86,7 @@ def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
 
 
 def _check_column(file: Path, text_field: str, columns: Sequence[str]) -> None:
+    """Raise UserError if a table does not have the column."""
     if text_field not in columns:
         problem = f"{file.name} has no such column"
         raise UserError("data.text_field", text_field, problem, allowed=columns)

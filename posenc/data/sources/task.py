@@ -18,7 +18,7 @@ from posenc.settings.signature import check_arguments, defaults_of
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSource(Source):
-    """Hold a task and its options."""
+    """A task and its options."""
 
     has_documents: ClassVar[bool] = False
 
@@ -43,7 +43,7 @@ class TaskSource(Source):
 
     @property
     def label(self) -> str:
-        """Return the task with what differs from its defaults: `copy unique=true`."""
+        """Return the task with those options that are not at their default: `copy unique=true`."""
         defaults = defaults_of(find_task(self.task))
         parts = [self.task]
         if self.lengths == "fixed":
@@ -56,7 +56,7 @@ class TaskSource(Source):
     def pinned_identity(self) -> dict[str, Any]:
         """Return what decides which instances there are."""
         kind = find_task(self.task)
-        # a task of posenc's own raises its revision when it draws other instances
+        # posenc's own tasks raise their revision when they draw other instances, so their code is not hashed
         source = None if self.task in own_tasks() else source_hash(kind)
         return {
             "name": self.label,
@@ -68,7 +68,7 @@ class TaskSource(Source):
         }
 
     def _all_options(self) -> dict[str, Any]:
-        """Return the options, with the defaults of those that the user did not name."""
+        """Return all options, with the defaults of those that the user did not set."""
         kind = find_task(self.task)
         return {**defaults_of(kind), **check_arguments(kind, self.options, "data.options")}
 

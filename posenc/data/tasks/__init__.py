@@ -1,7 +1,7 @@
-"""Find tasks by their names: one file each in this folder. docs/tasks.md says how to add one.
+"""Find tasks by their names. Each is a file of this folder; docs/tasks.md says how to add one.
 
-A task has the name of its file. A file of the user's own is a plug-in, whose tasks are known once plug-ins
-are imported. The settings of a stored run may name such a task, but never make posenc import its code.
+A file of the user's own is a plug-in. Its tasks are known once it is imported, which happens only if the user
+asks for it: the settings of a stored run may name such a task, but never make posenc import its code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_tasks() -> tuple[str, ...]:
 
 
 def find_task(name: str) -> type[Task]:
-    """Return the class of a task, of posenc's own or of an imported plug-in. Raises KeyError."""
+    """Return the class of one of posenc's own tasks, or of an imported plug-in's. Raises KeyError."""
     if name in own_tasks():
         return tasks_in(importlib.import_module(f"{__name__}.{name}"))[name]
     return _tasks_of_plugins()[name]
@@ -52,7 +52,7 @@ def _tasks_of_plugins() -> dict[str, type[Task]]:
 
     tasks = {}
     for kind in Task.__subclasses__():
-        # A file that was imported again after a change has several classes, of which the last is the newest.
+        # A file that was changed and imported again has several classes. The newest comes last.
         if hasattr(kind, "name") and not kind.__module__.startswith(f"{__name__}."):
             tasks[kind.name] = kind
     return tasks

@@ -4,8 +4,8 @@
     50+71>220.         with `backwards`: the ones come first, as they do in adding with a carry
     q5r0+q7r1>q2r2s0.  with `hints` too: a symbol before each digit, the same for all ones, all tens, ...
 
-The hints of an instance are consecutive symbols of a long alphabet. The first one is drawn, so that all of
-them are trained even with short numbers. A model can find the digits of a place by their hint.
+A model can find the digits of one place by their hint. The hints of an instance are consecutive symbols of a
+long alphabet. The first one is drawn, so that all symbols are trained even with short numbers.
 
 Source: Zhou et al. 2023 (What Algorithms can Transformers Learn?), arXiv 2310.16028, for the hints; Zhou et
 al. 2024 (Transformers Can Achieve Length Generalization But Not Robustly), arXiv 2402.09371.
@@ -43,7 +43,7 @@ class Addition(Task):
         first = draws.text(DIGITS, size)
         second = draws.text(DIGITS, size)
         total = f"{int(first) + int(second):0{size + 1}d}"
-        symbols = ""  # of the ones, the tens, ...: one more than digits in a number, since the sum is longer
+        symbols = ""  # of the ones, the tens, ...: size + 1 of them, since the sum has one more digit
         if self.hints:
             begin = draws.below(len(MANY_SYMBOLS) - size)
             symbols = MANY_SYMBOLS[begin : begin + size + 1]

@@ -1,4 +1,4 @@
-"""Define what a task is: a generator of instances of any size, from numbers that are drawn for each instance.
+"""The base class of tasks: generators of instances (a question and its answer) of any size.
 
 A task is one file of this folder with one subclass of `Task`, found by walking the folder. Its fields are
 the keys of `data.options`. A task of the user's own is a file of the same form: `data.task=./mine.py`.
@@ -21,22 +21,22 @@ SEPARATOR = ">"  # between what is given and the answer
 END = "."  # the last token of an answer whose length the question does not tell
 LETTERS = string.ascii_lowercase
 
-# For keys and hints: the 146 printable characters of Latin-1 that are no small letters, no digits and none of
-# " + - . > \. The soft hyphen (U+00AD) is left out, since terminals hide it.
+# For keys and hints: the 146 printable characters of Latin-1, without small letters, digits and " + - . > \.
+# The soft hyphen (U+00AD) is left out, since terminals hide it.
 LATIN = "".join(chr(code) for code in range(0xA1, 0x100) if code != 0xAD)
 MANY_SYMBOLS = string.ascii_uppercase + LATIN + "!#$%&'()*,/:;<=?@[]^_`{|}~"
-RAW_NUMBERS_A_ROW = 256  # drawn for each row at once: enough for instances of 250 tokens
+RAW_NUMBERS_A_ROW = 256  # drawn for each row at first, which is enough for instances of 250 tokens
 
-# The option `letters` of many tasks: an instance is drawn from the first so many letters of the alphabet.
+# The option `letters` of many tasks: instances are made of the first `letters` letters of the alphabet.
 LetterCount = Annotated[Whole, Ge(2), Le(len(LETTERS))]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One instance of a task, as text. A character is a token, from U+0002 to U+00FF.
+    """An instance of a task, as text. Each character is a token, from U+0002 to U+00FF.
 
-    Given pieces and pieces of the answer alternate: ("abc>", "cba.") or ("a-b", "a", "c", "b").
+    Pieces that are given and pieces of the answer alternate: ("abc>", "cba.") or ("a-b", "a", "c", "b").
     """
 
     pieces: tuple[str, ...]
@@ -58,10 +58,10 @@ class Instance:
 
 
 class Draws:
-    """Draw what one instance needs. Seed, counter and row of the instance alone decide every number."""
+    """Random draws for one instance. Its seed, counter and row alone decide every number."""
 
     def __init__(self, raw_numbers: Sequence[int], seed: int, counter: int, row: int) -> None:
-        """Take the first raw numbers of the row. Further ones are computed where they are needed."""
+        """Take the first raw numbers of the row. Further ones are computed if they are needed."""
         self._unused = list(raw_numbers)[::-1]  # in reverse, since a list pops fast at its end
         self._key = (seed, counter, row)
         self._count = len(raw_numbers)  # of all raw numbers so far, used ones included
@@ -69,7 +69,7 @@ class Draws:
     def below(self, count: int) -> int:
         """Return a whole number from 0 to count - 1."""
         if not self._unused:
-            # Compute all from the start again, twice as many. Few instances are that long.
+            # Compute twice as many, from the start again, since only few instances are that long.
             raw = more_draws(2 * self._count, *self._key)[self._count :]
             self._unused = raw.tolist()[::-1]
             self._count += len(raw)

@@ -3,7 +3,7 @@
     bdac>bdac.
 
 With `unique` characters do not repeat, so that each one determines its successor (induction), and the
-alphabet has 146 characters. Without it letters repeat, and the model has to find the place in the string.
+alphabet has 146 characters. Without it letters repeat, so the model has to know its place in the string.
 
 Source: Jelassi et al. 2024 (Repeat After Me), arXiv 2402.01032; for unique tokens Zhou et al. 2023 (What
 Algorithms can Transformers Learn?), arXiv 2310.16028.

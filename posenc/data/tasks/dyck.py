@@ -2,8 +2,8 @@
 
     ([]{(|)}).
 
-A closing bracket closes the last one that is open. At most `depth` brackets are open at once, so that the
-answer has at most `depth`. At least one is open at the end.
+A closing bracket closes the last one that is open. At most `depth` brackets are open at once, so the answer
+has at most `depth` of them, and at least one.
 
 Source: Hewitt et al. 2020 (RNNs can generate bounded hierarchical languages with optimal memory), arXiv
 2010.07515; Bhattamishra et al. 2020 (On the Ability and Limitations of Transformers to Recognize Formal

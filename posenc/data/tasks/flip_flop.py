@@ -17,7 +17,7 @@ from annotated_types import Ge, Lt
 from posenc.data.tasks.base import Draws, Instance, Task
 from posenc.settings.numbers import Number
 
-RESOLUTION = 1 << 20  # a whole number below it is drawn, and compared with a share of it
+RESOLUTION = 1 << 20  # a probability is a share of the whole numbers below this one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Draw the instances of a task for training (by seed and step) and evaluation (by size), and encode them.
 
-A hash of the given pieces says whether an instance belongs to training, validation or test, whatever it was
-drawn for. So no test instance is ever trained on, with any seed. N instances, W inputs of a window.
+A hash of its given pieces says whether an instance belongs to training, validation or test. One that was
+drawn for another purpose is dropped. So no test instance is ever trained on, with any seed.
+Shapes: N instances, W inputs of a window.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from posenc.core.errors import RunError
 from posenc.core.seeds import seed_for
 from posenc.data.tasks.base import Instance, Task, draws_of_rows
 
-PADDING = 0  # token after an instance that is shorter than its window; never a target
-START = 1  # token before every instance
-SEED = 2305  # of validation and test. It is never the training seed, so that all runs see the same instances.
+PADDING = 0  # the token that fills a window after a shorter instance; never a target
+START = 1  # the token before every instance
+SEED = 2305  # of validation and test; not the training seed, so that all runs see the same instances
 HASHES = 16  # values of the hash: a sixteenth of all instances is for validation, another one for test
-SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all other hashes are trained on
-TRIES = 200  # so often an instance is drawn until one belongs to the wanted split
+SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all other values are for training
+TRIES = 200  # how often an instance is drawn until one belongs to the wanted split
 
 Lengths = Literal["uniform", "fixed"]
 Ints = npt.NDArray[np.int64]
@@ -30,29 +31,29 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncodedInstances:
-    """The tokens of instances, each at the beginning of its window, and which are answers: (N, W + 1)."""
+    """The tokens of N windows with an instance at the beginning of each."""
 
-    tokens: Ints
-    is_answer: npt.NDArray[np.bool_]
+    tokens: Ints  # (N, W + 1)
+    is_answer: npt.NDArray[np.bool_]  # (N, W + 1)
 
 
 @dataclass(frozen=True)
 class TaskInstances:
-    """Draw the instances of a task with its options."""
+    """The instances of a task with its options."""
 
     task: Task
-    lengths: Lengths  # training sizes: uniform up to the largest that fits a window, or always the largest
+    lengths: Lengths  # sizes in training: uniform up to the largest that fits a window, or always that one
 
     def largest_size(self, window: int) -> int | None:
         """Return the size of the largest instance that fits into a window of W inputs.
 
-        Return None if the smallest one does not fit, or if the alphabet ends before the window is full.
+        None if the smallest one does not fit, or if an alphabet ends before the window is full.
         """
         if not self._fits(self.task.smallest, window):
             return None
         size = self.task.smallest
         step = 1
-        # Double the step while it fits, then halve it: windows may have millions of tokens.
+        # Windows may have millions of tokens, so the step is doubled while it fits, and then halved.
         while self._fits(size + step, window):
             size += step
             step *= 2
@@ -64,7 +65,7 @@ class TaskInstances:
         return None if limit is not None and size > limit else size
 
     def _fits(self, size: int, window: int) -> bool:
-        # A window's inputs are the start mark and all tokens of the instance but the last, which is a target.
+        """Tell whether START and all tokens but the last, which is only a target, fit into W inputs."""
         return self.task.tokens(size) <= window
 
     def held_out(self, split: str, size: int, count: int) -> list[Instance]:

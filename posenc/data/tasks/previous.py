@@ -2,9 +2,9 @@
 
     a-baxb...    the stream is a, b, x, ...; the answer after b is a, the answer after x is b
 
-Letters are drawn with repetition, so content does not identify the answer; only position does: it is the
-token three places before the answer, two before the letter that asks for it. No letter comes before the first
-one, so that `-` is given in place of an answer.
+Letters repeat, so the content does not tell where the answer stands. Only its position does: three places
+before the answer, two before the letter that asks for it. No letter comes before the first one, so `-` is
+given in place of its answer.
 
 Source: after the previous-token head, the first half of induction (Olsson et al. 2022, arXiv 2209.11895).
 """

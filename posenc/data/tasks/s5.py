@@ -1,11 +1,11 @@
-"""s5: elements of a group, then their product: does the model track a state?
+"""s5: elements of a group, then their product. Does the model track a state?
 
     ABAC>D       a character is an element; the answer is the product from the first to the last
 
 `group=s5` has the 120 permutations of five things. It is the smallest symmetric group whose products are
-NC1-complete: no transformer of constant depth is believed to compute them at every length. `group=mod_sum`
-has the numbers modulo `modulus`, whose sum constant depth can compute. Factors are drawn from the first
-`elements` elements of the group: the neutral one, then (of s5) the swaps of neighbours.
+NC1-complete: no transformer of constant depth is believed to compute them at every length. `group=mod_sum` is
+a control that constant depth can compute: numbers modulo `modulus`, and their sum. Factors are drawn from the
+first `elements` elements of the group, which are in s5 the neutral one and then the swaps of neighbours.
 
 Source: Merrill et al. 2024 (The Illusion of State in State-Space Models), arXiv 2404.08819.
 """
@@ -48,7 +48,7 @@ class S5(Task):
     smallest: ClassVar[int] = 2
 
     group: Literal["s5", "mod_sum"] = "s5"
-    elements: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # that factors are drawn from, at most
+    elements: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # at most so many are drawn from
     modulus: Annotated[Whole, Ge(2), Le(len(PERMUTATIONS))] = 5  # of mod_sum
 
     def __post_init__(self) -> None:

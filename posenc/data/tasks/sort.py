@@ -44,6 +44,6 @@ class Sort(Task):
             is_ahead = not others or count > others[0][1]
             if is_ahead:
                 return Instance((string + SEPARATOR, letter))
-            # A tie: write one of the two letters over drawn positions until it is ahead.
+            # A tie: one of the two letters is written over drawn positions until it is ahead.
             index = draws.below(size)
             string = string[:index] + letter + string[index + 1 :]

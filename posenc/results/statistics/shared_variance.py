@@ -19,9 +19,7 @@ ROWS = 8  # with fewer rows, nothing is shared
 SEEDS = 3  # with fewer seeds in a row, nothing is shared
 FLOOR = 0.02  # bits per byte above the best row; rows nearer to it have the size of this distance
 MOST_PRIOR = 3.0  # the other rows count as at most so many degrees of freedom
-SMALLEST_VARIANCE = (
-    1e-4  # as a share of the median variance: the variance of equal seeds, 0, has no logarithm
-)
+SMALLEST_VARIANCE = 1e-4  # as a share of the median variance: that of equal seeds, 0, has no logarithm
 # The simulation that checks whether shared variances give right intervals.
 EXPERIMENTS = 600
 LEAST_COVERAGE = 0.90
