@@ -41,7 +41,9 @@ def _listed(name: str, path: Path) -> ListedCorpus:
     data = DataSettings.model_validate(yaml.safe_load(text))
     comes_from_the_hub = is_streamed(data)
     is_open = MISSING in data.parameters.values()  # the user has to say which data set it is
-    pinned = pinned_identity(data) if comes_from_the_hub and not is_open else None
+    pinned = None
+    if comes_from_the_hub and not is_open:
+        pinned = pinned_identity(data)
     return ListedCorpus(
         name=name,
         description=description,

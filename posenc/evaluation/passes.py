@@ -26,15 +26,13 @@ from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
 from posenc.model.loss import token_losses
 from posenc.training.device import autocast
-from posenc.training.memory import LiveTensors, is_out_of_memory
+from posenc.training.memory import is_out_of_memory, memory_needed
 
 # Encodings with drawn positions: how many draws the windows of one length share. Window i has draw i % DRAWS.
 DRAWS = 16
 # float32 numbers for each pair of tokens and each head. If even these fit, memory is not measured.
 MOST_FLOATS_A_SCORE = 32
 BYTES_A_FLOAT = 4
-# The memory of a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its time.
-TRIAL_FRACTION = 16
 
 # from the number of a window to its tokens (window + 1,): the inputs and the last target
 WindowReader = Callable[[int], np.ndarray]
@@ -211,8 +209,8 @@ def run_windows(
     `encoding` is the one that acts; None stands for the encoding of windows of this length. Drawn positions
     depend on the seed, the window's length and its number, never on the batch.
 
-    A batch holds about `batch_tokens` tokens. If memory runs out, `run_batch` is called again with half of
-    the windows, so it must keep nothing of a pass that raised.
+    A batch holds about `batch_tokens` tokens. If memory runs out, batches are halved, and `run_batch` is
+    called again for the same windows, so it must keep nothing of a pass that raised.
     """
     context.model.to(context.device).eval()
     if encoding is None:
@@ -286,7 +284,7 @@ def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
 
 
 def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, inputs: int) -> list[Tensor]:
-    """Return the positions (inputs,) that all windows have; DRAWS of them if the encoding draws positions.
+    """Return the positions that a window may have, (inputs,) each: one, or DRAWS if the encoding draws them.
 
     Raises NotApplicableError if the encoding ends before the last of them.
     """
@@ -449,7 +447,7 @@ def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: E
     return F.linear(hidden, weight).argmax(-1).cpu()
 
 
-# --- memory
+# --- Memory
 
 
 def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
@@ -477,24 +475,3 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     if needed > free:
         need = f"needs about {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
         raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {need}")
-
-
-def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
-    """Estimate the peak bytes of a pass over W tokens as a W + b W^2, from passes over s and 2s tokens."""
-    # The square is for encodings that see the scores of all pairs of tokens. Others need a W alone.
-    #   short_peak  =  a s +   b s^2
-    #   double_peak = 2a s + 4 b s^2
-    # Hence b = (double_peak - 2 short_peak) / 2 s^2 and a = double_peak / 2s - 2 b s.
-    short = max(1, window // TRIAL_FRACTION)
-    short_peak = peak_bytes(make_pass, short)
-    double_peak = peak_bytes(make_pass, 2 * short)
-    quadratic = max(0.0, (double_peak - 2 * short_peak) / (2 * short**2))
-    linear = double_peak / (2 * short) - quadratic * 2 * short
-    return linear * window + quadratic * window**2
-
-
-def peak_bytes(make_pass: Callable[[int], object], length: int) -> int:
-    """Make a pass and return the largest number of bytes that its tensors take at once."""
-    with LiveTensors() as meter:
-        make_pass(length)
-    return meter.peak

@@ -142,7 +142,9 @@ def resolve_evaluation(
     protocols = tuple(with_settings(name, parameters) for name in names)
     headline = with_settings(FixedTarget.name, parameters)
     assert isinstance(headline, FixedTarget)
-    tries = extend.tries if extend is not None and extend.tune else 0
+    tries = 0
+    if extend is not None and extend.tune:
+        tries = extend.tries
     if tries:
         headline.check(lengths)
         if settings.split == "validation":

@@ -43,7 +43,7 @@ class Column:
     window: int | None  # tokens; for a bin its last position
     targets: int | None
     documents: int | None
-    shown: bool = True  # in tables; programs get all columns
+    shown: bool = True  # whether tables show it; JSON has every column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Cell:
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
     seeds: int = 0  # how many the mean is over
     note: str | None = None
-    verdict: str | None = None  # on the change; null if the seeds with numbers do not represent the row
+    verdict: str | None = None  # on the change; null if the cell is not rankable
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
     versus_best: Versus | None = None  # its mean compared with the lowest mean of the column
@@ -67,7 +67,7 @@ class Cell:
     targets_hash: str | None = None
     targets: int | None = None  # scored in each seed; null if the seeds differ
     documents: int | None = None  # in which these targets are
-    rankable: bool = False  # whether the seeds with numbers represent the row (see INNOCENT_REASONS)
+    rankable: bool = False  # whether the seeds with numbers represent the row: none diverged or was refused
     versus_baseline: Versus | None = None  # compared with the row that the user chose
 
 

@@ -190,8 +190,12 @@ def _also_differs(draft: Draft) -> dict[str, list[str]]:
     if len({group.encoding for group in draft.groups}) < 2:
         return {}
     settings = [group.settings for group in draft.groups if group.settings]
-    keys = [key for key in differing(settings) if not key.startswith(NAMED_BY_LABELS)]
-    return {key: sorted({values.get(key, "unset") for values in settings}) for key in keys}
+    also_differs = {}
+    for key in differing(settings):
+        if not key.startswith(NAMED_BY_LABELS):
+            values = {settings_of_row.get(key, "unset") for settings_of_row in settings}
+            also_differs[key] = sorted(values)
+    return also_differs
 
 
 def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
@@ -215,10 +219,9 @@ def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
 
 def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
     """Return how many nats per token are one bit per byte, the median over records; None without bytes."""
-    ratios = [
-        record["nats"] / record["bpb"]
-        for run in runs
-        for record in run.records
-        if record["nats"] and record["bpb"]
-    ]
+    ratios = []
+    for run in runs:
+        for record in run.records:
+            if record["nats"] and record["bpb"]:
+                ratios.append(record["nats"] / record["bpb"])
     return statistics.median(ratios) if ratios else None

@@ -66,7 +66,7 @@ class Recovered:
     worth_ci95: Interval | None  # over its seeds and documents; if it includes 0 there is no share
     difference: float | None  # loss of the row minus that of the long-trained model, at T, nats per token
     difference_ci95: Interval | None  # over seeds and documents
-    share: float | None  # of the worth; 0: cropping gives as much, 1: training long gives as much
+    share: float | None  # of the worth; 0: as much as by cropping, 1: as much as by training long
     ci95: Interval | None  # of the share, over seeds and documents
     reference: float  # loss of the long-trained model in its own windows, nats per token; mean over seeds
     seeds: int  # of the row

@@ -265,10 +265,13 @@ def _multiple_beside(
     if not measured_multiples:
         return None
     nearest = _nearest(multiple, measured_multiples)
-    is_mutual = _nearest(nearest, published_multiples) == multiple
     is_near = abs(math.log(nearest / multiple)) <= NEAR
-    return nearest if is_mutual and is_near else None
+    is_mutual = _nearest(nearest, published_multiples) == multiple
+    if is_near and is_mutual:
+        return nearest
+    return None
 
 
 def _nearest(target: float, multiples: Sequence[float]) -> float:
+    """Return the multiple with the smallest ratio to `target`."""
     return min(multiples, key=lambda multiple: abs(math.log(multiple / target)))

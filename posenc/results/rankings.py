@@ -108,6 +108,7 @@ def _split_into_rankings(pool: Pool) -> list[list[Member]]:
 
 
 def _runs_of(members: Sequence[Member]) -> tuple[Run, ...]:
+    """Return the runs of members, each once."""
     return tuple({member.run.path: member.run for member in members}.values())
 
 
@@ -117,6 +118,7 @@ def _representative(members: Sequence[Member]) -> Member:
 
 
 def _longest_multiple(member: Member) -> float:
+    """Return the longest window that a member was measured at, as a multiple of T."""
     return max(measurement.multiple for measurement in member.measurements)
 
 
@@ -162,6 +164,7 @@ def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> li
 
 
 def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
+    """Return the key by which rankings are sorted: most runs first, then by their values."""
     return -len(ranking.runs), sorted(ranking.values.items())
 
 
@@ -170,9 +173,9 @@ def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
 
 def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> list[Ranking]:
     """Add runs without numbers to the rankings."""
-    kinds = [{kind_of(run) for run in ranking.runs} for ranking in rankings]
-    joined: dict[int, list[Run]] = defaultdict(list)
-    by_size: dict[str, list[Run]] = defaultdict(list)
+    kinds = [_kinds_of(ranking) for ranking in rankings]
+    joined: dict[int, list[Run]] = defaultdict(list)  # by the index of the ranking
+    by_size: dict[str, list[Run]] = defaultdict(list)  # runs of a size that no ranking has
     for run in runs:
         index = _ranking_of(run, kinds)
         if index is None:
@@ -184,8 +187,16 @@ def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> l
         replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)
     ]
     first = rankings[0].runs[0]
-    of_other_sizes = [Ranking(telling_sizes(alike[0], first), tuple(alike)) for alike in by_size.values()]
+    of_other_sizes = []
+    for runs_of_size in by_size.values():
+        values = telling_sizes(runs_of_size[0], first)
+        of_other_sizes.append(Ranking(values, tuple(runs_of_size)))
     return [*with_unmeasured, *of_other_sizes]
+
+
+def _kinds_of(ranking: Ranking) -> set[tuple[str, str]]:
+    """Return the settings and sizes that runs of a ranking have."""
+    return {kind_of(run) for run in ranking.runs}
 
 
 def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:

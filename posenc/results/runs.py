@@ -67,7 +67,9 @@ class Run:
         if self.state == "dead":
             return f"its process {self.status.get('pid', '?')} is gone without a final status"
         reason = self.problem or self.status.get("reason")
-        return reason if isinstance(reason, str) and reason else None
+        if not isinstance(reason, str):
+            return None
+        return reason or None
 
     @property
     def name(self) -> str:

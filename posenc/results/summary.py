@@ -139,7 +139,9 @@ def _written(run: Run) -> float | None:
 
 def _number(value: object) -> float | None:
     """Return a number of a file; None for anything else, and for a number that cannot be true."""
-    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
+    if not isinstance(value, int | float) or not abs(value) < LARGEST:
+        return None
+    return float(value)
 
 
 def _whole(value: object) -> int | None:

@@ -133,8 +133,11 @@ class ProcessGroup:
         parameters = list(model.parameters())
 
         def moments_on_cpu() -> list[dict[str, Tensor]]:
-            states = [optimizer.state[parameter] for parameter in parameters]
-            return [{name: moment.cpu() for name, moment in state.items()} for state in states]
+            moments = []
+            for parameter in parameters:
+                state = optimizer.state[parameter]
+                moments.append({name: moment.cpu() for name, moment in state.items()})
+            return moments
 
         moments = self.first(moments_on_cpu)
         if self.is_first:

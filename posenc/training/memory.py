@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -18,6 +18,9 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024  # glibc takes no larger one
 TRIM_THRESHOLD_BYTES = 1 << 30
+# The memory of a pass over a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its
+# time.
+TRIAL_FRACTION = 16
 # Parts of torch's messages when memory runs out, which differ by device.
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
@@ -78,3 +81,24 @@ class LiveTensors(TorchDispatchMode):
 def _storages(tree: Any) -> list[torch.UntypedStorage]:
     """Return the storages of all tensors in nested lists, tuples and dictionaries."""
     return [leaf.untyped_storage() for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
+    """Estimate the peak bytes of a pass over W tokens as a W + b W^2, from passes over s and 2s tokens."""
+    # The square is for encodings that see the scores of all pairs of tokens. Others need a W alone.
+    #   short_peak  =  a s +   b s^2
+    #   double_peak = 2a s + 4 b s^2
+    # Hence b = (double_peak - 2 short_peak) / 2 s^2 and a = double_peak / 2s - 2 b s.
+    short = max(1, window // TRIAL_FRACTION)
+    short_peak = peak_bytes(make_pass, short)
+    double_peak = peak_bytes(make_pass, 2 * short)
+    quadratic = max(0.0, (double_peak - 2 * short_peak) / (2 * short**2))
+    linear = double_peak / (2 * short) - quadratic * 2 * short
+    return linear * window + quadratic * window**2
+
+
+def peak_bytes(make_pass: Callable[[int], object], length: int) -> int:
+    """Make a pass and return the largest number of bytes that its tensors take at once."""
+    with LiveTensors() as meter:
+        make_pass(length)
+    return meter.peak

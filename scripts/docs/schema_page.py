@@ -153,7 +153,7 @@ def page() -> str:
     """Return the page's text."""
     parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK]
     parts += [table(name) for name in RESULTS]
-    parts += [LOGGED, table("loop.LoggedStep", "posenc.training"), PRINTED]
+    parts += [LOGGED, table("tally.LoggedStep", "posenc.training"), PRINTED]
     parts += [table(name) for name in COMPARISON]
     return "\n".join([*parts, CSV])
 

@@ -12,8 +12,7 @@ from posenc.core import machine as machine_module
 from posenc.core.machine import free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import passes
-from posenc.evaluation.passes import memory_needed
-from posenc.training.memory import LiveTensors
+from posenc.training.memory import LiveTensors, memory_needed
 
 
 def squared(n):

@@ -62,7 +62,9 @@ class TaskInstances:
                 size += step
             step //= 2
         limit = self.task.largest
-        return None if limit is not None and size > limit else size
+        if limit is not None and size > limit:
+            return None
+        return size
 
     def _fits(self, size: int, window: int) -> bool:
         """Tell whether START and all tokens but the last, which is only a target, fit into W inputs."""

@@ -59,7 +59,7 @@ class Versus:
     p: float | None  # corrected; of the hypothesis that the difference is within SAME, or has the other sign
     word: Word  # tied: all of ci95 is within SAME; unresolved: it is too wide; below: only of a baseline
     method: Method
-    needs: Needs | None = None  # what more of would settle it, if it is unresolved
+    needs: Needs | None = None  # whether more seeds or more documents would settle what is unresolved
 
 
 @dataclass(frozen=True)
@@ -184,19 +184,23 @@ def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> d
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
     """Return the shared variances over seeds, by index, of the rows that may share them."""
-    losses = {index: tuple(ratio.value for ratio in row) for index, row in ratios.items()}
-    with_seeds = [index for index, row in losses.items() if len(row) >= SEEDS]
-    shared = shared_variances(tuple(losses[index] for index in with_seeds))
+    with_seeds = [index for index, row in ratios.items() if len(row) >= SEEDS]
+    shared = shared_variances(tuple(_losses(ratios[index]) for index in with_seeds))
     return dict(zip(with_seeds, shared, strict=True)) if shared else {}
 
 
 def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
     """Return the variances over seeds, by index, of the rows with one seed, by the rows with several."""
-    single = [index for index, row in ratios.items() if len(row) == 1]
-    with_seeds = tuple(tuple(ratio.value for ratio in row) for row in ratios.values() if len(row) > 1)
-    means = tuple(ratios[index][0].value for index in single)
-    predicted = predicted_variances(with_seeds, means)
-    return dict(zip(single, predicted, strict=True)) if predicted else {}
+    with_one_seed = [index for index, row in ratios.items() if len(row) == 1]
+    losses_of_others = tuple(_losses(row) for row in ratios.values() if len(row) > 1)
+    means = tuple(ratios[index][0].value for index in with_one_seed)
+    predicted = predicted_variances(losses_of_others, means)
+    return dict(zip(with_one_seed, predicted, strict=True)) if predicted else {}
+
+
+def _losses(row: Sequence[Ratio]) -> tuple[float, ...]:
+    """Return the loss of each seed of a row."""
+    return tuple(ratio.value for ratio in row)
 
 
 def _ranked(ratios: list[Ratio], over_seeds: SeedVariance, method: Method) -> RankedRow:
@@ -215,17 +219,20 @@ def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
 
 
 def _p_value(estimate: Estimate, sides: int) -> float | None:
+    """Return the p-value that the truth is beyond SAME, for one or both sides; None without an interval."""
     p = p_beyond(estimate, SAME)
     return None if p is None else sides * p
 
 
 def _word(difference: float, p: float | None, interval: Interval | None) -> Word:
+    """Return the word for a difference by its corrected p-value, or else by its interval."""
     if p is not None and p < 1 - CONFIDENCE:
         return "above" if difference > 0 else "below"
     if interval is None:
         return "unresolved"
     low, high = interval
-    return "tied" if low >= -SAME and high <= SAME else "unresolved"
+    is_within_margin = low >= -SAME and high <= SAME
+    return "tied" if is_within_margin else "unresolved"
 
 
 def _needs(estimate: Estimate, method: Method) -> Needs:
@@ -236,9 +243,11 @@ def _needs(estimate: Estimate, method: Method) -> Needs:
     half_widths = estimate.half_widths(1 - CONFIDENCE)
     if half_widths is None:
         return "documents"
-    seed_half, document_half = half_widths
     has_one_seed = method in ("documents", "predicted")
-    return "seeds" if has_one_seed or seed_half > document_half else "documents"
+    if has_one_seed:
+        return "seeds"
+    seed_half, document_half = half_widths
+    return "seeds" if seed_half > document_half else "documents"
 
 
 def _unit(samples: Iterable[Sample], metric: str) -> float:
@@ -250,6 +259,7 @@ def _unit(samples: Iterable[Sample], metric: str) -> float:
 
 
 def _scaled(interval: Interval | None, unit: float) -> Interval | None:
+    """Multiply both ends of an interval by `unit`."""
     if interval is None:
         return None
     low, high = interval
