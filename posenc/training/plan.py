@@ -27,7 +27,7 @@ class TrainingPlan:
 
     @property
     def batch_tokens(self) -> int:
-        """Return the tokens of one update. If windows grow during the training, there are fewer of them."""
+        """Return how many tokens an update has. This stays the same if windows grow during the training."""
         return self.batch_windows * self.context_length
 
     def is_validated(self, step: int) -> bool:

@@ -81,7 +81,7 @@ def copied(subject, plan, window):
 
 def recalled(subject, plan, window):
     """The last token of each window of every question."""
-    for question in plan.fitting(window):
+    for question in plan.questions_in(window):
         asked = plan.windows_asked(window, question)
         windows = recall.windows_of(subject, plan, window, question)[:asked].tolist()
         for document, text in zip(plan.documents[:asked].tolist(), windows, strict=True):

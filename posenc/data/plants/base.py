@@ -30,7 +30,7 @@ class Plant(ABC):
 
     @property
     def pair_length(self) -> int:
-        """Return the tokens of a whole pair."""
+        """Return how many tokens a whole pair has."""
         return self.cue_length + 1 + len(self.end)
 
     def draw_values(self, raw: np.ndarray) -> Ints:
@@ -49,7 +49,7 @@ class Plant(ABC):
     @classmethod
     @abstractmethod
     def length_of_pair(cls, settings: PlantSettings) -> int:
-        """Return the tokens of a whole pair, by the settings alone."""
+        """Return how many tokens a whole pair has, by the settings alone."""
 
     @classmethod
     @abstractmethod

@@ -102,30 +102,33 @@ class NeedleTexts(Plan):
     keys: np.ndarray  # (N, most keys) int64, index of a word
     values: np.ndarray  # (N, most keys, words of a value) int64
     places: np.ndarray  # (N, most keys) uint64, raw draws: where a sentence stands, modulo the text's length
-    words: SentenceTokens
+    vocabulary: SentenceTokens
     queries: int  # keys that are asked for
     questions: tuple[Question, ...]
 
     @property
     def needle_length(self) -> int:
-        """Return the tokens of a sentence with its end."""
-        return len(self.words.sentence(0, self.values[0, 0])) + len(self.words.after_value)
+        """Return how many tokens a sentence has, its end included."""
+        any_sentence = self.vocabulary.sentence(0, self.values[0, 0])
+        return len(any_sentence) + len(self.vocabulary.after_value)
 
     @property
     def answer_length(self) -> int:
-        """Return the tokens of a value."""
-        return int(self.values.shape[2] * self.words.words.shape[1])
+        """Return how many tokens a value has."""
+        words_in_value = self.values.shape[2]
+        tokens_in_word = self.vocabulary.words.shape[1]
+        return int(words_in_value * tokens_in_word)
 
     @property
     def tail_length(self) -> int:
-        """Return the tokens of the questions at the end of a window, answers included."""
-        return self.queries * self.needle_length - len(self.words.after_value)
+        """Return how many tokens the questions at the end of a window have, their answers included."""
+        return self.queries * self.needle_length - len(self.vocabulary.after_value)
 
     def text_length(self, window: int, keys: int) -> int:
         """Return how many tokens of text are left in a window and its last target."""
         return window + 1 - keys * self.needle_length - self.tail_length
 
-    def fitting(self, window: int) -> list[Question]:
+    def questions_in(self, window: int) -> list[Question]:
         """Return the questions that can be asked in a window: those that leave half of it to the text."""
         if not len(self.ends):
             return []
@@ -133,7 +136,7 @@ class NeedleTexts(Plan):
         return [question for question in self.questions if self.text_length(window, question.keys) >= least]
 
     def tokens(self, window: int) -> int:
-        return len(self.fitting(window)) * len(self.ends) * window
+        return len(self.questions_in(window)) * len(self.ends) * window
 
     def targets_in(self, window: int) -> int:
         return self.tail_length if len(self.ends) else 1
@@ -174,21 +177,22 @@ class Needle(Protocol[NeedleTexts]):
         """
         settings = self.settings.needle
         longest = request.lengths.longest
-        words = words_of(request.tokenizer or Tokenizer("bytes"))
-        check_words(settings, len(words.words))
+        vocabulary = words_of(request.tokenizer or Tokenizer("bytes"))
+        check_words(settings, len(vocabulary.words))
         documents, ordinals = choose_blocks(request.count_window_ends(), settings.windows)
         ends = longest + 1 + ordinals
         count = len(ends)
         most_keys = max(settings.keys)
         most_words = words_in_window(settings)
         seed = seed_for(SEED, self.name)
-        draws = raw_draws(count * len(words.words), seed, 0).reshape(count, -1)
+        draws = raw_draws(count * len(vocabulary.words), seed, 0).reshape(count, -1)
         drawn_words = permutations(draws)[:, :most_words]  # no word twice in a window
         keys, values = np.split(drawn_words, [most_keys], axis=1)
         values = values.reshape(count, most_keys, settings.values)
         pairs = itertools.product(settings.depths, settings.keys)
         questions = tuple(Question(depth, number) for depth, number in pairs)
-        digest = request.digest(self.name, REVISION, documents, ends, keys, values, words.words, questions)
+        parts = (documents, ends, keys, values, vocabulary.words, questions)
+        digest = request.digest(self.name, REVISION, *parts)
         return NeedleTexts(
             hash=digest,
             documents=documents,
@@ -196,14 +200,14 @@ class Needle(Protocol[NeedleTexts]):
             keys=keys,
             values=values,
             places=raw_draws(count * most_keys, seed, 1).reshape(count, most_keys),
-            words=words,
+            vocabulary=vocabulary,
             queries=settings.queries,
             questions=questions,
         )
 
     def measure(self, context: EvalContext, plan: NeedleTexts, window: int) -> LossSums:
         """Ask every question that fits into the window. Raises NotApplicableError if none does."""
-        questions = plan.fitting(window)
+        questions = plan.questions_in(window)
         if not questions:
             raise NotApplicableError(f"n/a: no sentence of eval.needle fits into {window} tokens of a text")
         count = len(plan.ends)
@@ -237,8 +241,8 @@ def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Q
         text = context.store.tokens[stop - length : stop].astype(np.int64)
         needles = []
         for number in range(question.keys):
-            sentence = plan.words.sentence(plan.keys[row, number], plan.values[row, number])
-            needles.append(np.concatenate((sentence, plan.words.after_value)))
+            sentence = plan.vocabulary.sentence(plan.keys[row, number], plan.values[row, number])
+            needles.append(np.concatenate((sentence, plan.vocabulary.after_value)))
         places = (plan.places[row, : question.keys] % np.uint64(length + 1)).astype(np.int64)
         places[0] = round(question.depth * length)
         asked_again = np.concatenate(needles[: plan.queries])

@@ -2,11 +2,11 @@
 
 A pair is a cue (a few tokens) and the value after it. A window of W inputs is text from anywhere in a
 document, with pairs of `data.plant` written over it, each once. At the end of the window the cue of one of
-them comes again, and its value is the only target. It stands exactly `distance` tokens after the asked pair.
+them comes again, exactly `distance` tokens after the first time, and its value is the only target.
 
 A question is a distance and a number of pairs. Every distance is asked with as many pairs as in training, and
-one distance within T also with other numbers of pairs. `eval.recall.kind` asks for another kind of plant than
-the model was trained on.
+one distance within T also with other numbers of pairs. With `eval.recall.kind` the pairs are of another kind
+than those that the model was trained on.
 
 Texts and pairs are drawn by the run's seed. All encodings, questions and windows of a seed have the same
 ones, and another seed has others, so that the mean over seeds does not depend on one draw. (Up to version 0.1
@@ -73,9 +73,9 @@ class PlantedTexts(Plan):
 
     documents: np.ndarray  # (N,) int64, index in the split
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
-    cues: np.ndarray  # (N, most pairs, cue) int64
+    cues: np.ndarray  # (N, most pairs, cue_length) int64
     values: np.ndarray  # (N, most pairs) int64
-    end: np.ndarray  # (e,) int64, tokens behind every value but the asked one
+    end: np.ndarray  # (e,) int64, tokens after every value except the asked one
     questions: tuple[RecallQuestion, ...]  # those with as many pairs as in training come first
     kind: str  # of the plant
     choices: int  # values that a pair may have
@@ -83,16 +83,16 @@ class PlantedTexts(Plan):
     train_length: int  # T, tokens
 
     @property
-    def cue(self) -> int:
+    def cue_length(self) -> int:
         """Return the number of tokens before a value."""
         return self.cues.shape[2]
 
     @property
     def pair_length(self) -> int:
-        """Return the tokens of a whole pair."""
-        return self.cue + 1 + len(self.end)
+        """Return how many tokens a whole pair has."""
+        return self.cue_length + 1 + len(self.end)
 
-    def fitting(self, window: int) -> list[RecallQuestion]:
+    def questions_in(self, window: int) -> list[RecallQuestion]:
         """Return the questions that can be asked in a window.
 
         Even a question with few pairs needs a window with room for as many pairs as in training.
@@ -100,34 +100,34 @@ class PlantedTexts(Plan):
         if not self.questions:
             return []
         trained_pairs = self.questions[0].pairs
-        fitting = []
+        questions = []
         for question in self.questions:
             most_pairs = 1 + len(self.free_places(window, question.distance))  # the asked one and the others
-            is_inside = self.pair_length <= question.distance <= window - self.cue
+            is_inside = self.pair_length <= question.distance <= window - self.cue_length
             if is_inside and most_pairs >= max(question.pairs, trained_pairs):
-                fitting.append(question)
-        return fitting
+                questions.append(question)
+        return questions
 
     def free_places(self, window: int, distance: int) -> np.ndarray:
         """Return where the other pairs can stand: whole lengths of a pair before or after the asked pair."""
         size = self.pair_length
-        last_place = window - self.cue  # of the asked cue alone
+        last_place = window - self.cue_length  # where the asked cue comes again
         asked_place = last_place - distance
         places = np.arange(asked_place % size, last_place - size + 1, size)
         return places[places != asked_place]
 
     def windows_asked(self, window: int, question: RecallQuestion) -> int:
-        """Return how many windows ask a question: the first ones of the plan."""
+        """Return in how many windows a question is asked: in the first ones of the plan."""
         count = len(self.ends)
         trained_pairs = self.questions[0].pairs
-        farthest = max(fitting.distance for fitting in self.fitting(window))
+        farthest = max(other.distance for other in self.questions_in(window))
         is_farthest = question == RecallQuestion(farthest, trained_pairs)
         if window <= self.train_length or is_farthest:
             return count
         return -(-count // GRID_SHARE)  # rounded up
 
     def tokens(self, window: int) -> int:
-        return window * sum(self.windows_asked(window, question) for question in self.fitting(window))
+        return window * sum(self.windows_asked(window, question) for question in self.questions_in(window))
 
     def targets_in(self, window: int) -> int:
         return 1
@@ -231,7 +231,7 @@ class Recall(Protocol[PlantedTexts]):
         count = len(plan.ends)
         if count == 0:
             raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
-        questions = plan.fitting(window)
+        questions = plan.questions_in(window)
         if not questions:
             raise NotApplicableError(f"n/a: no pair of eval.recall fits into {window}")
         nats = np.zeros(count)
@@ -301,7 +301,7 @@ def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray,
 def draw_pairs(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw cues (N, pairs, cue) and values (N, pairs). Cues that occur in the text are taken last."""
+    """Draw cues (N, pairs, cue_length) and values (N, pairs). Cues that occur in the text are taken last."""
     raw = raw_draws(len(ends) * (plant.cue_draws + pairs), seed_for(seed, "pairs"), 0)
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws), all below IN_TEXT
     cue_draws, value_draws = np.split(raw, [plant.cue_draws], axis=1)
@@ -322,7 +322,7 @@ def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: 
     seed = seed_for(plan.seed, window, distance, pairs)
     order = permutations(raw_draws(count * len(free), seed, 0).reshape(count, -1))
     other_places = free[order[:, : pairs - 1]]  # (N, pairs - 1)
-    last_place = np.full((count, 1), window - plan.cue)
+    last_place = np.full((count, 1), window - plan.cue_length)
     places = np.concatenate((last_place - distance, other_places), axis=1)  # (N, pairs)
     cues = plan.cues[:, :pairs]
     values = plan.values[:, :pairs]

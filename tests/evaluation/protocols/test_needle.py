@@ -96,7 +96,7 @@ def test_a_sentence_stands_at_its_depth():
     plan = protocol.plan(request_for(context.store, [T], context_length=T))
     for question in plan.questions:
         window = windows_of(context, plan, T, question)
-        sentence = plan.words.sentence(plan.keys[0, 0], plan.values[0, 0])
+        sentence = plan.vocabulary.sentence(plan.keys[0, 0], plan.values[0, 0])
         text = bytes(window[0].astype(np.uint8))
         assert len(text) == T + 1
         begin = text.index(bytes(sentence.astype(np.uint8)))
@@ -108,7 +108,7 @@ def test_what_leaves_no_room_to_the_text_is_left_out():
     context = context_of(copying)
     protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64]})
     plan = protocol.plan(request_for(context.store, [T], context_length=T))
-    assert {question.keys for question in plan.fitting(T)} == {1}
+    assert {question.keys for question in plan.questions_in(T)} == {1}
 
 
 def test_more_words_than_any_tokenizer_gives_are_refused_before_the_text_is_read():

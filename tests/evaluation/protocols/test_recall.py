@@ -84,7 +84,7 @@ def questions_with_windows(cue, window):
     context = oracle_context(cue)
     plan = planned(context, cue)
     tokens = context.store.tokens
-    for question in plan.fitting(window):
+    for question in plan.questions_in(window):
         windows = recall.windows_of(context, plan, window, question)
         for row, stop in zip(windows, plan.ends + context.document_starts[plan.documents], strict=True):
             yield question, tokens[stop - window - 1 : stop], row
@@ -129,7 +129,7 @@ def test_the_same_pair_is_asked_for_in_every_cell(cue):
     plan = planned(context, cue)
     last_pairs = set()
     for window in WINDOWS:
-        for question in plan.fitting(window):
+        for question in plan.questions_in(window):
             windows = recall.windows_of(context, plan, window, question)
             last_pairs.add(windows[:, window - cue :].tobytes())
     assert len(last_pairs) == 1
@@ -241,7 +241,7 @@ def test_a_window_without_room_is_a_note():
 
 def test_where_the_pairs_of_the_training_do_not_fit_fewer_are_not_asked_either():
     plan = planned(oracle_context(1), 1, plant=plant_of(1, pairs=5))
-    assert plan.fitting(T // 2) == []
+    assert plan.questions_in(T // 2) == []
 
 
 def test_more_pairs_than_cues_are_refused():

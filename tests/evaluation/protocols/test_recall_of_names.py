@@ -60,7 +60,7 @@ def measure(context, plan, window):
 def windows_with_texts(context, plan, window):
     """Yield the question of each window, its text without pairs, and its bytes."""
     stops = plan.ends + context.document_starts[plan.documents]
-    for question in plan.fitting(window):
+    for question in plan.questions_in(window):
         windows = recall.windows_of(context, plan, window, question)
         for row, stop in zip(windows, stops, strict=True):
             text = context.store.tokens[stop - window - 1 : stop]
