@@ -124,9 +124,11 @@ def make_sample(task: RulerTask, size: int, random: Random, essays: Sequence[str
         context = _among_sentences(" ".join(essays[:size]), needles, random)
     else:
         context = _among_lines(_lines(task, size, random), needles, random)
-    asked = random.sample(range(task.n_keys), task.n_queries)
-    answers = [value for index in asked for value in values_by_key[index]]
-    query = _listed([keys[index] for index in asked])
+    asked_keys = random.sample(range(task.n_keys), task.n_queries)  # by their number
+    answers: list[str] = []
+    for index in asked_keys:
+        answers += values_by_key[index]
+    query = _listed([keys[index] for index in asked_keys])
     template = TEMPLATE
     prefix = PREFIX
     kind = str(task.values)

@@ -19,9 +19,10 @@ class TaskSampler(WindowSampler):
     def batch(self, step: int, size: int) -> Batch:
         """Return the batch of a step: `size` windows. Their loss is the mean over the answers' tokens."""
         window = self._context_length
-        drawn = encoded(self._instances.training_batch(size, window, self._seed, step), window)
-        is_target = drawn.is_answer[:, 1:]
+        instances = self._instances.training_batch(size, window, self._seed, step)
+        windows = encoded(instances, window)  # (size, T + 1)
+        is_target = windows.is_answer[:, 1:]
         # The loss is the weighted sum over all tokens of the batch, divided by their number.
         weight = is_target.size / is_target.sum()
         weights = np.where(is_target, weight, 0).astype(np.float32)
-        return Batch(inputs=drawn.tokens[:, :-1], targets=drawn.tokens[:, 1:], weights=weights)
+        return Batch(inputs=windows.tokens[:, :-1], targets=windows.tokens[:, 1:], weights=weights)

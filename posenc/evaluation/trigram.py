@@ -86,28 +86,29 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Bl
     place_in_block = np.arange(sizes.sum()) - np.repeat(earlier_blocks, sizes)  # (bytes,)
     bytes_before = place_in_block + np.repeat(first_bytes, sizes)  # (bytes,) in the document
     byte_starts = byte_store.splits[split].starts[plan.documents]  # (N,) of the documents in the byte store
-    places = byte_starts[block_of_byte] + bytes_before  # (bytes,) in the byte store
-    losses = trigram_losses(trigram_counts(byte_store), byte_store.tokens, places, bytes_before)
+    indices = byte_starts[block_of_byte] + bytes_before  # (bytes,) in the byte store
+    losses = trigram_losses(trigram_counts(byte_store), byte_store.tokens, indices, bytes_before)
     nats = np.bincount(block_of_byte, weights=losses, minlength=len(sizes))  # (N,)
     return sums_by_document(plan.documents, nats, np.full(len(sizes), plan.block), sizes)
 
 
 def trigram_losses(
-    tables: list[np.ndarray], text: np.ndarray, places: np.ndarray, bytes_before: np.ndarray
+    tables: list[np.ndarray], text: np.ndarray, indices: np.ndarray, bytes_before: np.ndarray
 ) -> np.ndarray:
-    """Return the loss in nats of each byte text[places[i]]: (N,).
+    """Return the loss in nats of each byte text[indices[i]]: (N,).
 
-    bytes_before[i] bytes of its document come before it. `tables` are the counts of `trigram_counts`.
+    bytes_before[i] says how many bytes of its document come before it. `tables` are the counts of
+    `trigram_counts`.
     """
-    probability = np.full(len(places), 1 / 256)  # (N,)
-    codes = np.zeros(len(places), dtype=np.int64)  # (N,) of the byte and its context, in base 256
+    probability = np.full(len(indices), 1 / 256)  # (N,)
+    codes = np.zeros(len(indices), dtype=np.int64)  # (N,) of the byte and its context, in base 256
     # from no context to a context of two bytes, each interpolated with the one before
     for context_size, table in enumerate(tables):
         by_context = table.reshape(-1, 256)
         totals = by_context.sum(axis=1)  # N(context)
         kinds = np.count_nonzero(by_context, axis=1)  # K(context)
         has_context = bytes_before >= context_size  # near the beginning of a document the shorter one stands
-        context_byte = text[places[has_context] - context_size].astype(np.int64)
+        context_byte = text[indices[has_context] - context_size].astype(np.int64)
         codes[has_context] += context_byte << (8 * context_size)
         code = codes[has_context]
         lower = probability[has_context]

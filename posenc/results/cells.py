@@ -161,7 +161,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
-    judged = _verdict(pairs) if has_verdict else _Verdict()
+    cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
     counts = single((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)
     return Cell(
@@ -174,9 +174,9 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
         change_ci95=change.ci95,
         seeds=len(seeds),
         note=_note(seeds, reasons, len(members)),
-        verdict=judged.word,
-        verdict_change=judged.change,
-        verdict_ci95=judged.ci95,
+        verdict=cell_verdict.word,
+        verdict_change=cell_verdict.change,
+        verdict_ci95=cell_verdict.ci95,
         targets_hash=single(seed.measurement.target_set.targets_hash for seed in seeds),
         targets=targets,
         documents=documents,
@@ -246,7 +246,7 @@ def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
     if change is None:
         return _Verdict()
     # If the two measurements are equal, so is the loss, even if the documents are too few for an interval.
-    is_copy = all(here["nats"] == at_t["nats"] for here, at_t in pairs)
+    is_copy = all(at_window["nats"] == at_t["nats"] for at_window, at_t in pairs)
     word = SAME_WORD if is_copy else verdict(change)
     return _Verdict(word, change.value, change.interval())
 

@@ -185,18 +185,18 @@ def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, s
     as_trained = [index for index in of_settings if groups[index].extension is None]
     unmeasured = [index for index in of_settings if not groups[index].is_measured]
     if len(as_trained) == 1:
-        joined = as_trained
+        rows_to_join = as_trained
         if run.state == "diverged":
             mixed = groups[as_trained[0]].mixed
             extended = [index for index in of_settings if groups[index].extension is not None]
-            joined = as_trained + [index for index in extended if groups[index].mixed == mixed]
+            rows_to_join = as_trained + [index for index in extended if groups[index].mixed == mixed]
     elif unmeasured:
-        joined = unmeasured[:1]
+        rows_to_join = unmeasured[:1]
     else:
         return [*groups, RowGroup(name, settings, members=(Member(run),))]
     with_run = []
     for index, group in enumerate(groups):
-        if index in joined:
+        if index in rows_to_join:
             with_run.append(replace(group, members=(*group.members, Member(run))))
         else:
             with_run.append(group)

@@ -130,14 +130,14 @@ def against(runs: Sequence[Run], table: str) -> Against:
         raise UserError("--against", table, "there is no such table", allowed=tables())
     # all numbers of a published table have one metric and one protocol
     protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
-    comparison, *others = compare_runs(runs, CompareRequest(protocol))  # most runs first
+    comparison, *other_comparisons = compare_runs(runs, CompareRequest(protocol))  # most runs first
     measured = _measured_numbers(comparison)
     in_order = sorted(numbers, key=lambda number: (number.train_length, number.encoding, number.eval_length))
     return Against(
         table=table,
         published={key: _joined_facts(numbers, key) for key in SOURCE_KEYS},
         measured=comparison.header,
-        notes=tuple(_notes(numbers, comparison, measured, len(others))),
+        notes=tuple(_notes(numbers, comparison, measured, len(other_comparisons))),
         rows=tuple(_line(number, numbers, comparison, measured) for number in in_order),
     )
 
@@ -159,8 +159,8 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
             raise UserError("--against", table, "no run was asked to recall", hint=hint)
         return RECALL
     # a paper's protocol begins with the name of ours: `sliding, stride 1`
-    alike = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
-    measured = [protocol for protocol in (*alike, *PROTOCOLS) if protocol in protocols]
+    same_protocol = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
+    measured = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
     return measured[0] if measured else HEADLINE  # with no run at all, `compare` says what is missing
 
 
@@ -196,7 +196,7 @@ def _notes(
     numbers: Sequence[PublishedNumber],
     comparison: Comparison,
     measured: Mapping[tuple[str, float], _Measured],
-    others: int,
+    n_other_tables: int,
 ) -> list[str]:
     """Return sentences on what differs between the paper and the runs."""
     notes = []
@@ -211,8 +211,8 @@ def _notes(
     without_recall = sorted(encodings & did_not_learn)
     if without_recall and numbers[0].metric == ACCURACY:
         notes.append(f"did not learn to recall within T, so without a change: {', '.join(without_recall)}")
-    if others:
-        notes.append(f"not compared: {others} more tables of runs with other settings")
+    if n_other_tables:
+        notes.append(f"not compared: {n_other_tables} more tables of runs with other settings")
     return notes
 
 

@@ -35,11 +35,11 @@ def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
     """Return all runs as one ranking, even if they were trained and measured on different texts."""
     members: list[Member] = []
     pool = pool_of(runs, protocol)
-    rest = pool
-    while rest:
-        chosen = members_of(rest)
-        members += chosen
-        rest = rest_of(rest, chosen)
+    unranked = pool
+    while unranked:
+        members_of_round = members_of(unranked)
+        members += members_of_round
+        unranked = rest_of(unranked, members_of_round)
     (ranking,) = _with_left_out([Ranking({}, tuple(runs), tuple(members))], pool, protocol)
     return ranking
 
@@ -57,8 +57,8 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
     rankings = _measured_rankings(runs, protocol)
     if not rankings:
         return [Ranking({}, tuple(runs))]
-    measured = {run.path for ranking in rankings for run in ranking.runs}
-    unmeasured = [run for run in runs if run.path not in measured]
+    measured_paths = {run.path for ranking in rankings for run in ranking.runs}
+    unmeasured = [run for run in runs if run.path not in measured_paths]
     return _with_unmeasured_runs(rankings, unmeasured) if unmeasured else rankings
 
 
@@ -70,11 +70,12 @@ def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
     """
     rounds: list[list[list[Member]]] = []  # for each round, the members of each ranking
     pool = pool_of(runs, protocol)
-    rest = pool
-    while rest:
-        rankings_of_round = _split_into_rankings(rest)
+    unranked = pool
+    while unranked:
+        rankings_of_round = _split_into_rankings(unranked)
         rounds.append(rankings_of_round)
-        rest = rest_of(rest, [member for members in rankings_of_round for member in members])
+        members_of_round = [member for members in rankings_of_round for member in members]
+        unranked = rest_of(unranked, members_of_round)
     representatives: list[Member] = []  # of every ranking
     for rankings_of_round in rounds:
         representatives += [_representative(members) for members in rankings_of_round]
@@ -174,7 +175,7 @@ def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
 def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> list[Ranking]:
     """Add runs without numbers to the rankings."""
     kinds = [_kinds_of(ranking) for ranking in rankings]
-    joined: dict[int, list[Run]] = defaultdict(list)  # by the index of the ranking
+    added_runs: dict[int, list[Run]] = defaultdict(list)  # by the index of the ranking
     by_size: dict[str, list[Run]] = defaultdict(list)  # runs of a size that no ranking has
     for run in runs:
         index = _ranking_of(run, kinds)
@@ -182,14 +183,14 @@ def _with_unmeasured_runs(rankings: Sequence[Ranking], runs: Sequence[Run]) -> l
             _, size = kind_of(run)
             by_size[size].append(run)
         else:
-            joined[index].append(run)
+            added_runs[index].append(run)
     with_unmeasured = [
-        replace(ranking, runs=(*ranking.runs, *joined[index])) for index, ranking in enumerate(rankings)
+        replace(ranking, runs=(*ranking.runs, *added_runs[index])) for index, ranking in enumerate(rankings)
     ]
-    first = rankings[0].runs[0]
+    first_run = rankings[0].runs[0]
     of_other_sizes = []
     for runs_of_size in by_size.values():
-        values = telling_sizes(runs_of_size[0], first)
+        values = telling_sizes(runs_of_size[0], first_run)
         of_other_sizes.append(Ranking(values, tuple(runs_of_size)))
     return [*with_unmeasured, *of_other_sizes]
 

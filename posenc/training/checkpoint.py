@@ -240,9 +240,12 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the weights will differ from those of a run that was never stopped."""
-    now = made_by(model)
-    before = checkpoint.state["made_by"]
-    changes = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
+    facts_now = made_by(model)
+    facts_before = checkpoint.state["made_by"]
+    changes = []
+    for key, value in facts_now.items():
+        if facts_before.get(key) != value:
+            changes.append(f"{key} {facts_before.get(key)} -> {value}")
     if changes:
         effect = "the weights will not be, bit for bit, those of a run without a stop"
         log.warning("continued with another setting than before: %s; %s", ", ".join(changes), effect)

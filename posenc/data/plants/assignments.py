@@ -91,9 +91,9 @@ class Assignments(Plant):
         # Without the line end: behind a planted pair, which ends a line, any text begins a line.
         assigned = self.cues[:, len(LINE_END) :]  # (alphabet, k): `NAME = `
         pieces = sliding_window_view(text, assigned.shape[1])  # (n - k + 1, k)
-        is_here = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
-        used: np.ndarray = is_here.any(-1)
-        return used
+        is_at = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
+        is_used: np.ndarray = is_at.any(-1)
+        return is_used
 
     def tokens(self) -> list[Ints]:
         return [self.cues, self.values, self.end]

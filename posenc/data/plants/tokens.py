@@ -72,8 +72,8 @@ class TokenPairs(Plant):
         So neither token alone tells which pair it is.
         """
         if self.cue_length == 1:
-            chosen = permutations(raw)[:, :pairs]
-            return self.keys[chosen[:, :, None]]
+            key_numbers = permutations(raw)[:, :pairs]
+            return self.keys[key_numbers[:, :, None]]
         side = math.ceil(math.sqrt(pairs))
         row, column = np.divmod(np.arange(pairs), side)
         row_draws, column_draws = np.split(raw, 2, axis=1)

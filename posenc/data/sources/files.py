@@ -70,12 +70,12 @@ class FilesSource(Source):
         if self.separator == "":
             raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
         try:
-            expanded = [_expand(path, notes) for path in paths]
-            files = sorted({file for each in expanded for file in each.files})
+            expanded_paths = [_expand(path, notes) for path in paths]
+            files = sorted({file for expanded in expanded_paths for file in expanded.files})
             contents = {file: _content(file, notes) for file in files}
         except OSError as error:
             raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
-        base = os.path.commonpath([each.root for each in expanded])
+        base = os.path.commonpath([expanded.root for expanded in expanded_paths])
         if self.front_matter == "drop":
             contents = _without_front_matter(contents, notes)
         texts = {}
@@ -97,8 +97,8 @@ class FilesSource(Source):
             if is_table(text.file):
                 documents += _row_documents(name, text, self.text_field)
             elif len(texts) == 1:
-                pieces, how = sections(text.content.decode(), markdown=text.is_markdown)
-                notes.remarks.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how}")
+                pieces, how_cut = sections(text.content.decode(), markdown=text.is_markdown)
+                notes.remarks.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how_cut}")
                 documents += _numbered(name, [piece.encode() for piece in pieces])
             else:
                 documents.append(Document(name, text.content, None))
@@ -168,8 +168,8 @@ def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
         magic_parts.insert(0, root.name)
         root = root.parent
     files: list[Path] = []
-    for hit in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
-        path = root / hit
+    for match in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
+        path = root / match
         if not is_file(path):
             files += _in_folder(path, notes)
         elif conversion_of(path) is None:

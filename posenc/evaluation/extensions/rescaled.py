@@ -51,8 +51,8 @@ class OtherFrequencies(Extension):
     def effective_encoding(self, window: int) -> Encoding:
         if window <= self.reach:
             return self.trained
-        other = self.turning.with_frequencies(self.changed)
-        return self.compose([other if part is self.turning else part for part in self.parts])
+        changed_part = self.turning.with_frequencies(self.changed)
+        return self.compose([changed_part if part is self.turning else part for part in self.parts])
 
 
 @dataclass(eq=False, kw_only=True)

@@ -46,7 +46,7 @@ def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> Tar
     return TargetLosses(losses.view_as(targets), is_best)
 
 
-def joined(parts: Sequence[TargetLosses]) -> TargetLosses:
+def join_losses(parts: Sequence[TargetLosses]) -> TargetLosses:
     """Join the losses of neighbouring blocks of targets."""
     best = [part.is_best for part in parts if part.is_best is not None]
     nats = torch.cat([part.nats for part in parts], dim=1)
@@ -127,7 +127,7 @@ class CallableModel(nn.Module):
             losses_of_logits(logits_of(columns), targets[:, columns], with_best=with_best)
             for columns in blocks_of_targets(targets, self.vocab_size)
         ]
-        return joined(losses)
+        return join_losses(losses)
 
     def target_logits(
         self,

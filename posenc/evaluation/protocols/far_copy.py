@@ -50,8 +50,9 @@ class FarCopy(Protocol[Blocks]):
             copies_by_document.append(far_copies(tokens, cue, near, longest))
         candidates = np.array([len(copies) for copies in copies_by_document], dtype=np.int64)  # (documents,)
         documents, ordinals = choose_blocks(candidates, max(1, request.max_targets // TARGETS_SHARE))
-        chosen = [copies_by_document[document][i] for document, i in zip(documents, ordinals, strict=True)]
-        targets = np.array(chosen, dtype=np.int64)  # (N,) index of the token in its document
+        pairs = zip(documents, ordinals, strict=True)
+        targets_of_blocks = [copies_by_document[document][ordinal] for document, ordinal in pairs]
+        targets = np.array(targets_of_blocks, dtype=np.int64)  # (N,) index of the token in its document
         digest = request.digest(self.name, cue, documents, targets)
         return Blocks(hash=digest, documents=documents, ends=targets + 1, block=1)
 
@@ -89,8 +90,8 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
     distance = starts - earlier
     is_far = (distance > near) & (distance + cue <= longest) & (starts + cue >= longest)
     is_copy = tokens[starts + cue] == tokens[earlier + cue]
-    places: np.ndarray = np.sort(starts[is_far & is_copy] + cue)
-    return places
+    targets: np.ndarray = np.sort(starts[is_far & is_copy] + cue)
+    return targets
 
 
 def cue_codes(tokens: np.ndarray, cue: int, n_cues: int) -> np.ndarray:

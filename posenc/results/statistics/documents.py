@@ -187,9 +187,10 @@ def on_shared_documents(samples: Sequence[Sample]) -> list[Sample]:
     shared = set(lists[0]).intersection(*lists)
     if not shared:
         return []
-    return [_cut(sample, shared) for sample in samples]
+    return [_on_documents(sample, shared) for sample in samples]
 
 
-def _cut(sample: Sample, documents: set[int]) -> Sample:
+def _on_documents(sample: Sample, documents: set[int]) -> Sample:
+    """Return a sample without all documents that are not among these."""
     indices = [i for i, document in enumerate(sample["document"]) if document in documents]
     return {key: [values[i] for i in indices] for key, values in sample.items()}

@@ -101,14 +101,14 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
     best = _best(rows)
     reference_index = best if reference is None else reference
     reference_row = rows[reference_index]
-    rest = [index for index in rows if index != reference_index]
-    estimates = [unpaired(rows[index], reference_row) for index in rest]
+    other_rows = [index for index in rows if index != reference_index]
+    estimates = [unpaired(rows[index], reference_row) for index in other_rows]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([_p_value(estimate, sides) for estimate in estimates])
     result: dict[int, Versus] = {}
     if reference is None:
         result[reference_index] = Versus(0.0, None, None, "best", reference_row.method)
-    for index, estimate, p, level in zip(rest, estimates, corrected, levels, strict=True):
+    for index, estimate, p, level in zip(other_rows, estimates, corrected, levels, strict=True):
         interval = estimate.interval(1 - level)
         word = _word(estimate.value, p, interval)
         if word == "below" and reference is None:
@@ -278,10 +278,10 @@ def _holm(p_values: Sequence[float | None]) -> tuple[list[float | None], list[fl
     level = 0.0
     largest = 0.0  # corrected p so far: it never falls
     for rank, (p, index) in enumerate(ordered):
-        left = len(ordered) - rank
+        tests_left = len(ordered) - rank
         if largest < 1 - CONFIDENCE:
-            level = (1 - CONFIDENCE) / left
-        largest = max(largest, min(1.0, left * p))
+            level = (1 - CONFIDENCE) / tests_left
+        largest = max(largest, min(1.0, tests_left * p))
         corrected[index] = largest
         levels[index] = level
     return corrected, levels
