@@ -130,16 +130,17 @@ def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str
             mixed=tuple(mixed.items()),
         )
         by_identity[identity].append(member)
-    return [
-        RowGroup(
+    groups = []
+    for identity, seeds in by_identity.items():
+        group = RowGroup(
             encoding=identity.encoding,
             settings=dict(identity.settings),
             extension=identity.extension,
             mixed=dict(identity.mixed),
             members=tuple(seeds),
         )
-        for identity, seeds in by_identity.items()
-    ]
+        groups.append(group)
+    return groups
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""Split runs into rankings: runs of one text, size and set of targets, whose numbers can be compared."""
+"""Split runs into rankings: runs of one text, size and set of targets, whose numbers can be compared.
+
+A pool holds the measurements of each run that can be ranked. A member is a run with those of its measurements
+that belong together: of one text, precision and set of targets, as trained or with one extension. Both are
+made in measurements.py.
+"""
 
 from __future__ import annotations
 
@@ -63,30 +68,45 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[Ranking]:
 
 
 def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
-    """Return the rankings of the runs with numbers.
-
-    They are made in rounds. In a round each run gives the measurements that represent it best, which are
-    split into rankings. The next round does the same with the measurements that are still in no ranking.
-    """
-    rounds: list[list[list[Member]]] = []  # for each round, the members of each ranking
+    """Return the rankings of the runs with numbers."""
     pool = pool_of(runs, protocol)
-    unranked = pool
-    while unranked:
-        rankings_of_round = _split_into_rankings(unranked)
-        rounds.append(rankings_of_round)
-        members_of_round = [member for members in rankings_of_round for member in members]
-        unranked = rest_of(unranked, members_of_round)
-    representatives: list[Member] = []  # of every ranking
-    for rankings_of_round in rounds:
-        representatives += [_representative(members) for members in rankings_of_round]
-    values = iter(_telling_values(representatives))
+    drafts = _draft_rankings(pool)
+    values = _telling_values([_representative(draft.members) for draft in drafts])
+    by_round: dict[int, list[Ranking]] = defaultdict(list)
+    for draft, values_of_ranking in zip(drafts, values, strict=True):
+        ranking = Ranking(values_of_ranking, _runs_of(draft.members), tuple(draft.members))
+        by_round[draft.round_number].append(ranking)
     rankings: list[Ranking] = []
-    for rankings_of_round in rounds:
-        made_in_round = [
-            Ranking(next(values), _runs_of(members), tuple(members)) for members in rankings_of_round
-        ]
-        rankings += sorted(made_in_round, key=_most_runs_first)
+    for rankings_of_round in by_round.values():
+        rankings += sorted(rankings_of_round, key=_most_runs_first)
     return _with_left_out(rankings, pool, protocol)
+
+
+@dataclass(frozen=True)
+class _RankingDraft:
+    """The members of a ranking, before it is known how it differs from the others."""
+
+    round_number: int
+    members: list[Member]
+
+
+def _draft_rankings(pool: Pool) -> list[_RankingDraft]:
+    """Make rankings in rounds.
+
+    In a round each run gives the measurements that represent it best, and these are split into rankings. The
+    next round does the same with the measurements that are still in no ranking.
+    """
+    drafts: list[_RankingDraft] = []
+    unranked = pool
+    round_number = 0
+    while unranked:
+        members_of_round: list[Member] = []
+        for members in _split_into_rankings(unranked):
+            drafts.append(_RankingDraft(round_number, members))
+            members_of_round += members
+        unranked = rest_of(unranked, members_of_round)
+        round_number += 1
+    return drafts
 
 
 def _split_into_rankings(pool: Pool) -> list[list[Member]]:
@@ -136,9 +156,9 @@ def _telling_values(members: Sequence[Member]) -> list[dict[str, str]]:
     if len(by_values) < 2:
         return values
     for indices in by_values.values():
-        inside = _telling_values([members[index] for index in indices])
-        for index, more_values in zip(indices, inside, strict=True):
-            values[index] = values[index] | more_values
+        further_values = _telling_values([members[index] for index in indices])
+        for index, values_of_member in zip(indices, further_values, strict=True):
+            values[index] = values[index] | values_of_member
     return values
 
 
@@ -153,8 +173,9 @@ def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> li
             by_run[member.run.path].append(member)
     left_out = {}
     for path, members in by_run.items():
-        earlier = count_records(members[0].run, protocol) - len(pool[path])
-        left_out[path] = left_out_of(pool[path], members, earlier)
+        # a pool has the newest checkpoint of a run alone
+        of_earlier_checkpoints = count_records(members[0].run, protocol) - len(pool[path])
+        left_out[path] = left_out_of(pool[path], members, of_earlier_checkpoints)
     with_left_out = []
     for ranking in rankings:
         left_out_of_ranking = {
