@@ -26,7 +26,7 @@ from posenc.core.errors import UserError, first_few, first_line
 from posenc.core.paths import cache_dir, expanded, is_file, is_folder, looks_local, why_missing
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
-from posenc.evaluation.models.rotations import rope_settings
+from posenc.evaluation.models.configurations import rope_settings
 
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint

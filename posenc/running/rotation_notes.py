@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from posenc.core.errors import plural
-from posenc.evaluation.models.rotations import (
+from posenc.evaluation.models.configurations import (
     GLOBAL_LAYERS,
     SCALED_TYPES,
     RopeSettings,

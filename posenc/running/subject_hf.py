@@ -16,8 +16,13 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir
-from posenc.evaluation.models.rotations import scaled_types, without_scaling
-from posenc.evaluation.models.transformers import TransformersModel, has_bias_instead, trained_length
+from posenc.evaluation.models.configurations import (
+    has_bias_instead,
+    scaled_types,
+    trained_length,
+    without_scaling,
+)
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text

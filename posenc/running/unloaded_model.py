@@ -15,7 +15,8 @@ from torch import Tensor
 from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import CallableModel
-from posenc.evaluation.models.transformers import TransformersModel, shape_of, size_in_layers
+from posenc.evaluation.models.configurations import shape_of, size_in_layers
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.running.hf_checkpoint import Checkpoint, StoredTensor
 
 FLOAT_BYTES = 4

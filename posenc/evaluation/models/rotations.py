@@ -21,15 +21,16 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
 from posenc.encodings.shared.rotary import Rotary
+from posenc.evaluation.models.configurations import (
+    DYNAMIC,
+    GLOBAL_LAYERS,
+    LONGROPE,
+    SCALED_TYPES,
+    ScaledLengths,
+    scaled_lengths,
+)
 
-GLOBAL_LAYERS = "full_attention"  # the name of layers without a window, in configurations of transformers
-DYNAMIC = "dynamic"  # the rope type whose frequencies depend on the window
-LONGROPE = "longrope"  # the rope type with one table up to its original length, and another beyond
-SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
 BEYOND_EVERY_LENGTH = 10**8  # a position so far out that longrope takes its long table
-UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings without a scaling
-
-RopeSettings = dict[str, Any]
 
 
 class KnownRotary(Rotary):
@@ -67,14 +68,6 @@ class Obstacle:
 
     reason: str
     hint: str | None = None  # None: the error says to which encodings the extension applies
-
-
-@dataclass(frozen=True)
-class ScaledLengths:
-    """The training length of a model before and after its rotation was scaled, in tokens."""
-
-    before: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -184,57 +177,3 @@ def _frequencies(module: Any, config: Any, kind: str | None, rope_type: str) -> 
 def _of_kind(kind: str | None, name: str) -> str:
     """Return the name that an attribute has for a kind of layer, such as `full_attention_inv_freq`."""
     return name if kind is None else f"{kind}_{name}"
-
-
-# --- what a configuration says
-
-
-def rope_settings(config: Any) -> list[RopeSettings]:
-    """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
-    if by_kind_of_layer:
-        return by_kind_of_layer
-    return [parameters] if parameters else []
-
-
-def scaled_types(config: Any) -> list[str]:
-    """Return the rope types of a configuration that scale frequencies, each once."""
-    types = [str(settings.get("rope_type")) for settings in rope_settings(config)]
-    return [name for name in dict.fromkeys(types) if name in SCALED_TYPES]
-
-
-def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
-    """Return the training length before and after scaling; None if the settings do not say both.
-
-    `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
-    after in others.
-    """
-    before = settings.get("original_max_position_embeddings")
-    if settings.get("rope_type") not in SCALED_TYPES or before is None:
-        return None
-    after = config.max_position_embeddings
-    if after <= before:  # Qwen's documentation says to add a scaling, but not to raise this number
-        after = round(before * (settings.get("factor") or 1))
-    return ScaledLengths(before, after) if after > before else None
-
-
-def without_scaling(config: Any) -> Any:
-    """Return a copy of a configuration without the scaling of its rotation, in all layers."""
-    copied = copy.deepcopy(config)
-    text_config = copied.get_text_config()
-    parameters = text_config.rope_parameters
-    is_by_kind = any(isinstance(value, dict) for value in parameters.values())
-    if is_by_kind:
-        text_config.rope_parameters = {kind: _unscaled(settings) for kind, settings in parameters.items()}
-    else:
-        text_config.rope_parameters = _unscaled(parameters)
-    return copied
-
-
-def _unscaled(settings: RopeSettings | None) -> RopeSettings | None:
-    """Return the settings of one rotation without its scaling. None stands for layers without a rotation."""
-    if settings is None or settings["rope_type"] not in SCALED_TYPES:
-        return settings
-    unscaled = {key: settings[key] for key in UNSCALED_KEYS if key in settings}
-    return {"rope_type": "default", **unscaled}

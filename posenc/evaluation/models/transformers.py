@@ -14,14 +14,14 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import (
@@ -38,19 +38,17 @@ from posenc.evaluation.models.callables import (
     NextLogits,
     OnLayer,
 )
+from posenc.evaluation.models.configurations import LONGROPE, has_bias_instead, shape_of
 from posenc.evaluation.models.rotations import (
-    LONGROPE,
     KnownRotary,
     ModelRotation,
     Obstacle,
-    rope_settings,
     rotations_of,
     why_rotation_is_fixed,
 )
 from posenc.evaluation.models.transformers_attention import AttentionParts, attention, score_options
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
-LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # T in configurations
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of learned positions in models
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
 # Architectures in which posenc can rotate in the model's place. A test of each says that it rotates in all
@@ -362,9 +360,6 @@ def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
     return next((layers for layers in lists if len(layers) == count), None)
 
 
-# --- what a configuration says
-
-
 def end_tokens_of(model: Any) -> frozenset[int]:
     """Return the tokens at which transformers stops writing: none, one or several."""
     end = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -373,45 +368,9 @@ def end_tokens_of(model: Any) -> frozenset[int]:
     return frozenset([end] if isinstance(end, int) else end)
 
 
-def shape_of(config: Any, train_length: int) -> Shape:
-    """Return the sizes of a model, by its configuration."""
-    heads = getattr(config, "num_attention_heads", 1)  # Mamba has none
-    width = config.hidden_size
-    head_dim = size_in_layers(config, "head_dim") or width // heads
-    return Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
-
-
-def size_in_layers(config: Any, name: str) -> int | None:
-    """Return a size in a configuration, or None. If layers differ in it (Gemma 4), it is the largest."""
-    layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
-    sizes = [getattr(layer, name, None) for layer in layers]
-    return max((size for size in sizes if size is not None), default=None)
-
-
-def has_bias_instead(config: Any) -> bool:
-    """Tell whether slope times distance replaces the model's rotation (Falcon's setting `alibi`)."""
-    with suppress(AttributeError):
-        return bool(config.alibi)
-    return False
-
-
 def table_size(model: nn.Module) -> int | None:
     """Return how many positions a table of learned positions has; None without one."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLE_NAMES:
             return module.num_embeddings - int(getattr(module, "offset", 0))
     return None
-
-
-def trained_length(config: Any) -> int:
-    """Return T of a configuration: the length before its rotation was scaled, if it was. Raises UserError."""
-    config = config.get_text_config()
-    candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
-    candidates.append(getattr(config, "original_max_position_embeddings", None))
-    if not has_bias_instead(config):  # the length in Falcon's configuration is a default, not T
-        candidates += [getattr(config, name, None) for name in LENGTH_NAMES]
-    lengths = [int(length) for length in candidates if length]
-    if not lengths:
-        hint = "context_length=2048, or what the model was trained at"
-        raise UserError("context_length", "auto", "this model's configuration does not say it", hint=hint)
-    return lengths[0]

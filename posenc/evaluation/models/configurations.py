@@ -1,0 +1,121 @@
+"""What a configuration of transformers says of a model: its sizes, its training length, its rotation."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.encodings.base import Shape
+
+GLOBAL_LAYERS = "full_attention"  # the name of layers without a window
+DYNAMIC = "dynamic"  # the rope type whose frequencies depend on the window
+LONGROPE = "longrope"  # the rope type with one table up to its original length, and another beyond
+SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
+UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings without a scaling
+LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # names of T
+
+RopeSettings = dict[str, Any]
+
+
+# --- Sizes and lengths
+
+
+def shape_of(config: Any, train_length: int) -> Shape:
+    """Return the sizes of a model, by its configuration."""
+    heads = getattr(config, "num_attention_heads", 1)  # Mamba has none
+    width = config.hidden_size
+    head_dim = size_in_layers(config, "head_dim") or width // heads
+    return Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
+
+
+def size_in_layers(config: Any, name: str) -> int | None:
+    """Return a size in a configuration, or None. If layers differ in it (Gemma 4), it is the largest."""
+    layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
+    sizes = [getattr(layer, name, None) for layer in layers]
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def has_bias_instead(config: Any) -> bool:
+    """Tell whether slope times distance replaces the model's rotation (Falcon's setting `alibi`)."""
+    with suppress(AttributeError):
+        return bool(config.alibi)
+    return False
+
+
+def trained_length(config: Any) -> int:
+    """Return T of a configuration: the length before its rotation was scaled, if it was. Raises UserError."""
+    config = config.get_text_config()
+    candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
+    candidates.append(getattr(config, "original_max_position_embeddings", None))
+    if not has_bias_instead(config):  # the length in Falcon's configuration is a default, not T
+        candidates += [getattr(config, name, None) for name in LENGTH_NAMES]
+    lengths = [int(length) for length in candidates if length]
+    if not lengths:
+        hint = "context_length=2048, or what the model was trained at"
+        raise UserError("context_length", "auto", "this model's configuration does not say it", hint=hint)
+    return lengths[0]
+
+
+# --- The rotation
+
+
+@dataclass(frozen=True)
+class ScaledLengths:
+    """The training length of a model before and after its rotation was scaled, in tokens."""
+
+    before: int
+    after: int
+
+
+def rope_settings(config: Any) -> list[RopeSettings]:
+    """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
+    if by_kind_of_layer:
+        return by_kind_of_layer
+    return [parameters] if parameters else []
+
+
+def scaled_types(config: Any) -> list[str]:
+    """Return the rope types of a configuration that scale frequencies, each once."""
+    types = [str(settings.get("rope_type")) for settings in rope_settings(config)]
+    return [name for name in dict.fromkeys(types) if name in SCALED_TYPES]
+
+
+def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
+    """Return the training length before and after scaling; None if the settings do not say both.
+
+    `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
+    after in others.
+    """
+    before = settings.get("original_max_position_embeddings")
+    if settings.get("rope_type") not in SCALED_TYPES or before is None:
+        return None
+    after = config.max_position_embeddings
+    if after <= before:  # Qwen's documentation says to add a scaling, but not to raise this number
+        after = round(before * (settings.get("factor") or 1))
+    return ScaledLengths(before, after) if after > before else None
+
+
+def without_scaling(config: Any) -> Any:
+    """Return a copy of a configuration without the scaling of its rotation, in all layers."""
+    copied = copy.deepcopy(config)
+    text_config = copied.get_text_config()
+    parameters = text_config.rope_parameters
+    is_by_kind = any(isinstance(value, dict) for value in parameters.values())
+    if is_by_kind:
+        text_config.rope_parameters = {kind: _unscaled(settings) for kind, settings in parameters.items()}
+    else:
+        text_config.rope_parameters = _unscaled(parameters)
+    return copied
+
+
+def _unscaled(settings: RopeSettings | None) -> RopeSettings | None:
+    """Return the settings of one rotation without its scaling. None stands for layers without a rotation."""
+    if settings is None or settings["rope_type"] not in SCALED_TYPES:
+        return settings
+    unscaled = {key: settings[key] for key in UNSCALED_KEYS if key in settings}
+    return {"rope_type": "default", **unscaled}
