@@ -1,11 +1,11 @@
 """ALiBi: attention with linear biases.
 
 Formula: score_ij - m_h (i - j).
-  m_h  the slope of head h = 1..H: 2^(-8h/H). If H is not a power of two, the heads get the slopes of the
-       next lower power p, and then every other slope of 2p.
+  m_h  the slope of head h = 1..H: 2^(-8h/H). If H is not a power of two, the first p heads get the slopes
+       for p heads, p being the next lower power, and the others every other slope for 2p heads.
 Setting:
   learned_slopes  true: log m_h is trained, from the same start
-Scores keep their factor 1/sqrt(D). The bias does not have it.
+The scores are divided by sqrt(D), the bias is not.
 """
 
 import torch
@@ -17,9 +17,9 @@ from posenc.encodings.base import Encoding, Shape
 def slopes(n_heads: int) -> list[float]:
     """Return m_h for h = 1..H."""
     power = 1 << (n_heads.bit_length() - 1)  # largest power of two <= H
-    of_power = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    in_between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
-    return of_power + in_between[: n_heads - power]
+    slopes_of_power = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    every_other_of_twice = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
+    return slopes_of_power + every_other_of_twice[: n_heads - power]
 
 
 class ALiBi(Encoding):
@@ -38,7 +38,7 @@ class ALiBi(Encoding):
         super().__init__(shape)
         published = torch.tensor(slopes(shape.n_heads))  # (H,)
         self.register_buffer("published", published, persistent=False)
-        self.slope = nn.Parameter(published.log()) if learned_slopes else None  # its logarithm
+        self.slope = nn.Parameter(published.log()) if learned_slopes else None  # log m_h, (H,)
 
     def learned_parameters(self) -> int:
         return 0 if self.slope is None else self.shape.n_heads

@@ -1,10 +1,10 @@
 """BAM: a learned generalized Gaussian over distances (Bayesian attention mechanism).
 
 Formula: score_ij - a_h |i - j - m_h|^b_h.
-  a_h, b_h  learned for each head, shared by the layers; a_h > 0. With b < 1 far keys lose little, with b near
-            0 nearly nothing.
+  a_h, b_h  learned for each head, shared by the layers; a_h > 0. The smaller b, the more slowly the penalty
+            grows with the distance.
   m_h       0 as in the released code, unless `learned_location`
-ALiBi is m = 0 and b = 1. Training starts there, with ALiBi's slopes for a.
+With m = 0 and b = 1 this is ALiBi. Training starts there, with ALiBi's slopes for a.
 Setting:
   learned_location  true: m_h is learned too, as 2 sinh of a parameter that starts at 0
 As in the released code, 1e-5 is added to |i - j - m| before it is raised to the power.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from posenc.encodings.alibi import slopes
 from posenc.encodings.base import Encoding, Shape, StepCost
 
-SMALLEST_DISTANCE = 1e-5  # below it the power has no gradient
+SMALLEST_DISTANCE = 1e-5  # is added to every distance: at 0 the gradient of the power is not finite
 
 
 class BAM(Encoding):

@@ -2,7 +2,7 @@
 
 Shapes, here and in every encoding: B batch, T queries, S keys, R distances, H heads, D head width.
 
-Symbols in the formulas, which say what a score (or a vector) becomes:
+A formula says what a score, or a vector, becomes. Its symbols:
   i, j      positions of a query and of a key, j <= i
   score_ij  q_i . k_j / sqrt(D), the scaled score before the softmax
   x_t       the vector of token t in the residual stream; where the formula says so, the layer's normed input
@@ -99,9 +99,12 @@ class Construction:
 class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
-    The attention picks its kernel by `hooks`, never by a name. Parameters are keyword-only arguments of
-    `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. `__init__` raises ValueError for
-    a parameter out of range.
+    A forward pass calls `positions` once, and then in each layer the other hooks in this order: `embed`,
+    `adjust`, `prepare`, `rotate`, `bias` (or `distance_bias`), `scores`, `visible`, `weights` (or `sink`),
+    `values`, `output`. The attention picks its kernel by `hooks`, never by a name.
+
+    Parameters are keyword-only arguments of `__init__` with types; their defaults are in
+    `conf/encoding/<name>.yaml`. `__init__` raises ValueError for a parameter out of range.
 
     A trained parameter begins with what `__init__` gives it: a constant stays; what was drawn (`nn.Linear`,
     `torch.randn`) is drawn again in the same way from the run's seed and the parameter's name
@@ -111,14 +114,15 @@ class Encoding(nn.Module):
     name: ClassVar[str]
     paper: ClassVar[str] = "not given"
     formula: ClassVar[str] = "not given"
-    acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
+    acts_on: ClassVar[str] = "not given"  # one word; `catalogue.ACTS_ON` lists those of encodings
     past_training: ClassVar[str] = "not given"  # what the encoding does beyond T, in one line
     learned: ClassVar[str | None] = None  # the formula of `learned_parameters`, as text for the catalogue
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
     zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero if `__init__` leaves them empty
     refuses: Mapping[str, str] = {}  # options that make no sense here, with the reason
-    # Settings and parameters that may change no number, with the reason. All others must change one.
+    # Settings and parameters that may be without effect, with the reason. A law asks that every other one
+    # changes some number.
     inert: Mapping[str, str] = {}
 
     # Declarations that the laws (`posenc check`) verify. The encoding `sum` sets them from its parts.
@@ -127,8 +131,9 @@ class Encoding(nn.Module):
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
     cumulates_gates: bool = False  # `scores` adds what `gates_of` says, and nothing else
-    cost: StepCost = StepCost()  # given if it is above 1.1; a dry run multiplies the time of `nope` by it
-    decouples: bool = False  # it may act on the rotary part of `attention=mla`, without the other part
+    # Declared if it is above 1.1. A dry run multiplies the time of `nope` by it.
+    cost: StepCost = StepCost()
+    decouples: bool = False  # it can be used with `attention=mla`, on the rotary part of each head alone
 
     construction: Construction
 
@@ -140,17 +145,17 @@ class Encoding(nn.Module):
         return encoding
 
     def __init__(self, shape: Shape) -> None:
-        """Declare nothing yet. Raises ValueError for a class with the hook `sink` and without `weights`."""
+        """Keep the shape. Raises ValueError for a class with the hook `sink` and without `weights`."""
         super().__init__()
-        # Only some kernels read `sink`; the others call `weights`, which would leave the sink out.
+        # Some kernels read `sink`, and the others call `weights`, which by default leaves the sink out.
         if type(self).sink is not Encoding.sink and type(self).weights is Encoding.weights:
             raise ValueError("it overrides `sink` without `weights`; kernels call either: write both")
         self.shape = shape
-        self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
+        self.beyond: str | None = None  # policy past T, one of those in learned.py; None: it has none
         self.ends_at: int | None = None  # first position that cannot be encoded at all
-        # What parameters that are null in the YAML stand for at this shape. A run records it.
+        # The values that replace null in the YAML, computed from the shape. A run records them.
         self.derived: dict[str, Any] = {}
-        # For values that are drawn but never trained. The seed of the run takes its place with the weights.
+        # Seeds values that are drawn but never trained. `initialize_encoding` sets it to the seed of the run.
         self.seed = 0
 
     @cached_property
@@ -170,7 +175,7 @@ class Encoding(nn.Module):
         return None
 
     def weights_in_products(self) -> int:
-        """Return how many weights its linear maps of the tokens have. FLOPs are counted by them."""
+        """Return how many weights its linear maps of the tokens have, to count FLOPs."""
         return 0
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -206,16 +211,16 @@ class Encoding(nn.Module):
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Return q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
+        """Make q (B, H, T, D) and k (B, H or 1, S, D) depend on their positions. The result may be wider."""
         return q, k
 
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
-        """Return q (B, H, T, D) and k (B, H or 1, S, D) changed before anything else reads them.
+        """Change q (B, H, T, D) and k (B, H or 1, S, D) before any other hook reads them.
 
-        x (B, S, d_model) is the layer's normed input. q and k are not rotated yet. Latent attention alone has
-        already rotated a part of each head.
+        x (B, S, d_model) is the layer's normed input. q and k are not rotated yet, but for the rotary part of
+        each head in latent attention.
         """
         return q, k
 
@@ -228,10 +233,10 @@ class Encoding(nn.Module):
         raise TypeError(f"{type(self).__name__} has no bias by distance")
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return the bias on the scaled scores, (T,), (S,) -> (H, T, S) float32; by default `distance_bias`.
+        """Return the bias on the scaled scores: positions (T,) and (S,) int64 -> (H, T, S) float32.
 
-        Entries of the future (k_pos > q_pos) must be finite: the causal mask comes after, and its zero
-        gradient times nan or inf would be nan.
+        By default it is `distance_bias`. Entries of the future (k_pos > q_pos) must be finite: the causal
+        mask comes after, and its zero gradient times nan or inf would be nan.
         """
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
@@ -262,7 +267,7 @@ class Encoding(nn.Module):
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        """Return changed scores of a block of queries: s (B, H, T, S) float32, scaled and biased.
+        """Change the scores of a block of queries: s (B, H, T, S) float32, scaled and biased already.
 
         q and k are rotated already, and s is their product. `state` is what `prepare` returned. The S keys
         are the window's first tokens, and the T queries are the last T of these: the last query and the last
@@ -271,7 +276,10 @@ class Encoding(nn.Module):
         return s
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        """Return attention weights of float32 scores (B, H, T, S); `allowed` ([H,] T, S) is the mask."""
+        """Return the attention weights of scores s (B, H, T, S) float32.
+
+        `allowed` ([H,] T, S) is True where a query may see a key.
+        """
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
     def sink(self, layer: int) -> Tensor:
@@ -286,7 +294,7 @@ class Encoding(nn.Module):
         return p @ v
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
-        """Return the changed output of all heads, y (B, H, T, D), which the output map reads next.
+        """Change the output of all heads, y (B, H, T, D), before the output map reads it.
 
         x (B, T, d_model) is the layer's normed input at the queries.
         """

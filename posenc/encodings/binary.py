@@ -1,11 +1,11 @@
-"""Binary positions: every bit of the position that is set adds a learned row.
+"""Binary positions: a learned row for each bit; the rows of the bits that are 1 in the position are added.
 
 Formula: x_t + sum over m of b_m(t) E[m].
   b_m(t)  bit m of the position: floor(t / 2^m) mod 2
   E       a learned table (bits, d), one for each place where positions enter
 Setting:
   bits  rows of the table; positions from 2^bits on are refused
-Training never sets the bits from ceil(log2(positions in training)) on: their rows keep their initial values.
+With n positions in training, the bits from ceil(log2(n)) on are 0 there, and their rows stay untrained.
 """
 
 import torch
@@ -15,14 +15,14 @@ from posenc.encodings.base import Shape
 from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
 LARGEST_BITS = 62  # so that 2^bits, the first position refused, still fits an int64
-LONGEST = 8  # in training lengths: a bit that no position below sets is declared inert
+LONGEST = 8  # times T: a row that is added at no position below is declared inert
 
 
 class Binary(Absolute):
     name = "binary"
     paper = "none (folklore)"
     formula = "x_t + sum_m b_m(t) E[m], b_m(t) the bits of t"
-    past_training = "rows of bits above log2(T) keep their initial values; refused from 2^bits on"
+    past_training = "higher bits add rows that training never changed; refused from 2^bits on"
     learned = f"(bits*d + {JOINED})*{PLACES}"
 
     def __init__(self, shape: Shape, *, bits: int, per_layer: bool, combine: Combine) -> None:
@@ -36,7 +36,7 @@ class Binary(Absolute):
         self.ends_at = 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
         if bits > (LONGEST * shape.positions - 1).bit_length():
-            self.inert = {"table": "rows of high bits are added at positions far beyond training alone"}
+            self.inert = {"table": "rows of high bits are added only at positions far beyond training"}
 
     def learned_in_a_place(self) -> int:
         return self.bits * self.shape.d_model
@@ -51,7 +51,7 @@ class Binary(Absolute):
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         last = int(pos[-1])  # positions increase
-        if last >> self.bits:
+        if last >= 2**self.bits:
             raise ValueError(f"binary: bits={self.bits} end at position {2**self.bits - 1}, not at {last}")
         table = self.table[place]  # (bits, d_model)
         is_set = (pos[:, None] >> torch.arange(self.bits, device=pos.device)) & 1  # (T, bits)

@@ -5,7 +5,7 @@ Formula: score_ij - g_i * sum over l = j+1..i of f_l.
   g_i   softplus(v_h . x_i): a factor that the query chooses
   x     the layer's normed input
   w, v  learned for each layer and head (`slope`, `gain`)
-ALiBi is f = 1 and g = m_h.
+With f = 1 and g = m_h, ALiBi's slopes, this is ALiBi.
 Setting:
   weighted  false: g = 1, which is the paper's CABLE_NW
 Paper: Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067 (version 3 has the weights g).
@@ -31,8 +31,8 @@ class Cable(CumulativeGates):
 
     def __init__(self, shape: Shape, *, weighted: bool) -> None:
         super().__init__(shape)
-        self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
-        self.gain = nn.Parameter(torch.empty_like(self.slope)) if weighted else None  # (L, H, d)
+        self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # w, (L, H, d)
+        self.gain = nn.Parameter(torch.empty_like(self.slope)) if weighted else None  # v, (L, H, d)
 
     def learned_parameters(self) -> int:
         vectors = 1 if self.gain is None else 2

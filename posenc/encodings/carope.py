@@ -1,12 +1,12 @@
-"""CARoPE: rotary angles that each head sums up from the tokens.
+"""CARoPE: rotary angles that grow by a number that each head computes from each token.
 
 Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k.
   f_h(x)  1 / (1 + softplus(w_h . x)), in (0, 1)
   x       the layer's normed input
   w       learned for each layer and head
-If f is base^(-2/D) for every token, this is RoPE with exponents k from 1 instead of 0. The sums are float64.
-Departures: x is the input of each layer, where the paper speaks of token embeddings. Pairs are (2k, 2k+1). w
-starts like the model's other linear maps, so that f is around 0.6; the paper starts from RoPE.
+With f = base^(-2/D) for every token this is RoPE, but with k from 1 instead of 0. The sums are float64.
+Departures: x is the input of each layer; the paper speaks of token embeddings. Pairs are (2k, 2k+1). w starts
+like the model's other linear maps, so that f is around 0.6; the paper starts from RoPE.
 """
 
 import torch
@@ -29,12 +29,15 @@ class CARoPE(PhaseSums):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         check_pairs(shape)
-        self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
+        self.frequency = nn.Parameter(  # w, (L, H, d)
+            torch.empty(shape.n_layers, shape.n_heads, shape.d_model)
+        )
 
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def increments(self, x: Tensor, layer: int) -> Tensor:
-        z = float64(F.linear(x, self.frequency[layer])).transpose(1, 2)[..., None]  # (B, H, S, 1)
-        power = torch.arange(1, self.shape.head_dim // 2 + 1, device=z.device)  # (D/2,)
-        return (-torch.log1p(F.softplus(z)) * power).exp()  # (B, H, S, D/2)
+        product = float64(F.linear(x, self.frequency[layer])).transpose(1, 2)[..., None]  # (B, H, S, 1)
+        log_f = -torch.log1p(F.softplus(product))
+        k = torch.arange(1, self.shape.head_dim // 2 + 1, device=product.device)  # (D/2,)
+        return (log_f * k).exp()  # f^k, (B, H, S, D/2)

@@ -11,7 +11,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.registry import FILE, default_parameters, encoding_class, file_encoding, without_name
 from posenc.settings.signature import defaults_of, parameters_of
 
-# Where an encoding acts, in the order of a forward pass, and in words.
+# What `acts_on` may be, in the order of a forward pass, with its meaning.
 ACTS_ON = {
     "nothing": "nothing: order comes from the causal mask",
     "embed": "embed: a vector for each position enters the residual stream",
@@ -36,12 +36,12 @@ class EncodingEntry:
     revision: int
     prefix_stable: bool  # a longer text leaves the scores of its prefix alone
     relative: bool  # scores do not change when all positions shift alike
-    decouples: bool  # it may act on the rotary part of latent attention, without the other part
+    decouples: bool  # it can be used with latent attention, on the rotary part of each head alone
     learned_parameters: str | None  # a formula in T, d, D, H, L; None: not declared
     parameters: dict[str, Any]  # settings with their defaults
     without_default: list[str]  # settings that must be given
-    refuses: dict[str, str]  # what it cannot be combined with, and why
-    description: str
+    refuses: dict[str, str]  # settings that cannot be combined with it, and why
+    description: str  # the docstring of its module
 
 
 def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
@@ -53,7 +53,7 @@ def describe_encoding(name: str, plugins: Sequence[str] = ()) -> EncodingEntry:
     if file is None:
         # a registered name, with the defaults of its YAML file
         return _entry(encoding_class(name, plugins), default_parameters(name))
-    # a file, with the defaults of the class, and those of a YAML file beside it first
+    # a file, with the defaults of the class; a YAML file beside it takes precedence
     path, class_name = file.groups()
     settings = file_encoding(path, class_name)
     cls = encoding_class(settings["name"], [*plugins, path])

@@ -1,18 +1,18 @@
-"""CoPE: contextual position encoding. Positions are sums of gates: a head counts the tokens it selects.
+"""CoPE, contextual position encoding: a head counts only tokens that it selects, by a gate for each.
 
 Formula: score_ij + q_i . E[p_ij].
   g_ij  sigmoid(q_i . k_j / sqrt(D)), the gates
   p_ij  min(sum over l = j..i of g_il, p_max), the position of key j as query i counts it
-  E     a learned table of p_max + 1 rows. Between whole positions it is interpolated linearly, and through
-        the interpolation the gradient reaches the gates.
+  E     a learned table with a vector for each position 0..p_max. Between whole positions it is interpolated
+        linearly, so that the gates get a gradient.
 The added product is not divided by sqrt(D).
 Settings:
   p_max   largest position; null: min(64, T/4)
-  shared  one E for all layers instead of one for each; the heads of a layer always share it
+  shared  true: one E for all layers, instead of one for each; the heads of a layer always share it
 Gates and their sums are float32. The future is masked before the sum.
-Departures: the paper has p_max = 64, at T = 1024. Gates start near 1/2, so at a short T rows above T/2 would
-stay untrained. In a sum of encodings the gates read the score with the biases and rotations of the other
-parts, while E meets the unrotated q.
+Departures: the paper has p_max = 64, at T = 1024. Gates start near 1/2, so at a short T the vectors of
+positions above T/2 would stay untrained. In a sum of encodings the gates read scores that have the biases and
+rotations of the other parts, while E is multiplied by the unrotated q.
 """
 
 from typing import Any
@@ -33,7 +33,6 @@ class CoPE(Encoding):
     formula = "score_ij + q_i . E[min(p_ij, p_max)], p_ij = sum over l=j..i of sigmoid(q_i . k_l / sqrt(D))"
     acts_on = "scores"
     past_training = "counts above p_max share the last row; closed gates keep counts low at any length"
-    zero_init = ("table",)
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
@@ -48,7 +47,7 @@ class CoPE(Encoding):
         self.p_max = p_max
         self.tables = 1 if shared else shape.n_layers
         sizes = (self.tables, p_max + 1, shape.head_dim)
-        self.table = nn.Parameter(torch.empty(sizes))  # (1 or L, p_max + 1, D)
+        self.table = nn.Parameter(torch.zeros(sizes))  # E, (1 or L, p_max + 1, D)
 
     def learned_parameters(self) -> int:
         return self.tables * (self.p_max + 1) * self.shape.head_dim
@@ -63,17 +62,20 @@ class CoPE(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         queries, keys = s.shape[-2:]
-        past = torch.ones(queries, keys, dtype=s.dtype, device=s.device).tril(keys - queries)  # (T, S)
-        position = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
+        is_past = torch.ones(queries, keys, dtype=s.dtype, device=s.device).tril(keys - queries)  # (T, S)
+        position = reversed_cumsum(s.sigmoid() * is_past)  # (B, H, T, S)
+        # q_i . E[p] between whole positions: the product at floor(p), plus frac(p) times the step to the next
+        # one. Past p_max the step is zero, and so is the gradient to the gates.
         prepared, window = state
-        at_whole = rows_of_block(prepared, window, s)  # (B, H, T, p_max + 1)
-        # Past p_max the step is zero, and so is the gradient to the gates.
-        to_next = F.pad(at_whole.diff(dim=-1), (0, 1))
-        # An int32 index into one flat table takes half the memory of `gather`, which dominates on a CPU.
-        row = torch.arange(position[..., 0].numel(), dtype=torch.int32, device=s.device)
-        row_start = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
-        # Both bounds: nan in a diverging training casts to any integer, which would raise here.
-        index = position.detach().int().clamp_(0, self.p_max).add_(row_start).flatten()
-        start = at_whole.flatten().index_select(0, index).view_as(s)
-        step = to_next.flatten().index_select(0, index).view_as(s)
-        return torch.addcmul(start, position.frac_(), step).add_(s)
+        products = rows_of_block(prepared, window, s)  # q_i . E of each whole position, (B, H, T, p_max + 1)
+        steps = F.pad(products.diff(dim=-1), (0, 1))
+        # Both are looked up by one int32 index into a flat table. `gather` would need an int64 index of twice
+        # the memory, and on a CPU this memory takes most of the time.
+        query = torch.arange(position[..., 0].numel(), dtype=torch.int32, device=s.device)
+        first_of_query = query.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
+        # Clamped from below too: in a diverging training nan becomes any integer.
+        index = position.detach().int().clamp_(0, self.p_max)  # floor(p)
+        index = index.add_(first_of_query).flatten()
+        product_at_floor = products.flatten().index_select(0, index).view_as(s)
+        step_at_floor = steps.flatten().index_select(0, index).view_as(s)
+        return torch.addcmul(product_at_floor, position.frac_(), step_at_floor).add_(s)

@@ -3,13 +3,13 @@
 Formula: z_ij + b_ij + MLP([z_ij; b_ij]), for all H heads at once.
   z_ij  the scaled scores of the heads for one pair of tokens
   b_ij  the biases of the heads by distance
-  MLP   one for each layer, of 2H numbers over `hidden` leaky ReLUs to H numbers
+  MLP   one for each layer: 2H numbers in, `hidden` leaky ReLUs, H numbers out
 Settings:
   bias    the kind of b: KERPLE's logarithm, the paper's best, or ALiBi
   hidden  width of the MLP; 32 as in the paper
-The MLP is initialised as in the released code: uniform up to fan_in^-1/2, its biases too. With zeros in its
-last layer the loss was the same, 1.64 nats at T = 64 after 500 000 tokens.
-Departure: the layers share KERPLE's parameters, as in `kerple_log`. In the released code they do not.
+The MLP is initialised as in the released code: weights and biases are uniform up to fan_in^-1/2. With zeros
+in its last layer the loss was the same, 1.64 nats at T = 64 after 500 000 tokens.
+Departure: the layers share KERPLE's parameters, as in `kerple_log`. In the released code each has its own.
 """
 
 from collections.abc import Mapping
@@ -41,9 +41,10 @@ class DAPE(Encoding):
         super().__init__(shape)
         check_at_least(1, hidden=hidden)
         self.static = KerpleLog(shape) if bias == "kerple_log" else ALiBi(shape, learned_slopes=False)
-        layers, heads = shape.n_layers, shape.n_heads
         self.hidden = hidden
-        self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # columns: scores, bias
+        layers = shape.n_layers
+        heads = shape.n_heads
+        self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # for the scores, then the biases
         self.b1 = nn.Parameter(torch.empty(layers, hidden))
         self.w2 = nn.Parameter(torch.empty(layers, heads, hidden))
         self.b2 = nn.Parameter(torch.empty(layers, heads))
@@ -61,6 +62,7 @@ class DAPE(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
-        # For every pair: the gradient of a look-up, a sum into few places, is slow on a CPU.
+        # Computed for every pair, not looked up by distance: the gradient of a look-up is a sum into few
+        # places, which is slow on a CPU.
         b = self.static.distance_bias(r.flatten(), layer).unflatten(-1, r.shape)  # (H, T, S)
         return s + b + head_network(s, b, self.w1[layer], self.b1[layer], self.w2[layer], self.b2[layer])

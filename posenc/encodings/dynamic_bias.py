@@ -4,8 +4,9 @@ Formula: score_ij + MLP_h(f(i - j)).
   f(r)  log(1 + r) if `log_distance`, else r / T
   MLP   one input, two hidden layers of `hidden` ReLUs, an output for each head; shared by the layers
 The network is evaluated once for each distance, not for each pair of tokens.
-Departures: positions have one dimension; those of the paper's images have two. There are no layer norms. The
-last layer starts at zero, so that training begins without a bias. r is divided by T.
+Departures: the paper has images, whose positions have two dimensions, and its network has layer norms. Here
+positions have one dimension, and there are no norms. The last layer starts at zero, so that training begins
+without a bias. r is divided by T.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,8 @@ class DynamicBias(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name in ("w1", "b1"):
-            nn.init.normal_(parameter, generator=generator)  # breakpoints spread over the input
+            # so that the ReLUs turn on at many different distances
+            nn.init.normal_(parameter, generator=generator)
         elif name == "w2":
             nn.init.normal_(parameter, std=(2 / parameter.shape[1]) ** 0.5, generator=generator)
         else:
@@ -57,6 +59,7 @@ class DynamicBias(Encoding):
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         exact = float64(r)  # at r = 65 536 a float32 network of r itself is off by 2e-4
         u = exact.log1p() if self.log_distance else exact / self.shape.train_length  # (R,)
+        # parameters() has the order of `__init__`
         w1, b1, w2, b2, w3, b3 = (float64(parameter) for parameter in self.parameters())
         hidden = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
         hidden = F.relu(F.linear(hidden, w2, b2))  # (R, hidden)

@@ -2,17 +2,17 @@
 
 Formula: score_ij + MLP_h(psi(i - j) / psi(max(i, threshold))).
   psi(x)     log(c x + 1), c > 0 learned
-  threshold  learned; a query before it measures distances against it instead of its own position
+  threshold  learned; for a query before it, distances are divided by psi(threshold), not by psi(i)
   MLP        one input, 32 ReLUs, an output for each head
 The input of the MLP stays in [0, 1] at any length. It depends on the query's position i, so shifting a text
 changes the scores.
 Settings:
   threshold  where it starts, in tokens; null: T/4
   shared     one set of parameters for all layers instead of one for each
-Paper: Li et al. 2023, arXiv 2310.04418. As there, c starts at 0.1, and what is learned of the threshold is a
-factor. Learned in tokens, it would move by the learning rate, a fraction of a token, in a step of Adam.
-Departures: the paper's threshold of 512 would never be passed in training at a short T. c and the factor are
-kept positive by a softplus, in the released code by an absolute value.
+As in the paper, c starts at 0.1, and the threshold is its start times a learned factor. If the number of
+tokens itself were learned, a step of Adam would move it by the learning rate, a fraction of a token.
+Departures: the paper's threshold starts at 512, which a shorter T never reaches. c and the factor are kept
+positive by a softplus; in the released code by an absolute value.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from posenc.encodings.shared.relu_network import relu_network
 
 HIDDEN = 32
 START_C = 0.1
-FLOOR = 1e-6  # of c and the factor: softplus alone is 0 in float32 below -104
+FLOOR = 1e-6  # least c and factor: in float32 softplus(x) is 0 for x below -104
 
 
 class FIRE(Encoding):
@@ -45,13 +45,13 @@ class FIRE(Encoding):
             threshold = shape.train_length / 4
             self.derived["threshold"] = threshold
         check_at_least(FLOOR, threshold=threshold)
-        self.start = threshold
+        self.threshold_at_start = threshold
         self.sets = 1 if shared else shape.n_layers
         self.w1 = nn.Parameter(torch.empty(self.sets, HIDDEN))  # one input
         self.b1 = nn.Parameter(torch.empty(self.sets, HIDDEN))
         self.w2 = nn.Parameter(torch.empty(self.sets, shape.n_heads, HIDDEN))
         self.b2 = nn.Parameter(torch.empty(self.sets, shape.n_heads))
-        # Both before their reparametrisation.
+        # The raw numbers, of which `soft_floor` makes c and the factor.
         self.c = nn.Parameter(inverse_soft_floor(torch.full((self.sets,), START_C), FLOOR))
         self.factor = nn.Parameter(inverse_soft_floor(torch.ones(self.sets), FLOOR))
 
@@ -68,11 +68,11 @@ class FIRE(Encoding):
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        i = layer % self.sets
-        c = soft_floor(self.c[i], FLOOR)
-        threshold = self.start * soft_floor(self.factor[i], FLOOR)
+        number = layer % self.sets  # of the set of parameters
+        c = soft_floor(self.c[number], FLOOR)
+        threshold = self.threshold_at_start * soft_floor(self.factor[number], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
-        length = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
-        share = torch.log1p(c * r) / torch.log1p(c * length)  # (T, S) in [0, 1], 0 for the future
-        network = (self.w1[i], self.b1[i], self.w2[i], self.b2[i])
-        return relu_network(share, *(weight.float() for weight in network))  # (H, T, S)
+        largest_r = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
+        u = torch.log1p(c * r) / torch.log1p(c * largest_r)  # (T, S) in [0, 1], 0 for the future
+        network = (self.w1[number], self.b1[number], self.w2[number], self.b2[number])
+        return relu_network(u, *(weight.float() for weight in network))  # (H, T, S)

@@ -1,21 +1,22 @@
-"""FoPE: each rotary pair turns by a Fourier series of frequencies, all of which training has shown in full.
+"""FoPE: each rotary pair turns by a Fourier series over the frequencies that complete a period within T.
 
-Formula: pair m < n of q_t and k_t, seen as a complex number, is multiplied by c_m(t) + i s_m(t).
-  c_m(t)  sum over k < n of a_mk cos(t theta_k)
-  s_m(t)  sum over k < n of b_mk sin(t theta_k)
-  n       of RoPE's frequencies theta_k = base^(-2k/D), FoPE keeps those with a whole period within T, which
-          are those with 2 pi / theta_k <= T. They are the n highest.
-  a, b    for each layer and head the identity plus normal numbers of standard deviation gain / sqrt(n). They
-          are drawn from the seed and not trained.
+Formula: pair m < n of q_t and k_t, taken as a complex number, is multiplied by c_m(t) + sqrt(-1) s_m(t).
+  c_m(t)   sum over k < n of a_mk cos(t theta_k)
+  s_m(t)   sum over k < n of b_mk sin(t theta_k)
+  theta_k  base^(-2k/D), RoPE's frequencies, the highest first
+  n        how many of them have a period within T: 2 pi / theta_k <= T
+  a, b     (n, n) for each layer and head: the identity plus normal numbers of standard deviation
+           gain / sqrt(n), which are drawn from the seed and not trained
 Pairs m >= n carry no position.
 Setting:
   gain  0.3 to 0.6 in the released configurations, larger for larger models; with 0 it is encoding=hope
 Source: the authors' code; of the paper only summaries were at hand.
-Departures from the authors' code: it keeps D/4 pairs at most, here all n are kept. Pairs are (2m, 2m + 1).
-Its noise is smaller: Xavier's rule, given all heads as one (H, n, n), makes gain sqrt(2 / (n^2 + H n)) of it.
-At nano (H = 4, n = 5 at T = 64) ours is 2.1 times that. Ours is the rule for one head's matrix, and stored
-runs have it; gain=0.14 gives theirs.
-It pads with cos = sin = 1, which doubles the part of pairs m >= n in the score; here they are left alone.
+Departures from the authors' code:
+- It keeps at most D/4 pairs; here all n are kept. Pairs are (2m, 2m + 1).
+- Its numbers have the deviation gain sqrt(2 / (n^2 + H n)), since it applies Xavier's rule to the matrices of
+  all heads at once, (H, n, n). Here the rule is applied to the matrix of each head. In the model `nano`, with
+  H = 4, and n = 5 at T = 64, that is 2.1 times as much; gain=0.14 gives theirs.
+- It sets cos = sin = 1 for pairs m >= n, which doubles their part of the score; here they stay as they are.
 """
 
 import functools
@@ -60,7 +61,7 @@ class FoPE(Encoding):
     def series(self, layer: int, like: Tensor) -> Tensor:
         """Return the matrices a and b, (2, H, n, n), in the dtype and on the device of `like`.
 
-        They are transposed: the first n is the k over which the series sums, and the second is the pair m.
+        They are transposed: rows are the frequencies k of the sum, columns the pairs m.
         """
         drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
         return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5
@@ -73,12 +74,11 @@ class FoPE(Encoding):
 
     def _rotated(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            cosines, sines = cos_sin(pos, self.frequencies)  # (T, n)
-            waves = torch.stack((cosines, sines)).to(x.device)  # (2, T, n)
-            series = waves[:, None] @ self.series(layer, waves)  # (2, H, T, n)
-            cos, sin = series.unbind(0)  # (H, T, n)
+            waves = torch.stack(cos_sin(pos, self.frequencies)).to(x.device)  # cos and sin, (2, T, n)
+            matrices = self.series(layer, waves)  # (2, H, n, n)
+            c, s = (waves[:, None] @ matrices).unbind(0)  # (H, T, n) each
         width = 2 * self.pairs
-        rotated = rotate_pairs(x[..., :width], cos, sin, "interleaved")
+        rotated = rotate_pairs(x[..., :width], c, s, "interleaved")
         return torch.cat((rotated, x[..., width:]), dim=-1)
 
 

@@ -3,10 +3,10 @@
 Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h).
   x     the layer's normed input
   w, b  learned for each layer and head
-The sums from the beginning of the text are float64. The difference of two of them may be a sum of few terms,
-which long sums in float32 would round away. The differences are float32.
+A sum from j+1 to i is the difference of two sums from the beginning of the text. These are float64, since the
+rounding of a long float32 sum would be as large as a difference of few terms. Differences are float32.
 Initialisation: b is 0 as in the released code, so that gates are around 1/2. w has the standard deviation
-d^-1/2 of the model's other linear maps, in the released code 0.02.
+d^-1/2 of the model's other linear maps; in the released code it is 0.02.
 Departure: the forget gate alone, without the QK-norm, output gate, output norm and token shift of the
 paper's "Pro" block.
 """
@@ -25,13 +25,12 @@ class FoX(CumulativeGates):
     formula = "score_ij + sum over l=j+1..i of log sigmoid(w_h . x_l + b_h)"
     past_training = "defined everywhere; the far past fades as fast as the gates forget"
     learned = "L*H*(d + 1)"
-    zero_init = ("offset",)
     cost = StepCost(at_64=1.2, at_512=1.73)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.gate = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
-        self.offset = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))  # (L, H)
+        self.gate = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # w, (L, H, d)
+        self.offset = nn.Parameter(torch.zeros(shape.n_layers, shape.n_heads))  # b, (L, H)
 
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.n_heads * (self.shape.d_model + 1)

@@ -1,6 +1,6 @@
-"""GRAPE: rotations of queries and keys, and penalties that come from one family of maps.
+"""GRAPE: rotated queries and keys, and a penalty on the scores. The paper derives both as actions of groups.
 
-Formula: q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij in place of score_ij. Two settings choose the two parts.
+Formula: q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij in place of score_ij. A setting chooses each of the two parts.
 
 rotation=true: R(m) turns the pair (2k, 2k+1) by m theta_k, where theta_k = base^(-2k/D) exp(w_k / 16).
   w is learned for each layer and starts at 0, which is RoPE.
@@ -11,8 +11,9 @@ additive: what b_ij is; m_h are ALiBi's slopes.
           o_h > 0 starts at 1. With u = v = 0 and o_h = 1 / (2 log 2) it is ALiBi.
   forget  the sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), which is FoX
   path    m_h times the sum over l = j+1..i of log sigmoid(p_i . R^l p_l / W)  (GRAPE-AP)
-          p_l = P_h x_l has W = path_width numbers and mean square 1. R turns each of its pairs by one radian.
-          l is an absolute position, so the scores are not relative.
+          p_l = P_h x_l, scaled to mean square 1; it has W = path_width numbers.
+          R turns each pair of them by one radian, R^l by l radians, so a shift of all positions changes
+          the scores.
 x is the layer's normed input; P, u, v, o, w, b are learned for each layer.
 
 Departures from the released code: there is no QK-norm. p_i is scaled like p_l, as in the paper; the code
@@ -36,22 +37,21 @@ from posenc.encodings.shared.blocks import reversed_cumsum, rows_of_block
 from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
-FACTOR_SCALE = 16  # w is divided by it, so that theta learns more slowly; as in the released code
-# log(e - 1); on the CPU, since models are outlined on a device without numbers
+FACTOR_SCALE = 16  # divides w, so that theta changes more slowly in training; as in the released code
+# log(e - 1); on the CPU, since models may be built on the meta device, which has no values
 INVERSE_SOFTPLUS_OF_1 = torch.ones((), device="cpu").expm1().log().item()
 
 
 class GRAPE(Encoding):
     name = "grape"
     paper = "Zhang et al. 2025, arXiv 2512.07805"
-    formula = "q_i^T exp((j - i) L) k_j / sqrt(D) + b_ij; b: gated slopes, forget gates, or sums along a path"
+    formula = "q_i^T R(i)^T R(j) k_j / sqrt(D) + b_ij; b: gated slopes, forget gates, or sums along a path"
     acts_on = "several"
     past_training = "defined everywhere; a path's penalty grows by 0.3 to 1.3 times m_h a token"
     learned = (
         "L*((D//2 if rotation else 0) + "
         "{'none': 0, 'gated': H*(2*D + 1), 'forget': H*(d + 1), 'path': H*path_width*d}[additive])"
     )
-    zero_init = ("own.log_factor",)
     inert: Mapping[str, str] = {
         "base": "used where rotation=true",
         "path_width": "used where additive=path",
@@ -80,17 +80,19 @@ class GRAPE(Encoding):
         self.additive = additive
         self.rotation = rotation
         self.path_width = path_width
-        layers, heads, head_dim = shape.n_layers, shape.n_heads, shape.head_dim
+        layers = shape.n_layers
+        heads = shape.n_heads
+        head_dim = shape.head_dim
         parameters: dict[str, Tensor] = {}
         if rotation:
             check_pairs(shape)
-            parameters["log_factor"] = torch.empty(layers, head_dim // 2)
+            parameters["log_factor"] = torch.zeros(layers, head_dim // 2)  # w
         if additive == "gated":
-            parameters["rate"] = torch.full((layers, heads), INVERSE_SOFTPLUS_OF_1)
-            parameters["query"] = torch.empty(layers, heads, head_dim)
-            parameters["key"] = torch.empty(layers, heads, head_dim)
+            parameters["rate"] = torch.full((layers, heads), INVERSE_SOFTPLUS_OF_1)  # o, before a softplus
+            parameters["query"] = torch.empty(layers, heads, head_dim)  # v
+            parameters["key"] = torch.empty(layers, heads, head_dim)  # u
         if additive == "path":
-            parameters["map"] = torch.empty(layers, heads * path_width, shape.d_model)
+            parameters["map"] = torch.empty(layers, heads * path_width, shape.d_model)  # P
         # Initial values are drawn by the parameter's name, so another name would be another model.
         self.own = nn.ParameterDict(parameters)
         self.fox = FoX(shape) if additive == "forget" else None
@@ -108,15 +110,17 @@ class GRAPE(Encoding):
         return super().hooks - unused
 
     def learned_parameters(self) -> int:
-        heads, head_dim, d_model = self.shape.n_heads, self.shape.head_dim, self.shape.d_model
-        rotation = head_dim // 2 if self.rotation else 0
-        additive = {
+        heads = self.shape.n_heads
+        head_dim = self.shape.head_dim
+        d_model = self.shape.d_model
+        in_rotation = head_dim // 2 if self.rotation else 0
+        in_additive = {
             "none": 0,
             "gated": heads * (2 * head_dim + 1),
             "forget": heads * (d_model + 1),
             "path": heads * self.path_width * d_model,
         }
-        return self.shape.n_layers * (rotation + additive[self.additive])
+        return self.shape.n_layers * (in_rotation + in_additive[self.additive])
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name in ("own.query", "own.key"):
@@ -125,16 +129,17 @@ class GRAPE(Encoding):
             super().initialize(name, parameter, generator)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        q = rotate_pairs(q, *cos_sin(q_pos, lambda device: self._theta(layer)), "interleaved")
-        k = rotate_pairs(k, *cos_sin(k_pos, lambda device: self._theta(layer)), "interleaved")
-        return q, k
+        q_cos, q_sin = cos_sin(q_pos, lambda device: self._theta(layer))  # (T, D/2)
+        k_cos, k_sin = cos_sin(k_pos, lambda device: self._theta(layer))  # (S, D/2)
+        return rotate_pairs(q, q_cos, q_sin, "interleaved"), rotate_pairs(k, k_cos, k_sin, "interleaved")
 
     def _theta(self, layer: int) -> Tensor:
-        """Return the angles of the pairs per token: (D/2,) float64."""
+        """Return theta_k, in radians a token: (D/2,) float64."""
         factor = (float64(self.own["log_factor"][layer]) / FACTOR_SCALE).exp()  # (D/2,)
         return sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
+        """Return the gates of queries and keys, or the state of FoX, or p, by `additive`; None without it."""
         if self.additive == "none":
             return None
         if self.fox is not None:
@@ -147,9 +152,9 @@ class GRAPE(Encoding):
 
     def _path(self, x: Tensor, layer: int) -> Tensor:
         """Return p of every token: (B, S, d_model) -> (B, H, S, W)."""
-        p = F.linear(x.to(self.own["map"].dtype), self.own["map"][layer])  # (B, S, H * W)
-        p = p.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, S, W)
-        return F.rms_norm(p, p.shape[-1:])
+        mapped = F.linear(x.to(self.own["map"].dtype), self.own["map"][layer])  # (B, S, H * W)
+        by_head = mapped.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, S, W)
+        return F.rms_norm(by_head, by_head.shape[-1:])
 
     def _gate(self, x: Tensor, parameter: str, layer: int) -> Tensor:
         """Return softplus(v . x / sqrt(D)) of queries or keys: (B, H, T, D) -> (B, H, T)."""
@@ -185,9 +190,9 @@ class GRAPE(Encoding):
             rotated = rotate_pairs(p[:, :, :keys], cos, sin, "interleaved")  # (B, H, S, W)
             p_of_block = rows_of_block(p, p.shape[2], s)  # (B, H, T, W)
             products = p_of_block @ rotated.mT / self.path_width  # (B, H, T, S)
-        steps = F.logsigmoid(products).tril(keys - queries)  # at [i, l]; 0 for tokens l after the query i
-        sums_from = reversed_cumsum(steps)  # at [i, j]: over l = j..i
-        return F.pad(sums_from[..., 1:], (0, 1))  # over l = j+1..i: one place on, and 0 for the last key
+        steps = F.logsigmoid(products).tril(keys - queries)  # [i, l], 0 where token l comes after query i
+        sums_with_own = reversed_cumsum(steps)  # [i, j]: the sum over l = j..i
+        return F.pad(sums_with_own[..., 1:], (0, 1))  # [i, j]: over l = j+1..i, which is 0 for the last key
 
     def _one_radian(self, device: torch.device) -> Tensor:
         """Return the angles of the pairs of p per token: (W/2,)."""

@@ -1,12 +1,12 @@
-"""Hard-ALiBi: the first m heads see the last 1, 2, ..., m tokens, the others everything, without positions.
+"""Hard-ALiBi: the first m heads see only the last 1, 2, ..., m tokens; the other heads have no encoding.
 
-Formula: head h = 1..m attends to keys j > i - h alone, which are h tokens with the query's own. The heads
+Formula: head h = 1..m attends only to keys j > i - h, which are h tokens with the query's own. The heads
 above m have the causal mask and nothing else.
 Setting:
   masked_heads  m; null: half of the heads, as the paper has 8 of 16
-The masked heads can tell which tokens stand just before a token, and the others can look for these at any
-distance. So the encoding should recall at every length. It is a control of the protocol `recall`: where even
-this encoding does not recall, the task or the training is at fault, not an encoding.
+A masked head can tell which tokens come just before a token, and the other heads can look for the same tokens
+at any distance. So a model with it should recall at every length. It is the control of the protocol `recall`:
+if even this encoding does not recall, the task or the training is at fault.
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
 Formula: f_h score_ij.
   f_h  learned for each layer and head; it starts at 1, where this is `nope`
-Departures: f is trained with the model from the first step. The paper tunes the temperatures alone, on a
-trained NoPE and at a longer length, and keeps them in a range. In a sum of encodings the biases of the other
-parts are scaled like the score.
+Departures: f is trained with the model from the first step, and may become any number. The paper takes a
+model that was trained with NoPE and tunes f alone, at a longer length and within a range. In a sum of
+encodings the biases of the other parts are scaled like the score.
 """
 
 from typing import Any

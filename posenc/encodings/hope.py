@@ -1,11 +1,11 @@
 """HoPE: only the fast pairs are rotated; the others carry no position.
 
-Formula: RoPE, theta_k = base^(-2k/D), for those pairs of which `turns` periods 2 pi / theta_k fit into the
-training length T. The other pairs are left as they are.
+Formula: RoPE, theta_k = base^(-2k/D), for the pairs with turns * 2 pi / theta_k <= T: so many of their
+periods fit into the training length. The other pairs are left as they are.
 Setting:
   turns  how many periods must fit into T. T is `context_length`, also where positions are drawn.
-Departure: the paper finds the "activated" pairs in trained models, which are those with periods near the
-training length, and keeps the faster ones. Here the border is one period within T, unless `turns` is set.
+Departure: the paper looks for the "activated" pairs in trained models. Their periods are near the training
+length, and it rotates only faster pairs. Here a pair is rotated if `turns` periods fit, by default one.
 """
 
 import math
@@ -32,13 +32,13 @@ class HoPE(Rotary):
         # on the CPU, since the model may be built on the meta device, which has no values
         is_rotated = self.frequencies(torch.device("cpu")) > 0
         if not is_rotated.any():
-            raise ValueError(f"turns={turns}: no pair turns as often within T={shape.train_length}")
+            raise ValueError(f"turns={turns}: no pair turns that often within T={shape.train_length}")
 
     def learned_parameters(self) -> int:
         return 0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
-        """Return RoPE's frequencies, with zero for pairs whose period does not fit into T: (D/2,) float64."""
+        """Return RoPE's frequencies, with zero for the pairs that are not rotated: (D/2,) float64."""
         theta = super().frequencies(device)  # (D/2,)
         period = 2 * math.pi / theta  # tokens
         return theta.where(self.turns * period <= self.shape.train_length, 0.0)

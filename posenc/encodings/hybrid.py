@@ -1,13 +1,13 @@
-"""Learned and sinusoidal side by side: the first p of d dimensions from a table, the others fixed waves.
+"""Learned and sinusoidal positions side by side: the first p of d dimensions are learned, the others waves.
 
 Formula: sqrt(d) x_t + [sqrt(d) E[t]; PE_t].
   E   a learned table of T rows of p numbers, p = learned_share * d, rounded
   PE  the sinusoids of width d - p, whose frequencies cover the whole range
 Setting:
-  beyond  what the learned part is past T: untrained | clamp | truncate | refuse, as in `learned`
-Paper: none. Background material credits it to T5, which has a bias by distance instead.
-Choice: sqrt(d) is on both x and E, and E starts with the standard deviation d^-1/2. So each part is as large,
-relative to the token embeddings, as it is in `learned` and in `sinusoidal`.
+  beyond  what the learned part has past T: untrained | clamp | truncate | refuse, as in `learned`
+Paper: none. Some texts credit it to T5, which has a bias by distance instead.
+Choice: x and E are both multiplied by sqrt(d), and E starts with the standard deviation d^-1/2. So the
+learned part is as large beside the token embeddings as in `learned`, and the waves as in `sinusoidal`.
 """
 
 import math
@@ -22,7 +22,7 @@ from posenc.encodings.shared.sinusoids import check_base, sinusoids
 
 class Hybrid(Tabled):
     name = "hybrid"
-    paper = "none (background material); parts: arXiv 1705.03122 and 1706.03762"
+    paper = "none; its parts: arXiv 1705.03122 and 1706.03762"
     formula = "sqrt(d) x_t + [sqrt(d) E[t]; PE_t], E[t] of p = learned_share d numbers"
     past_training = "the learned part by `beyond`; the sinusoids continue, in combinations never seen"
     learned = f"(T*((learned_share*d + 0.5)//1) + {JOINED})*{PLACES}"

@@ -1,10 +1,13 @@
-"""Raw counting: the position times a learned vector. A control.
+"""Raw counting: the position times a learned vector. A control, the simplest encoding of a position.
 
 Formula: x_t + t w.
   w  in R^d, learned, one for each place where positions enter
 Choice: w starts with the standard deviation d^-1/2 / T, so that at T the vector is as large as a token
-embedding. With d^-1/2 it drowns the text: 2.67 nats at T = 64 after 1M tokens of sympy (nano, bytes), against
-1.89 with this start, 1.85 with zeros and 2.33 without an encoding.
+embedding. A start with d^-1/2 drowns the text. Losses at T = 64 after 1M tokens of sympy (nano, bytes):
+  start with d^-1/2 / T  1.89 nats
+  with zeros             1.85
+  with d^-1/2            2.67
+  without an encoding    2.33
 """
 
 import torch

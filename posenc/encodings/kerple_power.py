@@ -4,8 +4,8 @@ Formula: score_ij - a_h (i - j)^b_h.
   a_h, b_h  learned for each head, shared by the layers; a_h > 0, 0 < b_h <= 2
 With b = 1 it is ALiBi with learned slopes.
 Initialisation: a is uniform in (0, 1), b in (0, 2).
-Departure: 0.01 + softplus(parameter) keeps a in its range and 0.01 + 1.99 sigmoid(parameter) keeps b in its
-own. The released code clamps them.
+Departure: a is 0.01 + softplus(parameter), and b is 0.01 + 1.99 sigmoid(parameter), so that they stay in
+their ranges. The released code clamps them.
 """
 
 from typing import ClassVar
@@ -36,4 +36,4 @@ class KerplePower(Kerple):
         b = soft_range(self.b, KERPLE_FLOOR, LARGEST_EXPONENT)[:, None]
         # exp(b log r) would be off by a relative 1e-6 at r = 65 536
         power = r.clamp_min(1).float().pow(b)  # (H, R)
-        return -a * power * (r > 0)
+        return -a * power * (r > 0)  # the clamp has made distance 0 a 1

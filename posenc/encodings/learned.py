@@ -1,16 +1,16 @@
 """Learned absolute positions: a trained row for each position of the training window.
 
 Formula: x_t + E[t].
-  E  a learned table of T rows, one for each place where positions enter (`per_layer`, `combine`). With
-     `positions=randomized|offset` it has a row for each position that training may draw.
+  E  a learned table with a row for each position of training: 0..T-1, or up to the limit of drawn positions.
+     Each place where positions enter has its own (see `per_layer` in shared/absolute.py).
 Setting:
-  beyond  what is used past the end of the table:
-          untrained  rows drawn from (seed, t) with the initial distribution; neither saved nor decayed
-          clamp      E[T-1] for every t >= T
-          truncate   only the last T tokens are kept, so that the loss equals the truncated baseline
-          refuse     nothing: no number past T
-Departure: rows start with the standard deviation of the token embeddings, d^-1/2. GPT-2 as released has 0.01
-for positions and 0.02 for tokens.
+  beyond  what is used past the end of the table
+          untrained  random rows with the initial distribution, drawn from (seed, t); never trained or saved
+          clamp      the last row, E[T-1], for every t >= T
+          truncate   an evaluation cuts longer windows to their last T tokens
+          refuse     nothing: there is no number past T
+Departure: rows start with the standard deviation of the token embeddings, d^-1/2. In GPT-2 as released that
+of positions is half as large as that of tokens (0.01 and 0.02).
 """
 
 from torch import Tensor

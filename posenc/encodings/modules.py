@@ -15,7 +15,10 @@ def modules_of(package: str, path: Iterable[str]) -> Iterator[ModuleType]:
 
 
 def classes_with_a_name(package: str, path: Iterable[str], base: type[Any]) -> dict[str, type[Any]]:
-    """Return the classes derived from `base` that the modules of a package give a `name`, by that name."""
+    """Return the classes in the modules of a package that derive from `base`, by their `name`.
+
+    A class without a `name` of its own, such as a base class, is left out.
+    """
     classes: dict[str, Any] = {}
     for module in modules_of(package, path):
         for value in vars(module).values():

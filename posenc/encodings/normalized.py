@@ -1,11 +1,11 @@
-"""Positions scaled to the window: 0 for the first token, 1 for the last. A control.
+"""Positions scaled to the window: 0 for the first token, 1 for the last. A control: it knows the length.
 
 Formula: x_t + t/(n-1) w.
   w      in R^d, learned, one for each place where positions enter
   n - 1  the last position of the window; with `positions=` the largest one that was drawn
-The only token of a window of one gets 0.
-It leaks the length n: the same prefix has other vectors in a longer text. So it is not prefix-stable and
-cannot decode with a cache. Past T every value was seen in training, but the step w/(n-1) was not.
+In a window of one token its value is 0.
+The same tokens have other vectors in a longer text. So it is not prefix-stable, and a model with it cannot
+generate text with a cache. Past T every value was seen in training, but the step w/(n-1) was not.
 """
 
 import torch
@@ -31,5 +31,6 @@ class Normalized(Absolute):
         return self.shape.d_model
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
-        share = pos.float() / pos[-1].clamp_min(1).float()  # (T,)
+        last = pos[-1].clamp_min(1)  # 1 for a window of one token
+        share = pos.float() / last.float()  # (T,)
         return share[:, None] * self.direction[place]  # (T, d_model)

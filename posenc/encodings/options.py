@@ -20,8 +20,8 @@ def build_options(
 ) -> list[Encoding]:
     """Build the options of the groups `positions` and `attention`, in the order in which they act.
 
-    `is_decoupled`: the encoding turns a part of each head that the attention adds for it. Raises UserError
-    for values out of range, and for an option that the encoding or such an attention refuses.
+    `is_decoupled` is True for latent attention, where the encoding acts on a rotary part added to each head.
+    Raises UserError for values out of range, and for an option that the encoding or the attention refuses.
     """
     options: list[Encoding] = []
     drawn = drawn_positions().get(positions["name"])
@@ -46,8 +46,8 @@ def check_accepted(
 ) -> None:
     """Raise UserError if the option `key` makes no sense with the encoding.
 
-    The reason is the one that the encoding declares in `refuses`, or else `misfit`, which the option found,
-    with its `hint`.
+    The encoding may declare the reason in `refuses`. Otherwise the option may have found a reason, `misfit`,
+    to which `hint` belongs.
     """
     is_declared = key in encoding.refuses
     reason = encoding.refuses[key] if is_declared else misfit
@@ -61,7 +61,7 @@ def check_accepted(
 
 @contextmanager
 def reported_as(key: str, value: object) -> Iterator[None]:
-    """Raise a ValueError from inside as a UserError that names the setting."""
+    """Turn a ValueError that is raised inside into a UserError that names the setting."""
     try:
         yield
     except ValueError as error:

@@ -1,6 +1,7 @@
 """What other tools and papers call the encodings of posenc, for the hint at an unknown name.
 
-A table, since a hint must not wait until 39 modules and torch are imported.
+They are a table here, not attributes of the classes: a hint must not wait until torch and 39 modules are
+imported.
 """
 
 OTHER_NAMES = {
@@ -17,8 +18,8 @@ OTHER_NAMES = {
 
 
 def named_elsewhere(name: str) -> str | None:
-    """Return the encoding of posenc that other tools and papers call so: rope for `rotary`."""
-    for own_name, others in OTHER_NAMES.items():
-        if name.casefold() in others:
-            return own_name
+    """Return posenc's name of what others call `name`, such as rope for `rotary`; None if it is unknown."""
+    for name_in_posenc, other_names in OTHER_NAMES.items():
+        if name.casefold() in other_names:
+            return name_in_posenc
     return None

@@ -1,21 +1,21 @@
-"""PaTH: a product of Householder-like maps, one a token, between the query and the key.
+"""PaTH: every token between key and query has a Householder-like map, and their product changes the key.
 
 Formula: q_i^T M_i M_{i-1} ... M_{j+1} k_j / sqrt(D) in place of score_ij.
   M_s     I - beta_s w_s w_s^T, the map of token s
   w_s     u_s / |u_s|, the direction that token s takes out of a key
-  u_s     sum over m = 0..2 of c_m * (B A x_{s-m}), a causal convolution; A has `rank` rows, c_m has a number
-          for each number of each head
+  u_s     sum over m = 0..2 of c_m * (B A x_{s-m}), a causal convolution of each channel; A has `rank` rows,
+          c_m has H D numbers
   beta_s  2 sigmoid(v_h . x_s + b_h)
   x       the layer's normed input
 A, B, c, v and b are learned for each layer; b starts at 0.
 Settings:
   rank    32 as in the released code
-  forget  true: FoX's gates are added, sum over l = j+1..i of log sigmoid(g_h . x_l + a_h) (PaTH-FoX)
+  forget  true: scores also get the forget gates of `fox` (PaTH-FoX)
 The products over a whole window are computed at once, by one triangular solve (the UT transform), in float32.
 Departures: there is no QK-norm. The linear maps start like the model's others. c_m is uniform up to 3^-1/2,
-as a convolution over three tokens is in torch, and has no activation, which the released module may apply.
-The gates of PaTH-FoX are added as they are, as in encoding=fox; the released kernel (fla) scales them by
-D^-1/2 along with the scores.
+as torch starts a convolution over three tokens; there is no activation after it, which the released module
+may have. PaTH-FoX adds the gates to the scaled scores, as `fox` does; the released kernel (fla) adds them
+before the scores are divided by sqrt(D).
 """
 
 from typing import Any
@@ -40,23 +40,25 @@ class PaTH(Encoding):
     learned = "L*(rank*(d + H*D) + 3*H*D + H*(d + 1)*(2 if forget else 1))"
     relative = True
     uses_positions = False
-    zero_init = ("offset",)
     cost = StepCost(at_64=2.7, at_512=14.8)
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)
         check_at_least(1, rank=rank)
         self.rank = rank
-        layers, heads, width = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim
-        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
-        self.up = nn.Parameter(torch.empty(layers, width, rank))
-        self.taps = nn.Parameter(torch.empty(layers, width, TAPS))  # the token itself last
-        self.strength = nn.Parameter(torch.empty(layers, heads, shape.d_model))
-        self.offset = nn.Parameter(torch.empty(layers, heads))
+        layers = shape.n_layers
+        heads = shape.n_heads
+        width = heads * shape.head_dim
+        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))  # A
+        self.up = nn.Parameter(torch.empty(layers, width, rank))  # B
+        self.taps = nn.Parameter(torch.empty(layers, width, TAPS))  # c_2, c_1, c_0: the token itself last
+        self.strength = nn.Parameter(torch.empty(layers, heads, shape.d_model))  # v
+        self.offset = nn.Parameter(torch.zeros(layers, heads))  # b
         self.fox = FoX(shape) if forget else None
 
     def learned_parameters(self) -> int:
-        heads, d_model = self.shape.n_heads, self.shape.d_model
+        heads = self.shape.n_heads
+        d_model = self.shape.d_model
         width = heads * self.shape.head_dim
         maps = self.rank * (d_model + width)
         strengths = heads * (d_model + 1)
@@ -72,30 +74,44 @@ class PaTH(Encoding):
             super().initialize(name, parameter, generator)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int, Any]:
-        """Return what is taken off the scores, (B, H, T, S), the window's length, and the gates' state."""
+        """Return what is taken off q_i . k_j, (B, H, T, S), the window's length, and the state of FoX.
+
+        Token s takes a_sj w_s off key j, where a_sj = beta_s w_s . (k_j - sum over l = j+1..s-1 of a_lj w_l).
+        This is a triangular system of equations for a, one for each key. Query i then loses the sum over
+        s = j+1..i of q_i . w_s a_sj.
+        """
         with torch.autocast(x.device.type, enabled=False):
             exact = x.to(self.down.dtype)
-            mapped = F.linear(F.linear(exact, self.down[layer]), self.up[layer])  # (B, S, H * D)
-            past = F.pad(mapped, (0, 0, TAPS - 1, 0))
-            u = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D)
-            w = F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)  # (B, H, S, D)
-            beta = 2 * torch.sigmoid(F.linear(exact, self.strength[layer], self.offset[layer]))
-            beta = beta.transpose(1, 2)[..., None]  # (B, H, S, 1)
-            # Token s takes a_s w_s off key j, a_s = beta_s w_s . (k_j - sum over l = j+1..s-1 of a_l w_l).
-            triangle = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # (B, H, S, S)
-            on_keys = (w @ k.float().transpose(-1, -2)).tril(-1)  # (B, H, S, S): token s meets keys j < s
-            a = torch.linalg.solve_triangular(triangle, beta * on_keys, upper=False, unitriangular=True)
-            later = w.shape[2] - q.shape[2]
-            on_queries = (q.float() @ w.transpose(-1, -2)).tril(later)  # (B, H, T, S): tokens s <= i
-            removed = on_queries @ a  # (B, H, T, S)
+            w = self._directions(exact, layer)  # (B, H, S, D)
+            beta = self._strengths(exact, layer)  # (B, H, S, 1)
+            w_with_w = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # [s, l], l < s: (B, H, S, S)
+            w_with_k = (w @ k.float().transpose(-1, -2)).tril(-1)  # [s, j], j < s: (B, H, S, S)
+            a = torch.linalg.solve_triangular(w_with_w, beta * w_with_k, upper=False, unitriangular=True)
+            first_query = w.shape[2] - q.shape[2]  # its token
+            q_with_w = (q.float() @ w.transpose(-1, -2)).tril(first_query)  # [i, s], s <= i: (B, H, T, S)
+            removed = q_with_w @ a  # (B, H, T, S)
             gates = None if self.fox is None else self.fox.prepare(x, q, k, layer)
             return removed, k.shape[2], gates
+
+    def _directions(self, x: Tensor, layer: int) -> Tensor:
+        """Return w of every token and head: (B, S, d_model) -> (B, H, S, D)."""
+        mapped = F.linear(F.linear(x, self.down[layer]), self.up[layer])  # (B, S, H * D)
+        padded = F.pad(mapped, (0, 0, TAPS - 1, 0))  # zeros before the first token
+        u = (padded.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D)
+        return F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)
+
+    def _strengths(self, x: Tensor, layer: int) -> Tensor:
+        """Return beta of every token and head: (B, S, d_model) -> (B, H, S, 1)."""
+        beta = 2 * torch.sigmoid(F.linear(x, self.strength[layer], self.offset[layer]))  # (B, S, H)
+        return beta.transpose(1, 2)[..., None]
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         removed, window, gates = state
-        s = s - rows_of_block(removed, window, s)[..., : s.shape[-1]] * self.shape.head_dim**-0.5
+        keys = s.shape[-1]
+        removed_from_block = rows_of_block(removed, window, s)[..., :keys]  # (B, H, T, S)
+        s = s - removed_from_block * self.shape.head_dim**-0.5
         if self.fox is None:
             return s
         return self.fox.scores(s, q, k, q_pos, k_pos, gates, layer)

@@ -1,13 +1,15 @@
 """A pattern of layers: each layer has one of several encodings, with a window and a temperature of its own.
 
-Formula: layer l = 0, 1, ... has the part number `period[l mod len(period)]` of `parts`. A key is seen at
-i - j < `windows` of that part, and scores are multiplied by its temperature.
+Formula: layer l = 0, 1, ... has the encoding parts[period[l mod len(period)]]. Its keys are those with
+i - j < window, and its scores are multiplied by a temperature.
 Settings:
   parts    encodings, as in `sum`
-  period   numbers of parts, from 0
-  windows  one for each part, in positions; null: all of the past
-  scales   the temperature of each part. none: 1; logn: log n_i / log T, n_i the number of keys that query i
-           sees; floor: 1 + a log(1 + floor((i + 1)/s)), a and s being `floor_weight` and `floor_scale`
+  period   which part each layer has, counted from 0; after its end it begins again
+  windows  of each part, in positions; null: all of the past
+  scales   the temperature of each part
+           none   1
+           logn   log(n_i) / log(T), where n_i is the number of keys that query i sees
+           floor  1 + a log(1 + floor((i + 1)/s)), where a is `floor_weight` and s is `floor_scale`
 Published patterns that these settings give (w is a window):
   SWAN, 2504.08719       parts=[rope,nope] period=[0,0,0,1] windows=[w,null] scales=[none,logn]
   iRoPE, Llama 4         parts=[rope,nope] period=[0,0,0,1] windows=[w,null] scales=[none,floor]
@@ -35,7 +37,7 @@ Scale = Literal["none", "logn", "floor"]
 
 
 class FloorTemperature(Encoding):
-    """Scores times 1 + a log(1 + floor((i + 1)/s)), i the query's position (Llama 4's released code)."""
+    """Multiply scores by 1 + a log(1 + floor((i + 1)/s)) at position i, as Llama 4's released code does."""
 
     name = "floor"
     acts_on = "scores"
@@ -57,15 +59,15 @@ class FloorTemperature(Encoding):
 def by_layer(hook: str) -> Any:
     """Make a hook that calls the encoding of a layer; the layer is the last argument of every hook."""
 
-    def answer(self: "Pattern", *arguments: Any) -> Any:
+    def call_in_layer(self: "Pattern", *arguments: Any) -> Any:
         layer = arguments[-1]
         return getattr(self.acting_in(layer), hook)(*arguments)
 
-    return answer
+    return call_in_layer
 
 
 def value_of_each_part(key: str, values: list[Any], parts: int, default: Any) -> list[Any]:
-    """Return the values of a setting, one for each part; for [] each part gets the default."""
+    """Return the value of a setting for each part; [] stands for the default. Raises ValueError."""
     if values and len(values) != parts:
         raise ValueError(f"{key}={values}: one for each of {parts} parts")
     return values or [default] * parts
@@ -117,10 +119,11 @@ class Pattern(Encoding):
             if "positions" in part.hooks:
                 raise ValueError(f"{part.name} draws positions, which all layers share")
         if floor_scale is None:
-            # The paper's 8192 goes with its window. Here a training window has 8 steps.
-            floor_scale = self.derived["floor_scale"] = max(1, shape.train_length // 8)
+            # Llama 4's 8192 goes with its long windows. Here the factor changes 8 times within T.
+            floor_scale = max(1, shape.train_length // 8)
+            self.derived["floor_scale"] = floor_scale
         self.parts = tuple(parts)
-        self.members = nn.ModuleList(parts)
+        self.members = nn.ModuleList(parts)  # registers their parameters
         self.period = tuple(period)
         self.kinds: list[Encoding] = []  # kinds of layers: each part with its window and its scale
         windows = value_of_each_part("windows", windows, len(parts), None)
@@ -136,8 +139,8 @@ class Pattern(Encoding):
             self.kinds.append(Composed(shape, acting))
         declare_as(self, self.kinds)
         costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
-        mean_at_64 = math.fsum(cost[0] for cost in costs) / len(costs)
-        mean_at_512 = math.fsum(cost[1] for cost in costs) / len(costs)
+        mean_at_64 = math.fsum(cost.at_64 for cost in costs) / len(costs)
+        mean_at_512 = math.fsum(cost.at_512 for cost in costs) / len(costs)
         self.cost = StepCost(mean_at_64, mean_at_512)
 
     def acting_in(self, layer: int) -> Encoding:

@@ -1,14 +1,14 @@
-"""PoPE: polar coordinates. Content sets the lengths, position the angles.
+"""PoPE: numbers in polar coordinates. The content gives their lengths, the position their angles.
 
 Formula: sum over c < D of softplus(q_ic) softplus(k_jc) cos((i - j) theta_c - delta_c) / sqrt(D) in place of
 score_ij.
   theta_c  base^(-c/D)
   delta_c  an angle learned for each layer and head; it starts at zero
-In RoPE the angle of a pair of numbers adds to that of its position. Here content has no angle. Each of the D
-numbers of queries and keys becomes two (its length times cosine and sine), so keys need twice the memory. The
-scale stays 1/sqrt(D).
-Departure: delta is not clamped to [-2 pi, 0]: an angle beyond a turn is the same angle, and a clamp stops the
-gradient.
+In RoPE a pair of numbers has an angle of its own, to which that of the position is added. Here the content
+has no angle. Each of the D numbers of a query or key becomes two, its length times a cosine and a sine, so
+keys need twice the memory. The scale stays 1/sqrt(D).
+Departure: delta is not clamped to [-2 pi, 0]. The angles are the same without the clamp, and with it delta
+would get no gradient at the border.
 """
 
 import torch
@@ -26,7 +26,6 @@ class PoPE(Encoding):
     acts_on = "rotate"
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "L*H*D"
-    zero_init = ("delta",)
     relative = True
     cost = StepCost(at_64=1.22, at_512=1.26)
 
@@ -34,7 +33,7 @@ class PoPE(Encoding):
         super().__init__(shape)
         check_base(base)
         self.base = base
-        self.delta = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.head_dim))  # (L, H, D)
+        self.delta = nn.Parameter(torch.zeros(shape.n_layers, shape.n_heads, shape.head_dim))  # (L, H, D)
 
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.n_heads * self.shape.head_dim
@@ -44,16 +43,21 @@ class PoPE(Encoding):
         return sinusoid_frequencies(2 * self.shape.head_dim, self.base, device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return self._polar(q, q_pos, None), self._polar(k, k_pos, layer)
+        q_cos, q_sin = cos_sin(q_pos, self.frequencies)  # (T, D)
+        k_cos, k_sin = self._key_angles(k_pos, layer)  # (H, S, D)
+        return _polar(q, q_cos, q_sin), _polar(k, k_cos, k_sin)
 
-    def _polar(self, x: Tensor, pos: Tensor, layer: int | None) -> Tensor:
-        """Return x (B, H, T, D) as (B, H, T, 2D); with a `layer` x are keys, which delta rotates as well."""
-        cos, sin = cos_sin(pos, self.frequencies)  # (T, D)
-        if layer is not None:
-            # cos(a + b), sin(a + b) by the addition theorem: a large angle plus delta would round in float32
-            delta = self.delta[layer].float()[:, None]  # (H, 1, D)
-            delta_cos = delta.cos()
-            delta_sin = delta.sin()
-            cos, sin = cos * delta_cos - sin * delta_sin, sin * delta_cos + cos * delta_sin  # (H, T, D)
-        length = F.softplus(x.float())
-        return torch.cat((length * cos, length * sin), dim=-1).to(x.dtype)
+    def _key_angles(self, pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Return cos and sin of pos * theta + delta: (H, S, D) float32 each."""
+        cos, sin = cos_sin(pos, self.frequencies)  # (S, D)
+        # By the addition theorem, since the sum of a large angle and delta would be rounded in float32.
+        delta = self.delta[layer].float()[:, None]  # (H, 1, D)
+        delta_cos = delta.cos()
+        delta_sin = delta.sin()
+        return cos * delta_cos - sin * delta_sin, sin * delta_cos + cos * delta_sin
+
+
+def _polar(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return lengths softplus(x) at angles with this cos and sin: (B, H, T, D) -> (B, H, T, 2D)."""
+    length = F.softplus(x.float())
+    return torch.cat((length * cos, length * sin), dim=-1).to(x.dtype)

@@ -1,7 +1,7 @@
-"""From the settings of the `encoding` group to an encoding: its class by name, its parameters checked, built.
+"""Build encodings from the settings of the group `encoding`: find the class, check the parameters, construct.
 
 A name is looked up in posenc's own modules, then in entry points, then in the modules and files of
-`plugins=`. Nothing is imported because a file of a run names it: a plug-in must be named on the command line.
+`plugins=`. A plug-in must be named on the command line: the files of a run never decide what is imported.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
-FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # of an encoding, with or without its class
-NOT_ENCODINGS = {
+FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # FILE.py or FILE.py:CLASS
+NOT_ENCODINGS = {  # the other modules of this package
     "base",
     "catalogue",
     "initial_values",
@@ -51,8 +51,11 @@ def own_encodings() -> list[str]:
 
 @functools.cache
 def _own_encodings() -> tuple[str, ...]:
-    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return tuple(sorted(m.name for m in modules if not m.ispkg and m.name not in NOT_ENCODINGS))
+    names: list[str] = []
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if not module.ispkg and module.name not in NOT_ENCODINGS:
+            names.append(module.name)
+    return tuple(sorted(names))
 
 
 def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
@@ -64,8 +67,9 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     """Return the class of a name. Raises UserError with the nearest name if there is none."""
     # Plug-ins are imported even if this name needs none, since a misspelt one must not pass.
     from_plugins = _plugin_classes(plugins)
-    if name in own_encodings():  # the module of an encoding has its name
-        return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
+    if name in own_encodings():
+        module = importlib.import_module(f"posenc.encodings.{name}")  # it has the encoding's name
+        return _classes_in(module)[name]
     points = _entry_points()
     if name in points:
         return _load(points[name])
@@ -110,8 +114,8 @@ def _load(point: EntryPoint) -> type[Encoding]:
 def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     """Return the name of the encoding in a Python file, and the parameters that a YAML file beside it sets.
 
-    It is the file's only encoding, or the one of the class named. The YAML file has the name of the Python
-    file; without it the defaults of the class hold. Raises UserError.
+    `class_name` chooses one of several encodings in the file. The YAML file has the name of the Python file;
+    without it the defaults of the class hold. Raises UserError.
     """
     path = expanded(file)
     if not is_file(path):
@@ -135,7 +139,10 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
 
 
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
-    """Return the encodings of all plug-ins by name. Raises UserError, also for a name that is taken."""
+    """Return the encodings of all plug-ins by name.
+
+    Raises UserError for a plug-in without an encoding or task, and for a name that another encoding has.
+    """
     if not plugins:
         return {}
     from posenc.data.tasks import tasks_in  # imports numpy, which a name alone does not need
@@ -158,7 +165,8 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
 def _is_taken(cls: type[Encoding], classes: Mapping[str, type[Encoding]]) -> bool:
     """Tell whether a plug-in's class has the name of another class.
 
-    An installed package may declare the very same class as an entry point.
+    The same class under the same name is no conflict: an installed package may declare it as an entry point
+    too.
     """
     if cls.name in own_encodings():
         return True
@@ -172,7 +180,10 @@ def _is_taken(cls: type[Encoding], classes: Mapping[str, type[Encoding]]) -> boo
 
 
 def default_parameters(name: str) -> dict[str, Any]:
-    """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package; {} without one."""
+    """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package.
+
+    They are {} without such a file.
+    """
     path = choice_file("encoding", name)
     if path is None:
         return {}
@@ -185,7 +196,7 @@ def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:
-    """Return the parameters of a class that are encodings themselves: those declared as list[Encoding]."""
+    """Return the names of the parameters that take encodings: those declared as list[Encoding]."""
     from posenc.encodings.base import Encoding
 
     return [key for key, kind in parameters_of(cls).items() if kind == list[Encoding]]
@@ -200,8 +211,8 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
     cls = encoding_class(name, plugins)
     parameters = {**defaults_of(cls), **without_name(settings)}
     parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
-    # The signature asks for built encodings where the settings have names. So the parts are checked one by
-    # one below, and the others beside empty lists.
+    # The signature asks for built encodings, but the settings have names or mappings. So the signature is
+    # checked with empty lists in their place, and the parts are checked one by one below.
     without_parts = parameters | {key: [] for key in parts}
     checked = check_arguments(cls, without_parts, "encoding")
     for key, value in parts.items():
@@ -228,8 +239,8 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
 
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with the values of the YAML for those that are missing."""
-    encoding_class(settings["name"], plugins)  # raises for a name that is none, before it becomes a path
+    """Return the settings; those that are missing have the values of the YAML."""
+    encoding_class(settings["name"], plugins)  # refuses an unknown name before it becomes part of a path
     return {**default_parameters(settings["name"]), **settings}
 
 
@@ -246,7 +257,7 @@ def build_encoding(
     train_length: int,
     **parameters: Any,
 ) -> Encoding:
-    """Build an encoding for a model of this shape; parameters left out are those of its YAML.
+    """Build an encoding for a model of this shape. Parameters left out have the values of its YAML.
 
     `plugins`, a list, may be among the parameters. Raises UserError.
     """
@@ -258,12 +269,13 @@ def build_encoding(
 
 
 def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> Encoding:
-    """Build an encoding from its settings; those left out are those of its YAML. Raises UserError."""
-    in_full = resolve_encoding(_with_defaults(settings, plugins), plugins)
-    return _build(shape, in_full, plugins)
+    """Build an encoding from its settings. Those left out have the values of its YAML. Raises UserError."""
+    complete_settings = resolve_encoding(_with_defaults(settings, plugins), plugins)
+    return _build(shape, complete_settings, plugins)
 
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
+    """Build an encoding, and before it the encodings that are its parts, from complete settings."""
     cls = encoding_class(settings["name"], plugins)
     parameters = without_name(settings)
     for key in part_parameters(cls):
@@ -275,15 +287,14 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the code on which the numbers of an encoding and of its parts depend, for a run's hash.
+    """Return what identifies the code of an encoding and of its parts, for a run's hash.
 
     For posenc's own classes it is the revision. For all others it is also a hash of the text of their module
     and its helpers, since nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
-    source = None
-    if not cls.__module__.startswith("posenc.encodings."):
-        source = source_hash(cls)
+    is_own = cls.__module__.startswith("posenc.encodings.")
+    source = None if is_own else source_hash(cls)
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
     parts = [part for key in part_parameters(cls) for part in settings[key]]
     if parts:

@@ -1,4 +1,4 @@
-"""RePo: RoPE at positions that each head makes of the token, not at its place in the text.
+"""RePo: RoPE whose position is computed by each head from the token, not counted along the text.
 
 Formula: pairs (2k, 2k+1) of q_t and k_t are rotated by z_th theta_k.
   z_th     the position of token t for head h, a real number: w_h . (silu(G x_t) * (C x_t))
@@ -6,8 +6,8 @@ Formula: pairs (2k, 2k+1) of q_t and k_t are rotated by z_th theta_k.
   x        the layer's normed input
   G, C, w  learned for each layer: G and C (m, d) with m = d/8, w (H, m)
 Setting:
-  plain_layers  so many first layers are plain RoPE, since without them nothing but the causal mask tells
-                order; null: 5 of 16 layers, as in the released configuration
+  plain_layers  how many of the first layers have plain RoPE. Without them only the causal mask would tell the
+                order. null: 5 of 16 layers, as in the released configuration
 Source: the authors' code (`swigluex_multihead`), which continues the training of a RoPE model.
 Departure: trained from the start; G, C and w start like the model's other linear maps.
 """
@@ -21,7 +21,7 @@ from posenc.encodings.shared.rotary import check_pairs, rotate_pairs
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
 PUBLISHED_PLAIN_SHARE = 5 / 16  # of the layers
-NARROWER = 8  # d over m
+NARROWER = 8  # d / m
 
 
 class RePo(Encoding):
@@ -47,7 +47,7 @@ class RePo(Encoding):
         self.base = base
         self.plain_layers = plain_layers
         self.width = max(1, shape.d_model // NARROWER)  # m
-        layers = shape.n_layers - plain_layers
+        layers = shape.n_layers - plain_layers  # those with positions of their own
         self.gate = nn.Parameter(torch.empty(layers, self.width, shape.d_model))  # G
         self.content = nn.Parameter(torch.empty(layers, self.width, shape.d_model))  # C
         self.position = nn.Parameter(torch.empty(layers, shape.n_heads, self.width))  # w
@@ -67,28 +67,30 @@ class RePo(Encoding):
 
     def positions_of_text(self, x: Tensor, layer: int) -> Tensor:
         """Return z of every head and token, (B, S, d_model) -> (B, H, S) float64."""
-        number = layer - self.plain_layers
+        number = layer - self.plain_layers  # among the layers with parameters
         exact = x.to(self.gate.dtype)  # a bf16 product would round positions
-        inner = F.silu(F.linear(exact, self.gate[number])) * F.linear(
-            exact, self.content[number]
-        )  # (B, S, m)
-        return float64(F.linear(inner, self.position[number]).mT)
+        gate = F.silu(F.linear(exact, self.gate[number]))  # (B, S, m)
+        content = F.linear(exact, self.content[number])  # (B, S, m)
+        return float64(F.linear(gate * content, self.position[number]).mT)
 
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
             if layer < self.plain_layers:
-                cos, sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
-                cos, sin = cos[None, None], sin[None, None]
+                by_position = cos_sin(k_pos, self.frequencies)  # (S, D/2) each
+                cos, sin = (wave[None, None] for wave in by_position)  # (1, 1, S, D/2)
             else:
                 z = self.positions_of_text(x, layer)  # (B, H, S)
                 angle = z[..., None] * self.frequencies(z.device)  # (B, H, S, D/2)
-                cos, sin = angle.cos().float(), angle.sin().float()
-            cos, sin = cos.to(q.device), sin.to(q.device)
-            start = k.shape[2] - q.shape[2]
-            q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
-            return q, rotate_pairs(k, cos, sin, "interleaved")
+                cos = angle.cos().float()
+                sin = angle.sin().float()
+            cos = cos.to(q.device)
+            sin = sin.to(q.device)
+            start = k.shape[2] - q.shape[2]  # the token of the first query
+            rotated_q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+            rotated_k = rotate_pairs(k, cos, sin, "interleaved")
+            return rotated_q, rotated_k
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return theta_k in radians a position, highest first: (D/2,) float64."""

@@ -1,9 +1,9 @@
 """Resonance RoPE: every pair turns once in a whole number of tokens.
 
 Formula: RoPE with theta_k = 2 pi / round(2 pi / base^(-2k/D)).
-A pair whose wavelength is below T meets all of its angles in training, and no others later. The same change
-of a model that was trained with RoPE is the test-time extension `extend=resonance`. In the paper it also goes
-with YaRN.
+A pair whose wavelength is below T meets all of its angles in training, and no others later. The test-time
+extension `extend=resonance` makes the same change in a model that was trained with RoPE. The paper also
+combines it with YaRN.
 Source: the authors' code.
 """
 

@@ -1,12 +1,12 @@
-"""RNoPE-SWA: most layers rotary with a window, every n-th without positions and with full attention.
+"""RNoPE-SWA: most layers have RoPE and a window; every n-th layer has no encoding and sees everything.
 
-Formula: of the layers l = 0, 1, ..., those with (l + 1) mod `every` = 0 have no encoding and full attention.
-The others have RoPE, and see keys at i - j < `window`.
+Formula: of the layers l = 0, 1, ..., those with (l + 1) mod n = 0 have no encoding and full attention. The
+others have RoPE, and see only keys with i - j < `window`.
 Settings:
-  every   n; with fewer layers than that the last one has no encoding
-  window  null: T/2, or half the limit of the distances where positions are drawn with gaps
-Departures: the paper's window of 4096 goes with its 8192 tokens of training. It ends with a training at
-longer contexts, which is no part of the encoding.
+  every   n; in a model with fewer layers, the last one has no encoding
+  window  null: T/2, or half the limit of the distances if positions are drawn with gaps
+Departures: the paper trains at 8192 tokens with a window of 4096, which is where T/2 comes from. It then goes
+on to train at longer contexts, which is no part of the encoding.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from posenc.encodings.shared.rotary import Layout, Rotary
 class RNoPESWA(Rotary):
     name = "rnope_swa"
     paper = "Yang et al. 2025 (RoPE to NoPE and back again), arXiv 2501.18795"
-    formula = "3 of 4 layers RoPE and a window, 1 of 4 no encoding and full attention"
+    formula = "every n-th layer no encoding and full attention, the others RoPE and a window"
     acts_on = "several"
     past_training = "rotary layers never see a distance beyond the window; the others spread over more keys"
     learned = "0"

@@ -7,8 +7,8 @@ i - j.
 Settings:
   layout    interleaved: pairs (2k, 2k+1) as in the paper
             half: pairs (k, k + D'/2), the same rotation in another order
-  fraction  D' = fraction * D, also in the exponents (partial rotary)
-  drop_low  the share of the pairs, those of the lowest frequencies, that is not rotated (p-RoPE); the others
+  fraction  D' = fraction * D; the first D' numbers of a head are rotated (partial rotary)
+  drop_low  the share of the pairs that is not rotated, those with the lowest frequencies (p-RoPE); the others
             keep their frequencies
 """
 
@@ -36,7 +36,7 @@ class RoPE(Rotary):
             raise ValueError(f"drop_low={drop_low}: must be in [0, 1)")
         super().__init__(shape, base=base, layout=layout, width=even_share(shape, fraction))
         pairs = self.width // 2
-        self.unrotated = round(pairs * drop_low)
+        self.unrotated = round(pairs * drop_low)  # pairs
         drops_all = self.unrotated == pairs
         drops_none = drop_low > 0 and self.unrotated == 0
         if drops_all or drops_none:

@@ -1,4 +1,4 @@
-"""RoPE++: half of the heads score by the imaginary part of RoPE's complex product, with shared q and k.
+"""RoPE++: half of the heads score by the real part of RoPE's complex product, half by its imaginary part.
 
 Formula: z_ij = sum over c < D/2 of q_ic conj(k_jc) exp(sqrt(-1) (i - j) theta_c), where pairs (2c, 2c+1) are
 complex numbers and theta_c = base^(-2c/D).
@@ -8,9 +8,9 @@ Of an odd number of heads the middle one has no partner.
 Setting:
   layout  as in `rope`
 Source: the paper's equations and the authors' code; of the text itself only the abstract was at hand.
-Departures: the paper has more heads for the same weights (EC) or fewer weights for the same heads (EH). Here
-the model's size is fixed, so the second half of the query and key maps is unused (EH without its saving), and
-each head keeps its own values, which the paper's pairs share.
+Departures: the paper has more heads for the same weights (EC), or fewer weights for the same heads (EH). Here
+the model's size is fixed. It computes as EH does, and the second half of the maps to queries and keys is
+there, but unused. Each head has its own values; the paper's pairs of heads share them.
 """
 
 import torch
@@ -36,13 +36,13 @@ class RoPEPlusPlus(Encoding):
         check_base(base)
         self.base = base
         self.layout = layout
-        self.pairs = shape.n_heads // 2  # of a real and an imaginary head
+        self.head_pairs = shape.n_heads // 2  # of a real and an imaginary head each
 
     def learned_parameters(self) -> int:
         return 0
 
     def warnings(self) -> list[str]:
-        unused = 2 * self.pairs * self.shape.head_dim * self.shape.d_model
+        unused = 2 * self.head_pairs * self.shape.head_dim * self.shape.d_model
         return [f"{unused:,} weights of each layer's queries and keys are unused: half of the heads share"]
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
@@ -50,10 +50,12 @@ class RoPEPlusPlus(Encoding):
         return sinusoid_frequencies(self.shape.head_dim, self.base, device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        used = q.shape[1] - self.pairs  # heads whose q and k are used
+        real_heads = q.shape[1] - self.head_pairs  # with the head that has no partner
         q_cos, q_sin = cos_sin(q_pos, self.frequencies)  # (T, D/2)
         k_cos, k_sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
-        real = rotate_pairs(q[:, :used], q_cos, q_sin, self.layout)
-        imaginary = rotate_pairs(q[:, : self.pairs], q_sin, -q_cos, self.layout)  # by a right angle less
-        k = rotate_pairs(k[:, :used], k_cos, k_sin, self.layout)
-        return torch.cat((real, imaginary), dim=1), torch.cat((k, k[:, : self.pairs]), dim=1)
+        real_q = rotate_pairs(q[:, :real_heads], q_cos, q_sin, self.layout)
+        # turned back by a right angle: cos(a - pi/2) = sin a, and sin(a - pi/2) = -cos a
+        imaginary_q = rotate_pairs(q[:, : self.head_pairs], q_sin, -q_cos, self.layout)
+        real_k = rotate_pairs(k[:, :real_heads], k_cos, k_sin, self.layout)
+        imaginary_k = real_k[:, : self.head_pairs]
+        return torch.cat((real_q, imaginary_q), dim=1), torch.cat((real_k, imaginary_k), dim=1)

@@ -3,7 +3,7 @@
 Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos((i - j) / base^(2k/d')), for head h = 1..H.
   d'  `width`: 128 as in the paper, whatever the model's width
 The sum is the inner product of two sinusoidal positions.
-Departures: none. Some subtract d'/2, which changes nothing after the softmax.
+Departures: none. Some implementations subtract d'/2 from the sum. After the softmax that changes nothing.
 """
 
 import torch
@@ -34,8 +34,8 @@ class Sandwich(Encoding):
         return 0
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        exact = float64(r)[:, None]  # (R, 1)
-        angle = exact * sinusoid_frequencies(self.width, self.base, exact.device)  # (R, width/2)
-        shared = angle.cos().sum(-1).float().to(r.device)  # (R,)
-        heads = torch.arange(1, self.shape.n_heads + 1, device=r.device)
-        return self.shape.n_heads / (8 * heads)[:, None] * shared  # (H, R)
+        r64 = float64(r)[:, None]  # (R, 1)
+        angle = r64 * sinusoid_frequencies(self.width, self.base, r64.device)  # (R, width/2)
+        sum_of_cosines = angle.cos().sum(-1).float().to(r.device)  # (R,)
+        head = torch.arange(1, self.shape.n_heads + 1, device=r.device)  # h, (H,)
+        return self.shape.n_heads / (8 * head)[:, None] * sum_of_cosines  # (H, R)

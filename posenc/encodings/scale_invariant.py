@@ -3,18 +3,19 @@
 Formula: a_r z + m_r in place of the scaled score z at distance r = i - j, on top of p-RoPE.
   a_r^2  2 [log(r / tau + 1) + 1/2]
   m_r    1 - a_r^2
-For Gaussian z the expected exp(score) then falls as 1 / (r / tau + 1), so that the distances from r to 10 r
-weigh the same at any r. As in the paper, p-RoPE rotates the first D' = fraction * D numbers of a head, with
-theta_k = base^(-2k/D').
+For Gaussian z the expected exp(score) then falls as 1 / (r / tau + 1). So the distances from r to 10 r
+together get the same attention for any r well above tau.
+As in the paper, p-RoPE rotates the first D' = fraction * D numbers of a head, with theta_k = base^(-2k/D').
 Settings:
   tau       distances below it are nearly unchanged
   base      the paper's effective base of p-RoPE
   fraction  share of D that is rotated; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
   layout    interleaved: pairs (2k, 2k+1); half: pairs (k, k + D'/2)
-Choose base by T: 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
-angles past it; base 16 = 1024 T / 4096 was better at T and halved the loss at 8T (docs/study.md).
-Departures: there is no QK-norm, which kept z near unit variance in the paper. In a sum of encodings the
-biases of the other parts are scaled like the score.
+Choose base by T. The paper's 1024 goes with T = 4096. At T = 64 most pairs then barely turn in training, and
+meet new angles past it. A base of 16 = 1024 T / 4096 was better at T, and halved the loss at 8T
+(docs/study.md).
+Departures: there is no QK-norm; in the paper it keeps z near unit variance. In a sum of encodings the biases
+of the other parts are scaled like the score.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from torch import Tensor
 from posenc.encodings.base import Shape, StepCost, check_at_least
 from posenc.encodings.shared.rotary import Layout, Rotary, even_share
 
-SMALLEST_TAU = 1e-6  # 1e-40 overflows float32 and makes every score nan
+SMALLEST_TAU = 1e-6  # with one such as 1e-40, r / tau overflows float32, and every score is nan
 
 
 class ScaleInvariant(Rotary):
@@ -44,10 +45,10 @@ class ScaleInvariant(Rotary):
         check_at_least(SMALLEST_TAU, tau=tau)
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in [0, 1]")
-        width = even_share(shape, fraction) if fraction else 2
+        self.rotates = fraction > 0
+        width = even_share(shape, fraction) if self.rotates else 2  # any width: nothing will be rotated
         super().__init__(shape, base=base, layout=layout, width=width)
         self.tau = tau
-        self.turns = fraction > 0
 
     def learned_parameters(self) -> int:
         return 0
@@ -55,7 +56,7 @@ class ScaleInvariant(Rotary):
     @cached_property
     def hooks(self) -> frozenset[str]:
         """Return the hooks, without `rotate` if fraction = 0, so that a sum may have another rotation."""
-        if self.turns:
+        if self.rotates:
             return super().hooks
         return super().hooks - {"rotate"}
 
@@ -63,5 +64,6 @@ class ScaleInvariant(Rotary):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
-        squared = 2 * (r / self.tau).log1p() + 1  # a_r^2
-        return torch.addcmul(1 - squared, squared.sqrt(), s)  # (B, H, T, S)
+        a_squared = 2 * (r / self.tau).log1p() + 1  # (T, S)
+        m = 1 - a_squared
+        return torch.addcmul(m, a_squared.sqrt(), s)  # a s + m, (B, H, T, S)

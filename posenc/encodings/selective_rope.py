@@ -1,18 +1,18 @@
-"""Selective RoPE: rotary angles summed up from the tokens, by a network and a gate, in either direction.
+"""Selective RoPE: each token turns the angles by an amount of its own, forwards or backwards.
 
 Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s).
   theta_k  base^(-2k/D)
-  phi(s)   sum over m = 0..3 of c_m * (B A x'_{s-m}), a causal convolution; A has `rank` rows, c_m has a
-           number for each head and pair
+  phi(s)   sum over m = 0..3 of c_m * (B A x'_{s-m}), a causal convolution of each channel, one for each head
+           and pair; A has `rank` rows
   g_h(x)   sigmoid(v_h . x' + b_h)
   x'       the layer's normed input x, with each head's part of it scaled to length 1
 A, B, c, v and b are learned for each layer; b starts at 0. The sums are float64.
 Settings:
-  base  of the fixed factors of the pairs; 500000 as in the released code
+  base  of theta; 500000 as in the released code
   rank  of the linear map B A; 16 as in the released code
   gate  false: g = 1
 Departures: pairs are (2k, 2k+1). The linear maps start like the model's others. c_m is uniform up to 1/2, as
-a convolution over four tokens is in torch.
+torch starts a convolution over four tokens.
 """
 
 import torch
@@ -33,7 +33,6 @@ class SelectiveRoPE(PhaseSums):
     formula = "pair k of q, k rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(x_s-3..s)"
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
-    zero_init = ("offset",)
     cost = StepCost(at_64=1.86, at_512=2.38)
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
@@ -46,14 +45,15 @@ class SelectiveRoPE(PhaseSums):
         layers = shape.n_layers
         heads = shape.n_heads
         pairs = heads * shape.head_dim // 2
-        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
-        self.up = nn.Parameter(torch.empty(layers, pairs, rank))
-        self.taps = nn.Parameter(torch.empty(layers, pairs, TAPS))  # the token itself last
-        self.gate = nn.Parameter(torch.empty(layers, heads, shape.d_model)) if gate else None
-        self.offset = nn.Parameter(torch.empty(layers, heads)) if gate else None
+        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))  # A
+        self.up = nn.Parameter(torch.empty(layers, pairs, rank))  # B
+        self.taps = nn.Parameter(torch.empty(layers, pairs, TAPS))  # c_3, ..., c_0: the token itself last
+        self.gate = nn.Parameter(torch.empty(layers, heads, shape.d_model)) if gate else None  # v
+        self.offset = nn.Parameter(torch.zeros(layers, heads)) if gate else None  # b
 
     def learned_parameters(self) -> int:
-        heads, d_model = self.shape.n_heads, self.shape.d_model
+        heads = self.shape.n_heads
+        d_model = self.shape.d_model
         pairs = heads * self.shape.head_dim // 2
         increments = self.rank * (d_model + pairs) + TAPS * pairs
         gate = 0 if self.gate is None else heads * (d_model + 1)
@@ -69,12 +69,12 @@ class SelectiveRoPE(PhaseSums):
 
     def increments(self, x: Tensor, layer: int) -> Tensor:
         heads = self.shape.n_heads
-        x = F.normalize(x.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)  # (B, S, d)
-        mapped = F.linear(F.linear(x, self.down[layer]), self.up[layer])  # (B, S, H * D/2)
-        past = F.pad(mapped, (0, 0, TAPS - 1, 0))
-        phi = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D/2)
-        phi = float64(phi).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, S, D/2)
+        unit_x = F.normalize(x.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)  # x', (B, S, d)
+        mapped = F.linear(F.linear(unit_x, self.down[layer]), self.up[layer])  # (B, S, H * D/2)
+        padded = F.pad(mapped, (0, 0, TAPS - 1, 0))  # zeros before the first token
+        convolved = (padded.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D/2)
+        phi = float64(convolved).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, S, D/2)
         if self.gate is not None and self.offset is not None:
-            gate = torch.sigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)
+            gate = torch.sigmoid(F.linear(unit_x, self.gate[layer], self.offset[layer]))  # (B, S, H)
             phi = phi * gate.to(phi).transpose(1, 2)[..., None]
         return phi * sinusoid_frequencies(self.shape.head_dim, self.base, phi.device)

@@ -7,8 +7,8 @@ Settings:
   clip      distances from here on share one vector; 16 as in the paper
   per_head  true: tables for each head; false: the heads of a layer share them
 Departures: only the past has rows; the paper's tables have 2 clip + 1 rows for both directions. The paper
-gives no initial values: here they are normal with deviation D^-1/2. In a sum with a rotation aK meets the
-unrotated query: otherwise the score would depend on the query's own position.
+gives no initial values: here they are normal with deviation D^-1/2. In a sum with a rotation aK is multiplied
+by the unrotated query: with the rotated one the score would depend on the query's own position.
 """
 
 from typing import Any
@@ -36,8 +36,8 @@ class Shaw(Encoding):
         self.clip = clip
         self.tables = shape.n_heads if per_head else 1  # in each layer
         sizes = (shape.n_layers, self.tables, clip + 1, shape.head_dim)
-        self.keys = nn.Parameter(torch.empty(sizes))  # (L, H or 1, clip + 1, D)
-        self.added = nn.Parameter(torch.empty(sizes))
+        self.keys = nn.Parameter(torch.empty(sizes))  # aK, (L, H or 1, clip + 1, D)
+        self.added = nn.Parameter(torch.empty(sizes))  # aV
 
     def learned_parameters(self) -> int:
         numbers = (self.clip + 1) * self.shape.head_dim
@@ -47,15 +47,16 @@ class Shaw(Encoding):
         nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
 
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return index, clipped distance and existence of each query's last `clip` keys, (T, K) each.
+        """Return three facts on the last K = `clip` keys of each query, (T, K) each.
 
-        Positions increase, so these include every key nearer than `clip`. All other keys have the last row of
-        the tables.
+        They are a key's index, its clipped distance, and whether it exists. Positions increase, so every key
+        nearer than `clip` is among these. All other keys use the last row of the tables.
         """
-        queries, keys = len(q_pos), len(k_pos)
+        queries = len(q_pos)
+        keys = len(k_pos)
         index_of_query = torch.arange(keys - queries, keys, device=k_pos.device)[:, None]
         index = index_of_query - torch.arange(min(self.clip, keys), device=k_pos.device)
-        exists = index >= 0
+        exists = index >= 0  # the first queries have fewer keys
         index = index.clamp_min(0)
         r = (q_pos[:, None] - k_pos[index]).clamp_max(self.clip)
         return index, r, exists
@@ -71,12 +72,14 @@ class Shaw(Encoding):
         index, r, exists = self._near(q_pos, k_pos)
         prepared, window = state
         by_distance = rows_of_block(prepared, window, s)  # (B, H, T, clip + 1)
+        # All keys get the product of the last row, and near ones the difference to their own.
         far = by_distance[..., -1:]  # (B, H, T, 1)
         size = (*s.shape[:-1], index.shape[-1])
         near = (by_distance.gather(-1, r.expand(size)) - far) * exists  # (B, H, T, K)
         return (s + far).scatter_add(-1, index.expand(size), near)
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # The weights of keys at one distance are summed first, and multiplied by the row of that distance.
         index, r, exists = self._near(q_pos, k_pos)
         size = (*p.shape[:-1], index.shape[-1])
         near = p.gather(-1, index.expand(size)).float() * exists  # (B, H, T, K)

@@ -5,7 +5,7 @@ Formula: sqrt(d) x_t + PE_t.
   PE_{t,2k+1}  cos(t / base^(2k/d))
 Token embeddings start with standard deviation d^-1/2, so that sqrt(d) x_t is about as large as PE_t. With
 `per_layer` the factor sqrt(d) is applied at the input alone.
-Departure: for an odd d the last sine has no cosine (the paper has no odd d).
+Departure: an odd d is allowed; its last sine has no cosine.
 """
 
 from torch import Tensor
@@ -26,7 +26,7 @@ class Sinusoidal(Absolute):
         super().__init__(shape, per_layer=per_layer, combine=combine)
         check_base(base)
         self.base = base
-        self.input_scale = shape.d_model**0.5  # token embeddings start with d^-1/2
+        self.input_scale = shape.d_model**0.5
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         return sinusoids(pos, self.shape.d_model, self.base)

@@ -3,12 +3,12 @@
 Formula: sqrt(d) x_t + PE_t.
   PE_{t,2k}    sin(w_k t + f_k)
   PE_{t,2k+1}  cos(w_k t + f_k)
-  w_k, f_k     learned, d/2 of each in every place where positions enter; w_k is in radians a token. They
-               start at base^(-2k/d) and 0, as in `sinusoidal`.
+  w_k, f_k     learned frequencies in radians a token, and phases; each place where positions enter has its
+               own. They start at base^(-2k/d) and 0, as in `sinusoidal`.
 Paper: none; the tutorials' variant of Vaswani et al. 2017, arXiv 1706.03762. Not the learnable Fourier
 features of Li et al. 2021, arXiv 2106.02795, which add an MLP.
-Precision: parameters are float32, so at position 65 536 the rounding of a frequency is worth up to 0.002
-radians; the product is computed in float64.
+Precision: the product is computed in float64, but parameters are float32. At position 65 536 the rounding of
+a frequency changes the angle by up to 0.002 radians.
 """
 
 import torch
@@ -36,7 +36,7 @@ class SinusoidalTrainable(Absolute):
         check_base(base)
         check_even_width(shape.d_model)
         self.base = base
-        self.input_scale = shape.d_model**0.5  # token embeddings start with d^-1/2
+        self.input_scale = shape.d_model**0.5
         theta = sinusoid_frequencies(shape.d_model, base).float()  # (d/2,)
         self.frequency = nn.Parameter(theta.repeat(self.places, 1))  # (places, d/2)
         self.phase = nn.Parameter(torch.zeros(self.places, shape.d_model // 2))  # (places, d/2)

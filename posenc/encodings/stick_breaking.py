@@ -1,14 +1,13 @@
-"""Stick-breaking attention: from the nearest key on, each takes its share of what is left. No softmax.
+"""Stick-breaking attention: the nearest key takes a share of the weight, the next one a share of the rest.
 
-Formula: sigmoid(z_ij) * product over j < k < i of (1 - sigmoid(z_ik)) is the weight A_ij of key j < i.
+Formula: the weight of key j < i is A_ij = sigmoid(z_ij) * product over j < k < i of (1 - sigmoid(z_ik)).
   z  the scaled score
-Weights sum to less than 1, and a token's score with itself is not used.
+There is no softmax. Weights sum to less than 1, and a token's score with itself is not used.
 Setting:
   remainder  none: the rest of the weight is dropped, so the first token's output is zero
              self: the rest goes to the token's own value, and weights sum to 1
-It is computed in log space and float32: log A_ij = z_ij - sum over j <= k < i of softplus(z_ik).
-Paper: Tan, Yang, Courville, Panda, Shen 2024, arXiv 2410.17980. It has both remainders. `none` did better
-there, and the released 3B model has it.
+Weights are computed through their logarithms: log A_ij = z_ij - sum over j <= k < i of softplus(z_ik).
+The paper has both remainders. `none` did better there, and the released 3B model has it.
 """
 
 from collections.abc import Mapping
@@ -43,13 +42,14 @@ class StickBreaking(Encoding):
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
         queries, keys = s.shape[-2:]
-        older = allowed.tril(keys - queries - 1)  # (T, S) without the own token
-        # -inf first: such a key gets weight 0 (exp) and breaks nothing off (softplus)
-        z = s + torch.zeros_like(older, dtype=s.dtype).masked_fill_(~older, float("-inf"))  # (B, H, T, S)
-        log_rest = reversed_cumsum(F.softplus(z))  # -log of what is left after this key
-        weights = (z - log_rest).exp_()
+        is_used = allowed.tril(keys - queries - 1)  # (T, S): allowed keys before the query's own token
+        # Other keys get the score -inf. So their weight is exp(-inf) = 0, and they take softplus(-inf) = 0 of
+        # the rest.
+        z = s + torch.zeros_like(is_used, dtype=s.dtype).masked_fill_(~is_used, float("-inf"))  # (B, H, T, S)
+        minus_log_rest = reversed_cumsum(F.softplus(z))  # of what is left after key j
+        weights = (z - minus_log_rest).exp_()
         if self.remainder == "none":
             return weights
-        is_itself = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S)
-        rest = (-log_rest[..., :1]).exp()
+        is_itself = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S), as 0 and 1
+        rest = (-minus_log_rest[..., :1]).exp()  # after the first token of the text
         return torch.addcmul(weights, rest, is_itself)  # (B, H, T, S)

@@ -3,9 +3,8 @@
 Formula: the parts act one after another. Embeddings and scores are changed in the order of the parts, biases
 are added, and masks are intersected.
 Setting:
-  parts  names of encodings: `encoding=sum encoding.parts=[alibi,rope]`. A part with parameters of its own is
-         a mapping, `encoding.parts=[alibi,{name:rope,base:500000.0}]`. Its other parameters are those of its
-         YAML.
+  parts  names of encodings: `encoding=sum encoding.parts=[alibi,rope]`. Parameters that differ from a part's
+         YAML make it a mapping: `encoding.parts=[alibi,{name:rope,base:500000.0}]`.
 Two parts are refused if both rotate, both draw positions, or both replace the softmax or the values.
 """
 
@@ -16,7 +15,7 @@ from posenc.encodings.shared.composed import Composed
 
 
 class Sum(Composed):
-    """Several encodings acting together."""
+    """Let encodings of the settings act together."""
 
     name = "sum"
     paper = "none: each part has its own"
@@ -28,5 +27,5 @@ class Sum(Composed):
         if not parts:
             raise ValueError("parts=[]: at least one encoding")
         super().__init__(shape, parts)
-        self.members = nn.ModuleList(parts)
+        self.members = nn.ModuleList(parts)  # registers their parameters
         self.refuses = {option: reason for part in parts for option, reason in part.refuses.items()}

@@ -2,14 +2,14 @@
 
 Formula: score_ij + b[h, bucket(i - j)].
   b       a learned table (H, buckets), shared by the layers
-  bucket  the first half of the buckets hold one distance each. The second half widen logarithmically up to
-          max_distance, and the last one also holds everything beyond.
+  bucket  each of the first buckets/2 holds one distance. The others widen logarithmically up to max_distance,
+          and the last one also holds every longer distance.
 Setting:
-  max_distance  null: min(128, T), and at least buckets/2 + 1. Where positions are drawn with gaps, T is the
-                limit of the distances.
-Departures: scores keep 1/sqrt(D), which T5 leaves out. b starts at zero. With the published max_distance of
-128 a training window of T < 128 leaves buckets untrained. With max_distance = T, in turn, more and more keys
-of a longer text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).
+  max_distance  null: min(128, T), but at least buckets/2 + 1. If positions are drawn with gaps, T stands for
+                the limit of the distances.
+Departures: scores keep 1/sqrt(D), which T5 leaves out. b starts at zero. The published max_distance of 128
+would leave buckets untrained at T < 128. But with max_distance = T more and more keys of a longer text share
+the last bucket. That costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).
 """
 
 import math
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, Shape, StepCost, float64
 
 PUBLISHED_MAX_DISTANCE = 128
-LONGEST = 8  # times T: buckets of longer distances are declared inert
+LONGEST = 8  # times T: a bucket without a shorter distance is declared inert
 
 
 def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Return the bucket in [0, buckets) of distances r >= 0, (R,) int64."""
-    exact = buckets // 2
-    # r of at least `exact`: a log(0) behind `where` would have a nan for a gradient
+    exact = buckets // 2  # this many distances have a bucket of their own
+    # clamped, since the logarithm is also taken of distances for which `where` below does not use it
     ratio = (float64(r.clamp_min(exact)) / exact).log() / math.log(max_distance / exact)
-    # 1e-9: rounding must not push an exact border (r = max_distance, say) one bucket down
+    # 1e-9: a distance at the border of two buckets, such as max_distance, must not be rounded into the lower
     far = exact + (ratio * (buckets - exact) + 1e-9).long().to(r.device)
     return torch.where(r < exact, r, far.clamp_max(buckets - 1))  # (R,)
 
@@ -40,7 +40,6 @@ class T5(Encoding):
     acts_on = "bias"
     past_training = "every distance from max_distance on shares the last bucket"
     learned = "buckets*H"
-    zero_init = ("table",)
     relative = True
     cost = StepCost(at_64=1.06, at_512=1.17)
 
@@ -55,8 +54,8 @@ class T5(Encoding):
             raise ValueError(f"max_distance={max_distance}: must exceed buckets/2={buckets // 2}")
         self.buckets = buckets
         self.max_distance = max_distance
-        self.table = nn.Parameter(torch.empty(shape.n_heads, buckets))  # (H, buckets)
-        # Where the logarithmic buckets are narrower than one token, as at T = 32, some have no distance.
+        self.table = nn.Parameter(torch.zeros(shape.n_heads, buckets))  # b, (H, buckets)
+        # At a short T, such as 32, some logarithmic buckets are narrower than one token and hold no distance.
         farthest = min(LONGEST * shape.distances - 1, max_distance)
         r = torch.arange(farthest + 1, device="cpu")
         if len(bucket(r, buckets, max_distance).unique()) < buckets:

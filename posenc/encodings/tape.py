@@ -1,7 +1,8 @@
-"""TAPE: rotary positions that each layer's attention and the text change, from layer to layer.
+"""TAPE: each token's position is a vector. It starts as RoPE's rotation, and every layer updates it.
 
-Formula: pairs (2k, 2k+1) of q_i and k_i are multiplied by e_ih, the position of token i for head h, which is
-a vector of D/2 complex numbers. In the first layer it is exp(sqrt(-1) i theta_k), theta_k = base^(-2k/D).
+Formula: pairs (2k, 2k+1) of q_i and k_i, taken as complex numbers, are multiplied by e_ih.
+  e_ih     the position of token i for head h: D/2 complex numbers, exp(sqrt(-1) i theta_k) in the first layer
+  theta_k  base^(-2k/D)
 After each layer but the last:
   e_ih <- e_ih + sum over g of A_hg sum over j of p_ij^g e_jg
   e_ih <- e_ih + sum over m of V_hm silu(w_m . x_i) sum over g of U_mg e_ig
@@ -9,14 +10,14 @@ with
   p^g            the attention weights of head g in that layer
   x              the next layer's normed input
   A, U, V and w  learned for each of these updates
-A, U and V are real, so that a shift of all positions, which turns every e alike, changes no score.
+A shift of all positions turns the e of all tokens alike. A, U and V are real, so it changes no score.
 Setting:
-  width  of U and V; null: 4 for each head, as in the released configuration
+  width  the number of m; null: 4 H, as in the released configuration
 Source: the authors' code; of the paper only abstracts and summaries were at hand.
-Departures: in the authors' code x is the output of the MLP before the next layer. The first update mixes
-heads, by A; the einsum of the published code adds each head's own sum alone.
-Each forward pass has a copy of the module that carries e from layer to layer. A compiler would lose its
-gradient between two blocks, so it leaves these hooks alone.
+Departures: in the authors' code x is the output of the MLP before the next layer. Here the first update mixes
+heads, by A; in the published code each head adds only its own sum.
+Each forward pass has a copy of the module, which carries e from layer to layer. The hooks that do it are not
+compiled, since e would lose its gradient between two compiled blocks.
 """
 
 import copy
@@ -36,8 +37,10 @@ from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_freq
 class CarriedPositions:
     """What a forward pass carries from layer to layer."""
 
-    e: Tensor | None = None  # (B or 1, H or 1, S, D); None before the first layer and after the last
-    mixed: list[Tensor] = field(default_factory=list)  # sum_j p_ij e_j by block of queries, the last first
+    # cosines and sines side by side, (B or 1, H or 1, S, D); None before the first layer and in the last
+    e: Tensor | None = None
+    # sum over j of p_ij e_j of the last layer, one tensor for each block of queries, the last block first
+    mixed: list[Tensor] = field(default_factory=list)
 
 
 class TAPE(Encoding):
@@ -57,11 +60,13 @@ class TAPE(Encoding):
         check_pairs(shape)
         check_base(base)
         if width is None:
-            width = self.derived["width"] = 4 * shape.n_heads
+            width = 4 * shape.n_heads
+            self.derived["width"] = width
         check_at_least(1, width=width)
         self.base = base
         self.width = width
-        updates, heads = shape.n_layers - 1, shape.n_heads
+        updates = shape.n_layers - 1
+        heads = shape.n_heads
         self.mix = nn.Parameter(torch.empty(updates, heads, heads))  # A
         self.up = nn.Parameter(torch.empty(updates, width, heads))  # U
         self.gate = nn.Parameter(torch.empty(updates, width, shape.d_model))  # w
@@ -69,7 +74,8 @@ class TAPE(Encoding):
         self.carried = CarriedPositions()
 
     def learned_parameters(self) -> int:
-        heads, d_model = self.shape.n_heads, self.shape.d_model
+        heads = self.shape.n_heads
+        d_model = self.shape.d_model
         update = heads * heads + self.width * (2 * heads + d_model)
         return (self.shape.n_layers - 1) * update
 
@@ -85,16 +91,19 @@ class TAPE(Encoding):
 
     @torch.compiler.disable
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> None:
-        """Bring the positions up to date with the layer before."""
-        e, mixed = self.carried.e, self.carried.mixed
-        if layer == 0 or e is None or not mixed:
+        """Update e by what the layer before has left in `carried.mixed`, and by this layer's input x."""
+        e = self.carried.e
+        mixed_blocks = self.carried.mixed
+        if layer == 0 or e is None or not mixed_blocks:
             self.carried = CarriedPositions()
             return
+        update = layer - 1
         with torch.autocast(x.device.type, enabled=False):
-            e = e + torch.einsum("gh,bhtd->bgtd", self.mix[layer - 1], torch.cat(mixed[::-1], dim=2))
-            gates = F.silu(F.linear(x.to(e.dtype), self.gate[layer - 1])).mT[..., None]  # (B, width, S, 1)
-            gated = gates * torch.einsum("mh,bhtd->bmtd", self.up[layer - 1], e)
-            e = e + torch.einsum("hm,bmtd->bhtd", self.down[layer - 1], gated)
+            mixed = torch.cat(mixed_blocks[::-1], dim=2)  # (B, H, S, D)
+            e = e + torch.einsum("gh,bhtd->bgtd", self.mix[update], mixed)
+            gates = F.silu(F.linear(x.to(e.dtype), self.gate[update])).mT[..., None]  # (B, width, S, 1)
+            gated = gates * torch.einsum("mh,bhtd->bmtd", self.up[update], e)  # (B, width, S, D)
+            e = e + torch.einsum("hm,bmtd->bhtd", self.down[update], gated)
         self.carried = CarriedPositions(e)
 
     @torch.compiler.disable
@@ -102,12 +111,14 @@ class TAPE(Encoding):
         e = self.carried.e
         if e is None or layer == 0:
             e = self._first_positions(k_pos)
-        # Nothing reads the last layer's positions again.
-        self.carried.e = e if layer < self.shape.n_layers - 1 else None
-        cos, sin = e[..., 0::2], e[..., 1::2]
-        start = k.shape[2] - q.shape[2]
-        q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
-        return q, rotate_pairs(k, cos, sin, "interleaved")
+        # No layer comes after the last one, which could read its positions.
+        is_last = layer == self.shape.n_layers - 1
+        self.carried.e = None if is_last else e
+        cos = e[..., 0::2]
+        sin = e[..., 1::2]
+        start = k.shape[2] - q.shape[2]  # the token of the first query
+        rotated_q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+        return rotated_q, rotate_pairs(k, cos, sin, "interleaved")
 
     @torch.compiler.disable
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
@@ -119,6 +130,8 @@ class TAPE(Encoding):
 
     def _first_positions(self, pos: Tensor) -> Tensor:
         """Return e of the first layer: (1, 1, S, D), cosine and sine of each frequency side by side."""
-        width, base = self.shape.head_dim, self.base
-        waves = cos_sin(pos, lambda device: sinusoid_frequencies(width, base, device))
-        return torch.stack(waves, dim=-1).flatten(-2)[None, None]
+        head_dim = self.shape.head_dim
+        base = self.base
+        waves = cos_sin(pos, lambda device: sinusoid_frequencies(head_dim, base, device))
+        side_by_side = torch.stack(waves, dim=-1).flatten(-2)  # (S, D)
+        return side_by_side[None, None]

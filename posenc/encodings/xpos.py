@@ -1,4 +1,4 @@
-"""xPos: rotary positions whose pairs also fade with the distance, the fast pairs more.
+"""xPos: RoPE in which each pair's part of the score also shrinks with the distance, that of fast pairs most.
 
 Formula: RoPE, and pair k of
   a query at i  is multiplied by z_k^(i/s)
@@ -22,9 +22,10 @@ from posenc.encodings.shared.rotary import Layout, Rotary
 # The longest span from the first position of a window to its last, in units of scale_base. The smallest z_k
 # is 0.4/1.4. Its power -64 is 6.7e34, near float32's end of 3.4e38: a position may lie 64 from the middle.
 LONGEST_CONTIGUOUS = 128.0
-# A score has the product of both factors, and it is computed before the mask hides the future. In a
-# contiguous window the future keys of a block of queries are near. Drawn ones may lie the whole span ahead:
-# over 128 the product z_k^-128 would be inf, and inf - inf is nan. Half the span keeps it finite.
+# A score has the product of the factors of its query and its key, and it is computed before the mask hides
+# the future. Where positions are drawn, a future key may be the whole span ahead of its query. With a span of
+# 128 the product would be z_k^-128, which is inf, and inf - inf is nan. Half the span keeps it finite. In a
+# contiguous window the future keys of a block of queries are near, so the product stays small.
 LONGEST_DRAWN = 64.0
 
 
@@ -54,18 +55,15 @@ class XPos(Rotary):
     def log_factors(self, pos: Tensor, centre: int) -> Tensor:
         """Return log z_k^((pos - centre)/s): (T, D/2) float64."""
         from_centre = float64(pos - centre)[:, None]  # (T, 1)
-        even = torch.arange(0, self.width, 2, dtype=torch.float64, device=from_centre.device)  # 2k
-        pair_share = even / self.width  # 2k/D, (D/2,)
-        z = (pair_share + 0.4) / 1.4
+        twice_k = torch.arange(0, self.width, 2, dtype=torch.float64, device=from_centre.device)  # (D/2,)
+        z = (twice_k / self.width + 0.4) / 1.4
         return from_centre / self.scale_base * z.log()
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         centre = self._checked_centre(k_pos)  # of queries and keys alike
         k_cos, k_sin = self.angles(k_pos)  # (S, D/2)
-        if q_pos is k_pos:  # the angles of the keys serve both
-            q_cos, q_sin = k_cos, k_sin
-        else:
-            q_cos, q_sin = self.angles(q_pos)  # (T, D/2)
+        # In training queries and keys are the same tokens: their angles are computed once.
+        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D/2)
         q_factors = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
         k_factors = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
         rotated_q = self.turn(q, q_cos * q_factors, q_sin * q_factors)
@@ -83,4 +81,5 @@ class XPos(Rotary):
         return int(first + last) // 2
 
     def _at_most(self, longest: float) -> str:
+        """Say how many positions fit into float32, for an error."""
         return f"xpos's factors fit into float32 over {longest * self.scale_base:.0f} positions at most"

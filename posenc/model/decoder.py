@@ -1,6 +1,7 @@
 """The decoder and its initial values: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no biases.
 
-B batch, S tokens of the window, T the last of them whose output is wanted.
+B batch, S tokens of a window, V vocabulary. The output is wanted for the last T tokens of the window: T = S
+in training, fewer where an evaluation scores only these.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from posenc.model.norm import rms_norm, rms_norm_for_product
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# Makes the attention of one block from d_model, n_heads and the number of the layer.
+# Make the attention of a block: (d_model, n_heads, number of the layer) -> module.
 MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
 
@@ -37,7 +38,7 @@ class ModelShape:
     n_layers: int
     n_heads: int
     mlp_ratio: int
-    short_conv: int | None = None  # tokens
+    short_conv: int | None = None  # tokens that the short convolution sees; None: there is none
 
     @property
     def head_dim(self) -> int:
@@ -53,7 +54,7 @@ class ModelShape:
 
 
 class Mlp(nn.Module):
-    """Two linear maps with a squared ReLU between them (Primer, arXiv 2109.08668)."""
+    """Apply two linear maps with a squared ReLU between them (Primer, arXiv 2109.08668)."""
 
     def __init__(self, d_model: int, hidden: int) -> None:
         super().__init__()
@@ -66,9 +67,9 @@ class Mlp(nn.Module):
 
 
 class ShortConv(nn.Module):
-    """Each channel's weighted sum over the last few tokens, added to its input.
+    """Add to each channel a learned, weighted sum of it over the last few tokens.
 
-    With it every token knows the ones just before, whatever the encoding says of positions.
+    With it every token knows the tokens just before it, even without an encoding.
     Source: Canon layers, arXiv 2512.17351.
     """
 
@@ -84,7 +85,7 @@ class ShortConv(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the MLP, each with a norm before it and a residual connection."""
+    """Apply attention, then the MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: ModelShape, layer: int, attention: MakeAttention) -> None:
         super().__init__()
@@ -97,9 +98,9 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, mask: BlockMask | None = None
     ) -> Tensor:
-        """Return the last `n_targets` tokens: x (B, S, d_model) -> (B, T, d_model)."""
-        # The hook `prepare` makes gates and sums of this input and needs it in float32. Without such a hook
-        # only products read it, so it is rounded to their dtype at once.
+        """Compute the last T = `n_targets` tokens: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
+        # The hook `prepare` makes gates and sums of the normed input, which need float32. Without that hook
+        # only matrix products read it, so it is rounded to their dtype at once.
         norm = rms_norm if "prepare" in encoding.hooks else rms_norm_for_product
         normed = norm(x, self.attention_norm.weight)  # (B, S, d_model)
         if self.short_conv is not None:
@@ -112,8 +113,9 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Map token ids to next-token logits.
 
-    The attention sees one effective encoding: the encoding, with the options of positions and attention
-    added. `replace_effective_encoding` changes it for good, the argument `encoding` of a pass for that pass.
+    The attention sees one encoding, the effective one: it is `encoding` together with the options of
+    positions and attention. A test-time extension replaces it: for all passes by
+    `replace_effective_encoding`, or for one pass by the argument `encoding`.
     """
 
     def __init__(
@@ -131,16 +133,16 @@ class Decoder(nn.Module):
         self.encoding = encoding
         self.options = nn.ModuleList(options)
         effective = Composed(encoding.shape, (encoding, *options)) if options else encoding
-        # in a tuple, since a module's attribute would register its parameters under a second name
+        # A tuple hides it from torch, which would register its parameters under a second name.
         self._effective = (effective,)
-        # The embedding, which is the output map, too. It is left empty: the random values of nn.Embedding
-        # would make torch import its compiler on the meta device (2 s in every check of settings).
+        # It is also the output map. It is left empty: the random values of nn.Embedding would make torch
+        # import its compiler on the meta device, which takes 2 s in every check of settings.
         self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
         self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
     def replace_effective_encoding(self, encoding: Encoding) -> None:
-        """Let the attention see this encoding from now on; it must be made of the model's own parameters."""
+        """Let the attention see this encoding from now on. Its parameters must be those of the model."""
         self._effective = (encoding,)
 
     @property
@@ -155,17 +157,16 @@ class Decoder(nn.Module):
         n_targets: int | None = None,
         encoding: Encoding | None = None,
     ) -> Tensor:
-        """Return the logits of the last `n_targets` tokens, of all without it: (B, T, V).
+        """Return the logits of the last T tokens: (B, T, V).
 
         tokens     (B, S) int64
-        pos        (S,) int64; without them the encoding's own. They count up by one unless the encoding has a
-                   `positions` hook.
-        encoding   acts in this pass instead of the trained one, as a test-time extension does
-
-        Only the last tokens go through the last block's queries and the output map.
+        pos        (S,) int64; None: those of the encoding. Positions must count up by one, unless the
+                   encoding has a `positions` hook.
+        n_targets  T; None: all tokens. The other tokens are left out of the last block and the output map.
+        encoding   replaces the effective encoding in this pass
         """
         if pos is None:
-            # positions may be drawn: the same ones in every pass over so many tokens
+            # Drawn positions are the same in every pass over a window of this length.
             generator = generator_for(self.encoding.seed, "forward")
             pos = self.positions(tokens.shape[1], generator, encoding)
         hidden = self.hidden(tokens, pos, n_targets, encoding)  # (B, T, d_model)
@@ -174,7 +175,7 @@ class Decoder(nn.Module):
     def hidden(
         self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
     ) -> Tensor:
-        """Return the normed input of the output map, (B, T, d_model), in the dtype of its product."""
+        """Return what the output map reads: (B, T, d_model), normed, in the dtype of matrix products."""
         window = tokens.shape[1]
         n_targets = window if n_targets is None else n_targets
         encoding = self.effective_encoding if encoding is None else encoding
@@ -186,7 +187,7 @@ class Decoder(nn.Module):
             is_last = layer == len(self.blocks) - 1
             queries = n_targets if is_last else window
             mask = fused_mask(encoding, layer, queries, pos)
-            x = block(x, pos, encoding, queries, mask)  # (B, S, d_model), T in the last
+            x = block(x, pos, encoding, queries, mask)  # (B, S, d_model); after the last (B, T, d_model)
         return rms_norm_for_product(x, self.norm.weight)
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
@@ -197,12 +198,13 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def initialize(model: Decoder, seed: int) -> None:
-    """Fill every parameter from (seed, parameter name), so that no encoding shifts another's values.
+    """Fill every parameter from (seed, parameter name): the encoding has no influence on other parameters.
 
-    Weights are normal. Token embeddings have the standard deviation d^-1/2: tied logits then have unit
-    variance, and sinusoidal positions are made for it. Linear maps have fan_in^-1/2; the two that write into
-    the residual stream are smaller by (2 n_layers)^-1/2, as in GPT-2. Norms are one. The encoding and its
-    options have their own rules.
+    Weights are normal, with these standard deviations:
+      token embeddings  d_model^-1/2. Tied logits then have unit variance, and sinusoidal positions expect it.
+      linear maps       fan_in^-1/2; of the two that write into the residual stream this is multiplied by
+                        (2 n_layers)^-1/2, as in GPT-2
+    Norms are one. The encoding and its options have their own rules.
     """
     initialize_encoding(model.encoding, "encoding", seed)
     for number, option in enumerate(model.options):
@@ -245,18 +247,22 @@ class ParameterCounts:
 def count_parameters(model: Decoder) -> ParameterCounts:
     """Count the trained parameters."""
     return ParameterCounts(
-        total=sum(p.numel() for p in model.parameters()),
+        total=_count_numbers(model),
         embedding=model.embedding.weight.numel(),
-        encoding=sum(p.numel() for p in model.encoding.parameters()),
-        options=sum(p.numel() for p in model.options.parameters()),
+        encoding=_count_numbers(model.encoding),
+        options=_count_numbers(model.options),
     )
 
 
-def forward_flops(model: Decoder, length: int) -> int:
-    """Count the FLOPs per token of a forward pass over `length` tokens, as the MFU counts useful FLOPs.
+def _count_numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
-    They are those of the products with weights, and of the attention's products with all `length` keys. As in
-    PaLM (arXiv 2204.02311, appendix B) that is twice what a causal mask needs.
+
+def forward_flops(model: Decoder, length: int) -> int:
+    """Count the FLOPs per token of a forward pass over `length` tokens.
+
+    Counted are the products with weights, and those of the attention with all `length` keys, which is twice
+    what a causal mask needs. So does PaLM (arXiv 2204.02311, appendix B), from which the MFU comes.
     """
     weights = model.embedding.weight.numel()  # once, as the output map
     key_value_width = 0  # of all layers

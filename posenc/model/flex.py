@@ -1,10 +1,10 @@
 """Attention by PyTorch's FlexAttention: biases, gates and masks on a GPU, no (T, S) scores in memory.
 
-FlexAttention makes scores tile by tile and calls a function for each tile that may change them. That function
-looks the bias up, as float32. Gradients of what is looked up come from `score_gradients` where it can make
-them, and from FlexAttention's own atomic additions elsewhere.
+FlexAttention makes the scores tile by tile, and lets a function of ours change each tile (`score_mod`). That
+function looks a bias up in a float32 table. The gradient of the table comes from score_gradients.py where
+that applies. Elsewhere FlexAttention makes it by atomic additions.
 
-B batch, H heads, T queries (the last T of the S keys' tokens), S keys, D and E widths of a head's keys and
+B batch, H heads, S keys, T queries (those of the last T tokens), D head width of queries and keys, E that of
 values, R distances.
 """
 
@@ -25,37 +25,37 @@ from posenc.model.score_gradients import Attended, Gates, with_bias_gradient, wi
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# Changes the scores of a tile: of (scores, text, head, index of the query, index of the key).
+# Change the scores of a tile: (scores, text, head, index of the query, index of the key) -> scores.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Added(NamedTuple):
-    """What is added to the scores."""
+    """A function that adds a bias to the scores, and options of FlexAttention's kernel that suit it."""
 
     score_mod: ScoreMod
-    options: dict[str, int]  # of FlexAttention's kernel: how large its tiles are, how many it fetches ahead
+    options: dict[str, int]  # how large its tiles are, and how many are fetched ahead
 
 
 # Dynamo compiles a function anew for each form of its arguments: here for each precision, pair of head
-# widths, kind of bias and kind of mask, and in training for each batch size and length. By itself it stops
-# after 8 and then runs FlexAttention uncompiled, with all scores in memory.
+# widths, kind of bias and kind of mask, and in training for each batch size and length. By default it stops
+# after 8 forms, and then runs FlexAttention uncompiled, with all scores in memory.
 MOST_VARIANTS = 128
-MAX_MASK = 1 << 30  # pairs of query and key, a byte each: 32768 tokens
-MAX_PAIR_BIAS = 1 << 28  # numbers (H, T, S) of an encoding's own bias of pairs: 1 GiB
-MAX_EXPANDED = 1 << 26  # numbers (H, T, S) that a bias by distance may be written out to: 256 MiB
-STATIC_FROM = 2048  # keys from which on an evaluation gets a kernel for its very length
+MAX_MASK = 1 << 30  # pairs of query and key in a mask, a byte each: 32768 tokens
+MAX_PAIR_BIAS = 1 << 28  # numbers of a bias of pairs, (H, T, S): 1 GiB
+MAX_EXPANDED = 1 << 26  # numbers of a bias by distance that is written out for all pairs, (H, T, S): 256 MiB
+STATIC_FROM = 2048  # number of keys from which on each length of an evaluation gets a kernel of its own
 
-# A bias that differs within a tile is fetched ahead, into the memory that the programs of a GPU's core share.
-# Three stages of that, FlexAttention's choice, need more than an H100 has.
+# A bias of pairs or distances is fetched ahead, tile by tile, into the shared memory of the GPU.
+# FlexAttention would fetch three stages ahead, which need more of that memory than an H100 has.
 TWO_STAGES = {"num_stages": 2}
 NARROW_TILES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64}
 SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "num_stages": 1}  # for less memory; not measured
-LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227 KB for a program
-# Gates differ only from query to query and from key to key. They are left to FlexAttention's choice: a step
-# of fox takes 34.9 ms with it and 38.5 with narrow tiles (32M parameters, T = 1024, bf16, H100, torch 2.11).
+LARGE_MEMORY_GENERATIONS = (9, 10)  # compute capabilities of H100 and B200: 227 KB of shared memory
+# Gates have one number for each query and each key, which is less to fetch. So FlexAttention chooses. A step
+# of fox then takes 34.9 ms, with narrow tiles 38.5 (32M parameters, T = 1024, bf16, H100, torch 2.11).
 NO_OPTIONS: dict[str, int] = {}
 
-KEPT_MASKS = 32  # 12 layers of an encoding with a `visible` hook, at 2 windows
+KEPT_MASKS = 32  # enough for 12 layers of an encoding with a `visible` hook, at 2 window lengths
 # The hooks that FlexAttention has a place for.
 SERVED = frozenset(
     {"positions", "embed", "adjust", "rotate", "distance_bias", "bias", "visible", "sink", "output"}
@@ -72,7 +72,7 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
         if "visible" in hooks and torch.is_grad_enabled():
             return False  # the gradient of gates knows no mask but the causal one
         hooks = hooks - GATE_HOOKS
-    if "sink" in hooks:  # it is added after the kernel, and does what `weights` does elsewhere
+    if "sink" in hooks:  # `_beside_sink` replaces `weights`
         hooks = hooks - {"weights"}
     if not hooks.issubset(SERVED) or queries * keys > MAX_MASK:
         return False
@@ -86,8 +86,8 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
 def needs_pairs(encoding: Encoding) -> bool:
     """Tell whether the bias is looked up by pairs (H, T, S), not by distances (H, R).
 
-    So it is where an encoding says so, and where positions are drawn, since then a distance in tokens does
-    not tell the distance of positions.
+    It is for an encoding with the hook `bias`. It also is where positions are drawn, since the distance in
+    tokens then does not tell the distance in positions.
     """
     hooks = encoding.hooks
     return "bias" in hooks or {"positions", "distance_bias"}.issubset(hooks)
@@ -99,7 +99,8 @@ def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) 
     `state` is what the encoding's hook `prepare` returned.
     """
     q, k, v = heads
-    # The kernel takes one dtype (under autocast v has that of products), and keys copied for every head.
+    # The kernel wants one dtype, that of v, which autocast has chosen. It also wants separate keys for every
+    # head in memory: keys that the heads share are copied.
     is_shared_by_heads = k.stride(1) == 0
     k = k.contiguous() if is_shared_by_heads else k
     heads = Heads(q.to(v.dtype), k.to(v.dtype), v)
@@ -117,34 +118,37 @@ def attend_flex(heads: Heads, layer: Layer, scale: float, state: object = None) 
 
 
 def _beside_sink(output: Tensor, log_sum: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
-    """Return output and `log_sum` of an attention with one more key, whose score is the encoding's sink.
+    """Return the output and `log_sum` of an attention to which the sink is added, a key without a value.
 
-    The weights of the other keys only become smaller, all of a query by the same factor.
+    All weights of a query become smaller by the same factor, and so does its output.
     """
     sink = layer.encoding.sink(layer.number)[:, None]  # (H, 1)
-    share = torch.sigmoid(log_sum - sink)  # (B, H, T)
-    return (output * share[..., None]).to(output.dtype), torch.logaddexp(log_sum, sink)
+    factor = torch.sigmoid(log_sum - sink)  # (B, H, T)
+    return (output * factor[..., None]).to(output.dtype), torch.logaddexp(log_sum, sink)
 
 
 def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by_distance: bool) -> Tensor:
     """Attend with a bias (H or 1, T, S) of pairs, or (H or 1, S) by distance."""
     bias = bias.float().expand(heads.q.shape[1], *bias.shape[1:]).contiguous()
-    is_learned = torch.is_grad_enabled() and bias.requires_grad
     queries = heads.q.shape[2]
     keys = heads.k.shape[2]
+    # The gradient of a learned bias is made by score_gradients.py if each query sees its whole past. The
+    # kernel then gets the bias without a gradient.
+    is_learned = torch.is_grad_enabled() and bias.requires_grad
     sees_all_past = queries == keys and "visible" not in layer.encoding.hooks
-    has_own_gradient = is_learned and sees_all_past
-    looked_up = bias.detach() if has_own_gradient else bias
-    # Written out, a bias by distance is read faster. But its gradient must not become as large.
+    uses_score_gradients = is_learned and sees_all_past
+    table = bias.detach() if uses_score_gradients else bias
+    # A bias by distance is read faster if it is written out for all pairs. But its gradient would be as
+    # large.
     is_small = len(bias) * queries * keys <= MAX_EXPANDED
     if not by_distance:
-        added = _pair_bias(looked_up)
-    elif is_small and not looked_up.requires_grad:
-        added = _pair_bias(_expanded(looked_up, queries, keys))
+        added = _pair_bias(table)
+    elif is_small and not table.requires_grad:
+        added = _pair_bias(_expanded(table, queries, keys))
     else:
-        added = _distance_bias(looked_up, _offset(heads))
-    output, log_sum = _attend(heads, layer, scale, added, with_log_sum=has_own_gradient)
-    if not has_own_gradient:
+        added = _distance_bias(table, _offset(heads))
+    output, log_sum = _attend(heads, layer, scale, added, with_log_sum=uses_score_gradients)
+    if not uses_score_gradients:
         return output
     return with_bias_gradient(Attended(*heads, output, log_sum), bias, scale, by_distance=by_distance)
 
@@ -158,7 +162,7 @@ def _expanded(table: Tensor, queries: int, keys: int) -> Tensor:
 
 def _attend_gated(heads: Heads, layer: Layer, scale: float, gates: Gates) -> Tensor:
     """Attend with cumulated gates."""
-    # gates are made of the layer's input, so in training their gradient is always wanted
+    # Gates are made of the layer's input, so in training they always need a gradient.
     is_learned = torch.is_grad_enabled()
     added = _gate_bias(gates, _offset(heads))
     output, log_sum = _attend(heads, layer, scale, added, with_log_sum=is_learned)
@@ -185,15 +189,15 @@ def _from_start(query: Tensor, offset: Tensor | None) -> Tensor:
 def _distance_bias(table: Tensor, offset: Tensor | None) -> Added:
     """Add table[h, i - j], table (H, S) float32.
 
-    It is read from a strip: the biases of distances S-1, ..., 1, 0, then S zeros for the future. So
+    The table is read from a strip: the biases of distances S-1, ..., 1, 0, then S zeros for future keys. So
     neighbouring keys read neighbouring numbers, and no index needs to be clamped.
     """
     strip = torch.cat((table.flip(-1), torch.zeros_like(table)), dim=-1)  # (H, 2 S)
-    place_of_distance_0 = table.shape[-1] - 1
+    index_of_distance_0 = table.shape[-1] - 1
 
     def add(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
         distance = _from_start(query, offset) - key  # negative for the future
-        return score + strip[h, place_of_distance_0 - distance]
+        return score + strip[h, index_of_distance_0 - distance]
 
     return Added(add, NARROW_TILES | TWO_STAGES)
 
@@ -208,7 +212,7 @@ def _pair_bias(bias: Tensor) -> Added:
 
 
 def _gate_bias(gates: Gates, offset: Tensor | None) -> Added:
-    """Add -g_i (C_i - C_j) of `Gates`, C as the sum of two float32 numbers."""
+    """Add -g_i (C_i - C_j) of `Gates`. C is float64, and is given to the kernel as two float32 numbers."""
     high, low = gates.split_sums()  # (B, H, S) each
     weight = None if gates.weight is None else gates.weight.detach().float()  # (B, H, S)
 
@@ -227,7 +231,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Return the output (B, H, T, E) and the logarithm of the sum of exp(scores), (B, H, T) float32.
 
-    The second is there for `score_gradients`: without gradients of its own, and empty without `with_log_sum`.
+    score_gradients.py needs the second, which has no gradient. It is empty unless `with_log_sum` is True.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -235,9 +239,9 @@ def _attend(
     mask = layer.mask
     if mask is None:
         mask = block_mask(masking(layer.encoding), layer.number, q.shape[2], k.shape[2], q.device)
-    # inside of a compiled block it is compiled with the block
-    uncompiled: Callable[..., Any] = flex_attention
-    kernel = uncompiled if torch.compiler.is_compiling() else _compiled(_dynamic(heads))
+    kernel: Callable[..., Any] = flex_attention  # a compiled block compiles it together with itself
+    if not torch.compiler.is_compiling():
+        kernel = _compiled(_dynamic(heads))
     attention = partial(
         kernel,
         score_mod=None if added is None else added.score_mod,
@@ -256,11 +260,11 @@ def _attend(
 
 
 def _dynamic(heads: Heads) -> bool | None:
-    """Return torch.compile's argument `dynamic`: False for a kernel of these lengths alone, None for any.
+    """Return torch.compile's `dynamic`: False for a kernel of this length alone, None for one of any length.
 
-    Training keeps its lengths, and a kernel for these alone is faster: twice as fast at 8192 keys (H100). The
-    short windows of an evaluation share one. On a CPU kernels for any length do not compile (torch 2.13: its
-    C++ lacks a variable).
+    Training always has the same length, and a kernel of that length is faster: twice as fast at 8192 keys
+    (H100). The many short windows of an evaluation share a kernel of any length. On a CPU such a kernel does
+    not compile (torch 2.13: its C++ lacks a variable).
     """
     is_training = torch.is_grad_enabled()
     is_long = heads.k.shape[2] >= STATIC_FROM
@@ -279,7 +283,7 @@ def _kernel_options(heads: Heads, added: Added | None) -> dict[str, int] | None:
 
 
 def masking(encoding: Encoding) -> Encoding | None:
-    """Return the encoding if it hides keys, for `block_mask`."""
+    """Return the encoding if it hides keys, else None: the argument of `block_mask`."""
     return encoding if "visible" in encoding.hooks else None
 
 
@@ -287,10 +291,10 @@ def masking(encoding: Encoding) -> Encoding | None:
 def block_mask(
     encoding: Encoding | None, layer: int, queries: int, keys: int, device: torch.device
 ) -> BlockMask:
-    """Return the causal pairs that the encoding's `visible` allows, as blocks; without one all of them."""
+    """Return FlexAttention's mask of the causal pairs that `encoding.visible` allows; without one, of all."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # outside of inference mode, since a training step may use the mask next
+    # Outside of inference mode: the mask is kept, and a training step may use it next.
     with torch.inference_mode(False), torch.no_grad():
         # a tensor, since Dynamo would compile the kernel anew for each int of Python
         offset = torch.tensor(keys - queries, device=device)
@@ -309,10 +313,10 @@ def block_mask(
 
 @cache
 def _compiled(dynamic: bool | None) -> Callable[..., Any]:
-    """Return FlexAttention, compiled for dynamic shapes or for static ones."""
+    """Return FlexAttention compiled, with torch.compile's argument `dynamic`."""
     from torch.nn.attention.flex_attention import flex_attention
 
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MOST_VARIANTS)
-    # with fullgraph it raises an error past that limit, instead of running uncompiled
+    # With fullgraph it raises an error past that limit, instead of running uncompiled.
     return torch.compile(flex_attention, fullgraph=True, dynamic=dynamic)

@@ -1,6 +1,7 @@
 """The arguments of the attention kernels: queries, keys and values, and the layer in which they attend.
 
-B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
+B batch, S keys, T queries (those of the last T tokens), H heads, D width of a head's queries and keys, E of
+its values.
 """
 
 from __future__ import annotations
@@ -24,13 +25,11 @@ class Heads(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """An encoding in the layer of this number, and the positions (S,) of the keys.
-
-    `mask` is given where FlexAttention computes the layer: it holds the keys that each query may see. The
-    decoder makes it before it calls its blocks, since a compiled block cannot make a mask.
-    """
+    """What the attention of one layer needs beside its tensors."""
 
     encoding: Encoding
-    number: int
-    pos: Tensor
+    number: int  # of the layer, from 0
+    pos: Tensor  # positions of the keys, (S,) int64
+    # The keys that each query may see, if FlexAttention computes the layer. The decoder makes it before it
+    # calls its blocks, since a compiled block cannot make a mask.
     mask: BlockMask | None = None

@@ -1,6 +1,12 @@
-"""Scaled dot-product attention with an encoding's hooks, which decide what kernel computes it.
+"""Scaled dot-product attention with an encoding's hooks. The hooks decide which of four kernels computes it.
 
-B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width, E that of values.
+  causal  PyTorch's fused kernel: no bias, and no mask but the causal one
+  masked  the same kernel with bias and mask as a tensor, for evaluations on a CPU
+  flex    FlexAttention, for biases, gates and masks on a GPU (flex.py)
+  blocks  plain tensor operations on one block of queries after the other, for everything
+
+B batch, S keys, T queries (those of the last T tokens), Tb queries of a block, H heads, D head width of
+queries and keys, E that of values.
 """
 
 from __future__ import annotations
@@ -28,31 +34,31 @@ LEAST_FLEX_WIDTH = 16  # numbers in a head: Triton's products take no fewer
 
 @dataclass(frozen=True)
 class Limits:
-    """From how many keys on each kernel is used, and how much a block of it may hold."""
+    """The number of keys from which on each kernel is used, and the largest size of its blocks."""
 
-    # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows
-    # linearly. On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes
-    # 1.04 times as long with 8 MB and 1.05 times with 2 MB. A GPU wants large blocks.
+    # `blocks`: the largest number of float32 scores in a block (bf16: twice as many), so that memory grows
+    # linearly with the keys. 4 MB stay in a CPU's caches: a training step at 512 keys (ALiBi, bf16, two
+    # cores) takes 1.04 times as long with 8 MB, and 1.05 times with 2 MB. A GPU wants large blocks.
     max_scores: int = 1 << 20
     max_scores_gpu: int = 1 << 26
 
-    # From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of
-    # 32, on two cores). With gradients it takes 1.2 to 2.6 times as long at 512 keys, 0.7 to 0.9 at 2048.
-    # It also saves memory, because blocks keep their weights for the backward pass.
+    # `causal` on a CPU: with gradients it takes 1.2 to 2.6 times as long as `blocks` at 512 keys, and 0.7 to
+    # 0.9 times at 2048 (8192 tokens, 4 heads of 32, two cores). It also saves memory, because `blocks` keeps
+    # its weights for the backward pass.
     causal_from: int = 2048
-    # The fused kernel with a bias (`masked`) takes 0.7 to 0.85 times as long as blocks, in float32 without
-    # gradients. It is not used in training, where with a learned bias it would need memory for T x T numbers.
+    # `masked` takes 0.7 to 0.85 times as long as `blocks`, in float32 without gradients. In training it is
+    # not used: with a learned bias it would need memory for T x T numbers.
     masked_from: int = 256
     masked_queries: int = 128  # in a block: 64 and 256 are within 10%
-    mask_entries: int = 1 << 22  # in a block of queries, 16 MB of float32
+    mask_entries: int = 1 << 22  # in a block: 16 MB of float32
 
-    # From how many keys on a GPU uses FlexAttention: the size of one block of its masks. Its numbers were
-    # checked from 192 keys on and its speed at 1024 and 8192 (H100); where it begins to pay was not.
+    # `flex`: the size of one block of its masks. Its numbers were checked from 192 keys on, and its speed at
+    # 1024 and 8192 keys (H100). At which length it begins to pay was not measured.
     flex_from: int = 128
 
-    # How many different numbers of keys the blocks of a long window may have. oneDNN makes and keeps code for
-    # every shape of a bf16 product. When each block had a shape of its own, a pass of 16384 tokens held 714
-    # MB instead of 129 and took 1.4 times as long (cope, 2 heads, one core).
+    # `blocks`: how many different numbers of keys the blocks of a long window may have. oneDNN makes and
+    # keeps code for every shape of a bf16 product. When each block had a shape of its own, a pass over 16384
+    # tokens held 714 MB instead of 129 and took 1.4 times as long (cope, 2 heads, one core).
     block_sizes: int = 32
 
 
@@ -66,7 +72,7 @@ def limits() -> Limits:
 
 @contextmanager
 def changed_limits(**changes: int) -> Iterator[None]:
-    """Use other limits inside: for laws and tests that compare kernels with each other."""
+    """Use other limits inside, as laws and tests do that compare kernels with each other."""
     global _limits
     before = _limits
     _limits = replace(before, **changes)
@@ -77,9 +83,10 @@ def changed_limits(**changes: int) -> Iterator[None]:
 
 
 class BiasAndMask:
-    """The bias and the mask of a layer, by blocks of queries.
+    """Compute the bias and the mask of a layer, block by block of queries.
 
-    A bias by distance at contiguous positions is computed once, as a strip of which every block is a view.
+    At contiguous positions a bias by distance is computed only once, for all distances in a row: the strip.
+    The bias of every block is a view of it.
     """
 
     def __init__(self, layer: Layer, queries: int) -> None:
@@ -92,9 +99,11 @@ class BiasAndMask:
         hooks = self.encoding.hooks
         self.has_bias = bool(hooks & {"bias", "distance_bias"})
         self.has_visible = "visible" in hooks
-        # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
-        self.future = 0.0 if hooks_on_scores(self.encoding) & {"scores", "weights"} else float("-inf")
-        # a bias by distance is one strip only if neighbours are 1 apart, which drawn positions need not be
+        # The bias at future keys. Hooks that see the scores get finite ones, with the mask beside them.
+        # Without such hooks it is -inf, so that no mask is needed.
+        hooks_see_scores = bool(hooks_on_scores(self.encoding) & {"scores", "weights"})
+        self.future = 0.0 if hooks_see_scores else float("-inf")
+        # A strip needs neighbours that are 1 apart, which drawn positions need not be.
         fits_a_strip = "bias" not in hooks and not (self.has_bias and "positions" in hooks)
         self.strip: Tensor | None = None
         self.may_have_gradient = self.has_bias
@@ -103,7 +112,7 @@ class BiasAndMask:
             self.may_have_gradient = self.has_bias and self.strip.requires_grad
 
     def _make_strip(self) -> Tensor:
-        """Return (H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
+        """Return the strip: biases of distances S-1, ..., 1, 0, then `future` S-1 times: (H or 1, 2S - 1)."""
         device = self.pos.device
         if self.has_bias:
             distances = torch.arange(self.keys - 1, -1, -1, device=device)
@@ -114,21 +123,23 @@ class BiasAndMask:
         return torch.cat((table, future), dim=-1)
 
     def bias(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the bias of a block of queries and the first `keys` keys: (H or 1, T block, keys) float32.
+        """Return the bias of queries `start`..`stop`-1 and the first `keys` keys: (H or 1, Tb, keys) float32.
 
-        The strip has `self.future` where a key comes after the query; the hook `bias` may have any number.
+        At future keys it is `self.future` if there is a strip, or any number that the hook `bias` returns.
         """
         if self.strip is None:
             return self.encoding.bias(self.query_pos[start:stop], self.pos[:keys], self.layer)
-        # The token i of the window needs the strip from place S-1-i on: its own key, key i, falls on distance
-        # 0. So the block's last query begins first, and each earlier one begins a place later.
-        first_place = self.queries - stop  # of the block's last query
+        # The bias of the query at token i with keys 0, 1, ... is the strip from index S-1-i on: its own key i
+        # is then at distance 0. So the rows of a block overlap: the row of each query begins one number after
+        # that of the next query. `unfold` makes these rows without a copy, the last query first.
+        last_token = self.keys - self.queries + stop - 1  # of the block's last query
+        first = self.keys - 1 - last_token
         length = keys + (stop - start) - 1
-        rows_last_first = self.strip[:, first_place : first_place + length].unfold(-1, keys, 1)
+        rows_last_first = self.strip[:, first : first + length].unfold(-1, keys, 1)
         return rows_last_first.flip(1)
 
     def allowed(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the causal and visible pairs of a block of queries: ([H,] T block, keys) bool."""
+        """Return where a query of a block may see a key: ([H,] Tb, keys) bool."""
         offset = self.keys - self.queries
         query_index = torch.arange(offset + start, offset + stop, device=self.pos.device)[:, None]
         key_index = torch.arange(keys, device=self.pos.device)
@@ -136,11 +147,11 @@ class BiasAndMask:
         if not self.has_visible:
             return causal
         visible = self.encoding.visible(self.query_pos[start:stop], self.pos[:keys], self.layer)
-        # every query sees its own key, since the softmax of a row without any is nan
+        # A query always sees its own key: the softmax over no key at all would be nan.
         return causal & (visible | (query_index == key_index))
 
     def masked_bias(self, start: int, stop: int, keys: int) -> Tensor:
-        """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, keys) float32."""
+        """Return the bias where a query may see a key, -inf elsewhere: (H or 1, Tb, keys) float32."""
         bias = self.bias(start, stop, keys)
         has_causal_mask = self.strip is not None and self.future == float("-inf")
         if has_causal_mask and not self.has_visible:
@@ -151,7 +162,7 @@ class BiasAndMask:
 def attend(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool = False) -> Tensor:
     """Return the output of every head, (B, H, T, E); x (B, S, d_model) is the layer's normed input.
 
-    With `is_rotated`, q and k have been through the encoding's `rotate` already.
+    `is_rotated` says that the hook `rotate` has already been applied, as in latent attention.
     """
     y = _attended(heads, x, layer, is_rotated=is_rotated)
     if "output" in layer.encoding.hooks:
@@ -164,8 +175,7 @@ def _attended(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool) -> Ten
     q, k, v = heads
     encoding, number, pos, _ = layer
     hooks = encoding.hooks
-    # If all tokens are queries, q_pos is the very tensor pos: `rotate` sees that by `is` and computes the
-    # angles once.
+    # If all tokens are queries, q_pos is the very tensor pos: `rotate` then computes the angles once.
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     if "adjust" in hooks:
         q, k = encoding.adjust(q, k, x, q_pos, pos, number)
@@ -187,10 +197,10 @@ def _attended(heads: Heads, x: Tensor, layer: Layer, *, is_rotated: bool) -> Ten
 
 
 def fused_mask(encoding: Encoding, layer: int, queries: int, pos: Tensor) -> BlockMask | None:
-    """Return the mask of a layer that FlexAttention will compute on this device; None for other kernels."""
+    """Return the mask of a layer if FlexAttention is to compute it on this device; None for other kernels."""
     keys = len(pos)
-    changed_by = {"bias", "distance_bias", "visible", "scores", "weights", "values"}
-    is_plain = encoding.hooks.isdisjoint(changed_by)
+    hooks_after_rotation = {"bias", "distance_bias", "visible", "scores", "weights", "values"}
+    is_plain = encoding.hooks.isdisjoint(hooks_after_rotation)  # then `causal` is faster
     if not pos.is_cuda or is_plain or keys < _limits.flex_from:
         return None
     from posenc.model.flex import block_mask, masking, serves  # here, since it takes a second to import
@@ -201,12 +211,12 @@ def fused_mask(encoding: Encoding, layer: int, queries: int, pos: Tensor) -> Blo
 
 
 def choose_kernel(heads: Heads, layer: Layer) -> str:
-    """Name the kernel for these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
+    """Return the name of the kernel for these tensors and hooks, one of those at the top of this file."""
     q, k, v = heads
     hooks = layer.encoding.hooks
     queries = q.shape[2]
     keys = k.shape[2]
-    # The causal kernel takes scores as they are, so a sink counts as a bias.
+    # Whether the scores need more than the causal mask.
     is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible", "sink"})
     if layer.mask is not None and min(q.shape[-1], v.shape[-1]) >= LEAST_FLEX_WIDTH:
         return "flex"
@@ -241,21 +251,22 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
     keys = k.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)
     outputs: list[Tensor] = []
-    most_queries = _limits.mask_entries // (q.shape[1] * keys)  # whose masks fit into `mask_entries`
-    size = max(1, min(_limits.masked_queries, most_queries))
+    most_queries = _limits.mask_entries // (q.shape[1] * keys)
+    size = max(1, min(_limits.masked_queries, most_queries))  # queries of a block
     sink = layer.encoding.sink(layer.number) if "sink" in layer.encoding.hooks else None
     if sink is not None:
-        # One more key, the first one, is all zeros like its value; its score comes by the bias.
+        # The sink becomes one more key, before the others. The key and its value are zeros, and the bias has
+        # its score.
         k = F.pad(k, (0, 0, 1, 0))
         v = F.pad(v, (0, 0, 1, 0))
     n_sinks = 0 if sink is None else 1
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
         seen = keys - queries + stop  # keys up to the block's last query
-        bias = bias_and_mask.masked_bias(start, stop, seen)  # (H or 1, T block, keys)
+        bias = bias_and_mask.masked_bias(start, stop, seen)  # (H or 1, Tb, seen)
         if sink is not None:
-            of_sink = sink[:, None, None].expand(-1, stop - start, 1)
-            bias = torch.cat((of_sink, bias.expand(len(sink), -1, -1)), dim=-1)
+            scores_of_sink = sink[:, None, None].expand(-1, stop - start, 1)  # (H, Tb, 1)
+            bias = torch.cat((scores_of_sink, bias.expand(len(sink), -1, -1)), dim=-1)
         outputs.append(
             F.scaled_dot_product_attention(
                 slice_tokens(q, start, stop),
@@ -269,35 +280,49 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
 
 
 def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tensor:
-    """Apply every hook, in blocks of queries; a block's scores are float32 once their product is made."""
+    """Compute the attention in blocks of queries, with every hook."""
+    if hooks_on_scores(layer.encoding):
+        return _hooked_blocks(heads, layer, state, scale)
+    return _softmax_blocks(heads, layer, scale)
+
+
+def _softmax_blocks(heads: Heads, layer: Layer, scale: float) -> Tensor:
+    """Compute the attention with bias, mask and sink, but without hooks on scores."""
+    q, k, v = heads
+    encoding = layer.encoding
+    bias_and_mask = BiasAndMask(layer, q.shape[2])
+    sink = encoding.sink(layer.number) if "sink" in encoding.hooks else None
+    # A mask alone is exact in any dtype; a bias is not.
+    is_exact = not bias_and_mask.has_bias and sink is None
+    dtype = v.dtype if is_exact else torch.promote_types(v.dtype, torch.float32)
+
+    def bias_of(block: QueryBlock) -> Tensor:
+        return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
+
+    scoring = Scoring(scale, bias_of, bias_and_mask.may_have_gradient, sink)
+    return softmax_attention(q, k, v, _blocks(q, k.shape[2], dtype), scoring)
+
+
+def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> Tensor:
+    """Compute the attention with the hooks `scores`, `weights` and `values`; scores are float32."""
     q, k, v = heads
     encoding, number, pos, _ = layer
     keys = k.shape[2]
     queries = q.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)
-    if not hooks_on_scores(encoding):
-        sink = encoding.sink(number) if "sink" in encoding.hooks else None
-        # a mask alone is exact in any dtype; a bias is not
-        is_exact = not bias_and_mask.has_bias and sink is None
-        dtype = v.dtype if is_exact else torch.promote_types(v.dtype, torch.float32)
-
-        def bias_of(block: QueryBlock) -> Tensor:
-            return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
-
-        blocks = _blocks(q, keys, dtype)
-        scoring = Scoring(scale, bias_of, bias_and_mask.may_have_gradient, sink)
-        return softmax_attention(q, k, v, blocks, scoring)
     outputs: list[Tensor] = []
     for start, stop, padded in _blocks(q, keys, torch.float32):
-        # Hooks get the keys up to the block's last query. Products get some more, see `block_sizes`.
+        # Hooks get the keys up to the block's last query, `seen`. Matrix products get some more, `padded`, so
+        # that few different shapes occur (see `Limits.block_sizes`).
         seen = keys - queries + stop
         q_block = slice_tokens(q, start, stop)
+        k_seen = slice_tokens(k, 0, seen)
         q_pos = pos[keys - queries + start : seen]
         k_pos = pos[:seen]
         product = q_block @ slice_tokens(k, 0, padded).transpose(-1, -2)
-        s = product[..., :seen].float() * scale  # (B, H, T block, seen)
+        s = product[..., :seen].float() * scale  # (B, H, Tb, seen)
         s = s + bias_and_mask.bias(start, stop, seen)
-        s = encoding.scores(s, q_block, slice_tokens(k, 0, seen), q_pos, k_pos, state, number)
+        s = encoding.scores(s, q_block, k_seen, q_pos, k_pos, state, number)
         p = encoding.weights(s, bias_and_mask.allowed(start, stop, seen), number).to(v.dtype)
         if "values" in encoding.hooks:
             outputs.append(encoding.values(p, slice_tokens(v, 0, seen), q_pos, k_pos, number))
@@ -308,17 +333,18 @@ def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tenso
 
 
 def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
-    """Cut queries q (B, H, T, D) with scores in `dtype` into blocks of few sizes, the last one first.
+    """Cut queries q (B, H, T, D) with scores in `dtype` into blocks, the last one first.
 
     The last block sees the most keys, so all others fit into the memory that it frees. In the other order
     every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    max_scores = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores  # of float32
-    if dtype.itemsize < 4:
+    max_scores = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores
+    if dtype.itemsize < 4:  # narrower than float32
         max_scores *= 4 // dtype.itemsize
-    size = max(1, min(queries, max_scores // (batch * heads * keys)))
-    # The number of keys is rounded up to a multiple of `step` queries, so that at most `block_sizes` differ.
+    size = max(1, min(queries, max_scores // (batch * heads * keys)))  # queries of a block
+    # The keys of a block end at its last query, rounded up to a multiple of `step`, so that at most
+    # `block_sizes` numbers of keys occur.
     n_blocks = math.ceil(queries / size)
     step = size * math.ceil(n_blocks / _limits.block_sizes)
     blocks: list[QueryBlock] = []
@@ -340,5 +366,5 @@ def slice_queries(x: Tensor, queries: int) -> Tensor:
 
 
 def slice_tokens(x: Tensor, start: int, stop: int) -> Tensor:
-    """Slice x (B, H, T, D) along T; return x itself for all of it: the gradient of a slice is a copy."""
+    """Slice x (B, H, T, D) along T. For all of it return x itself: the gradient of a slice is a copy."""
     return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]

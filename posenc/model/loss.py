@@ -1,11 +1,12 @@
 """The loss of the next token, in blocks of logits, with its backward pass written out.
 
-N targets, V vocabulary, n targets of a block. Under torch.compile the plain formula runs.
+N targets, V vocabulary, n targets of a block, d width of the model.
 
-The blocks are for large vocabularies (MAX_LOGITS). With a small one, V = 260, the plain formula is as quick:
-a step of the model `nano` takes 0.93 to 1.07 times as long (scripts/bench/backward_passes.py). Nevertheless
-the loss is computed in blocks at every V: that is one path instead of two, and the plain formula rounds
-otherwise, so that it would change the numbers of every run.
+The blocks are for large vocabularies (see MAX_LOGITS). With a small one, V = 260, the plain formula is as
+quick: a training step of the model `nano` takes 0.93 to 1.07 times as long
+(scripts/bench/backward_passes.py). But it rounds differently, so the numbers of every run would change, and
+there would be two paths. So the loss is computed in blocks at every V. Only under torch.compile the plain
+formula runs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# The largest number of float32 logits that a block has, 16 MB. A forward and backward pass of 2048 targets
-# (d_model 128, V = 4096, bf16, two cores) takes 27 ms in such blocks and 88 ms in one piece, which also keeps
-# 100 MB.
+# The largest number of float32 logits in a block: 16 MB. A forward and backward pass over 2048 targets
+# (d_model 128, V = 4096, bf16, two cores) takes 27 ms in such blocks. In one piece it takes 88 ms, and 100 MB
+# stay in memory between the passes.
 MAX_LOGITS = 1 << 22
 MAX_LOGITS_GPU = 1 << 27  # 512 MB: a GPU wants large blocks, and has the memory for them
 
@@ -28,8 +29,8 @@ MAX_LOGITS_GPU = 1 << 27  # 512 MB: a GPU wants large blocks, and has the memory
 def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the mean loss in nats per token: hidden (N, d), output map (V, d), targets (N,) -> float32.
 
-    Logits are made in blocks of targets, and a block is float32 while it is used. `hidden` and `weight` have
-    the dtype of their product; softmax and sums are float32.
+    Logits are made in blocks of targets. `hidden` and `weight` have the dtype of their product; logits,
+    softmax and sums are float32.
 
     PyTorch 2.13 has a blockwise `linear_cross_entropy` too, but it sums in bf16: its mean loss was wrong by
     0.014 nats at V = 260, and by 0.25 at V = 32000.
@@ -43,8 +44,8 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weighted loss, and the unweighted losses (N,), which have no gradient.
 
-    The weighted loss is the sum of each loss times its weight, divided by N, the number of targets. It is not
-    divided by the sum of the `weights` (N,). Otherwise it is computed as by `next_token_loss`.
+    The weighted loss is the sum of weights (N,) times losses, divided by the number of targets N, not by the
+    sum of the weights. It is computed as `next_token_loss` is.
     """
     if torch.compiler.is_compiling():
         losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
@@ -87,13 +88,13 @@ class _NextTokenLoss(torch.autograd.Function):
             targets_block = targets[rows, None]  # (n, 1)
             logits = (hidden_block @ weight.t()).float()  # (n, V)
             p = torch.softmax(logits, dim=-1)
-            # log p = logit - log_sum holds for every token, so the likeliest one tells log_sum. logsumexp
-            # would compute all exponentials again.
+            # log p = logit - log_sum for every token. So log_sum follows from the likeliest token, whose
+            # logit and p are the largest. logsumexp would compute all exponentials again.
             largest_logit = logits.amax(-1, keepdim=True)  # (n, 1)
             log_sum = largest_logit - p.amax(-1, keepdim=True).log()  # (n, 1)
             losses = log_sum - logits.gather(1, targets_block)  # (n, 1)
             all_losses.append(losses[:, 0])
-            # The gradient of a loss by its logits is p, and p - 1 at the target. It takes the memory of p.
+            # The gradient of a loss by its logits is p, minus 1 at the target. It overwrites p.
             minus_one = p.new_full(targets_block.shape, -1.0)
             d_logits = p.scatter_add_(1, targets_block, minus_one)  # (n, V)
             if weights is not None:
@@ -103,7 +104,7 @@ class _NextTokenLoss(torch.autograd.Function):
             d_logits = d_logits.div_(len(hidden)).to(hidden.dtype)
             torch.mm(d_logits, weight, out=d_hidden[rows])
             d_weight_block = d_logits.t() @ hidden_block  # (V, d)
-            # A batch of a single block keeps its dtype. Several blocks are summed in float32.
+            # The gradient of a single block keeps its dtype. Several are summed in float32.
             d_weight = d_weight_block if d_weight is None else d_weight.float().add_(d_weight_block)
         ctx.save_for_backward(d_hidden, d_weight)
         by_target = torch.cat(all_losses)

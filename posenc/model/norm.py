@@ -1,12 +1,10 @@
-"""RMSNorm with its backward pass written out, since a CPU waits for element-wise work.
+"""RMSNorm with its backward pass written out, for the CPU.
 
-A training step of nano consists of matrix products (28 ms of bf16 work on two cores) and of passes over
-tensors that fit a cache. PyTorch's own gradient makes two to three times as many passes. Under torch.compile
-the plain formula runs, since the compiler fuses it better.
+PyTorch's own gradient makes two to three times as many passes over the tensors. With it a training step of
+the model `nano` takes 1.02 to 1.09 times as long (scripts/bench/backward_passes.py). That alone would not be
+worth the code. But PyTorch's formula rounds differently, so the numbers of every run would change.
 
-A step of nano takes 1.02 to 1.09 times as long with the plain formula (scripts/bench/backward_passes.py).
-That alone would not be worth the code, but the plain formula rounds differently: the numbers of every run
-would change.
+Under torch.compile PyTorch's formula runs, since the compiler fuses it better.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-NORM_EPS = torch.finfo(torch.float32).eps  # in float64 too: nn.RMSNorm's default depends on the dtype
+NORM_EPS = torch.finfo(torch.float32).eps  # for every dtype; nn.RMSNorm would have another one in float64
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -29,10 +27,10 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the normalized input of a product, rounded to the dtype of autocast.
+    """Return `rms_norm` for a matrix product to read: rounded to the dtype of autocast, if that is on.
 
-    Autocast would round it for most products by itself, but not for those of the loss: they are made with
-    `out=`.
+    Autocast rounds the inputs of most products by itself, but not of those that are made with `out=`, as in
+    the loss.
     """
     device = x.device.type
     x = x.to(weight.dtype)  # PyTorch is slow with mixed dtypes (a bf16 latent) and warns of them

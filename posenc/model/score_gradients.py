@@ -1,13 +1,14 @@
-"""Gradients of what is added to the scores of causal attention; on a GPU no (B, H, T, T) tensor is made.
+"""Gradients of biases and gates of causal attention, for FlexAttention.
 
-With s_ij = scale q_i . k_j + b_ij, p = softmax(s) and the output's gradient g, the gradient of a score is
+The scores are s_ij = scale q_i . k_j + b_ij, their softmax is p, the output is y, and g is its gradient. Then
+the gradient of a score is
   d s_ij = p_ij (g_i . v_j - g_i . y_i)
-and all that follows sums d s_ij: over the batch for a bias that all texts share, over rows or columns for the
-cumulated gates of an encoding (`Gates`).
+The gradient of a bias is d s_ij, summed over the batch. Those of cumulated gates (`Gates`) are sums of d s_ij
+over queries or keys. On a GPU they are summed without a (B, H, T, T) tensor in memory.
 
-FlexAttention adds such gradients up by atomic operations, most of them at the same few addresses: T5's step
-took 5.2 times as long as RoPE's, and two equal runs did not end with equal weights. Here each sum is made by
-one program in one order.
+FlexAttention itself adds such gradients up by atomic operations, most of them at the same few addresses. With
+that, a training step of T5 took 5.2 times as long as one of RoPE, and two equal runs did not end with equal
+weights. Here each sum is made by one program in one order.
 
 B batch, H heads, T tokens, D and E widths of a head's keys and values.
 """
@@ -22,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Attended(NamedTuple):
-    """One causal attention, as its backward pass needs it."""
+    """The inputs and the output of a causal attention, for its backward pass."""
 
     q: Tensor  # (B, H, T, D)
     k: Tensor  # (B, H, T, D)
@@ -32,13 +33,13 @@ class Attended(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Gates that are cumulated along the text: the bias of query i and key j is -g_i (C_i - C_j).
+    """Cumulated gates: the bias of query i and key j is -g_i (C_i - C_j).
 
-    C_i is the sum of the gates up to token i, g_i a weight of the query (1 if `weight` is None).
+    C_i is the sum of the gates of tokens 0 to i, and g_i a weight of the query.
     """
 
     sums: Tensor  # C, (B, H, T) float64
-    weight: Tensor | None  # g, (B, H, T)
+    weight: Tensor | None  # g, (B, H, T); None stands for 1
 
     def split_sums(self) -> tuple[Tensor, Tensor]:
         """Return two float32 tensors whose sum is C to about 48 bits, without gradients."""
@@ -73,7 +74,7 @@ def with_gate_gradient(attended: Attended, gates: Gates, scale: float) -> Tensor
 
 
 class _BiasGradient(torch.autograd.Function):
-    """Pass the output on; in the backward pass compute the gradient of the bias beside it."""
+    """Return y as it is; in the backward pass also compute the gradient of the bias."""
 
     @staticmethod
     def forward(
@@ -103,7 +104,7 @@ class _BiasGradient(torch.autograd.Function):
 
 
 class _GateGradient(torch.autograd.Function):
-    """Pass the output on; in the backward pass compute the gradients of the gates beside it."""
+    """Return y as it is; in the backward pass also compute the gradients of the gates."""
 
     @staticmethod
     def forward(
@@ -129,13 +130,14 @@ class _GateGradient(torch.autograd.Function):
         y, high, low, weight, q, k, v, log_sum = ctx.saved_tensors
         dot = _row_dot(grad, y)
         factor = torch.ones_like(high) if weight is None else weight.float().contiguous()
+        is_weighted = weight is not None
         columns, rows, weighted_rows = gate_gradients(
-            q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, weight is not None
+            q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, is_weighted
         )
-        # In the bias -g_i C_i + g_i C_j a token's sum C stands as that of a query (`rows`) and of a key
-        # (`columns`). In exact numbers `rows` is zero, since the softmax does not see what is added to a
-        # whole row. It is subtracted all the same: in bf16 it has the rounding errors of `columns`, so the
-        # two cancel along the text. Without it they would pile up.
+        # C_t is in the bias -g_i C_i + g_i C_j twice: of a key it gets the gradient `columns`, of a query
+        # -g_t `rows`. In exact numbers `rows` is zero, since softmax ignores what is added to a whole row.
+        # It is subtracted all the same: in bf16 it has the same rounding errors as `columns`, and they cancel
+        # when the gradients are summed along the text. Without it they would pile up.
         d_sums = (columns - factor * rows).to(ctx.sums_dtype)
         d_weight = None if weight is None else weighted_rows.to(weight.dtype)
         no_gradients = (None,) * 5  # of q, k, v, log_sum and scale
@@ -160,18 +162,22 @@ def bias_gradient(
     scale: float,
     by_distance: bool,
 ) -> Tensor:
-    """Return the gradient of a bias that all texts share, in the shape of the bias, at least float32."""
+    """Return the gradient of a bias that all texts share, in the shape of the bias, at least float32.
+
+    The tensors are those of `with_bias_gradient`; `grad` is the gradient g of the output, (B, H, T, E), and
+    `dot` is g_i . y_i, (B, H, T).
+    """
     if q.is_cuda:
         from posenc.model.triton_score_gradients import pair_gradient
 
-        # (H, T, T): [h, i, j] for query i and key j, with `by_distance` for query i and the key at distance j
+        # (H, T, T): [h, i, j] for query i and key j; with `by_distance` [h, i, r] for query i and distance r
         gradients = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)
         if not by_distance:
             return gradients
         d_table = gradients.new_zeros(bias.shape)
         d_table[:, : gradients.shape[-1]] = gradients.sum(1)
         return d_table
-    # on other devices by the formula, with (B, H, T, T) in memory
+    # On other devices the formula is computed with (B, H, T, T) tensors.
     length = q.shape[2]
     distance = _distances(length, q.device)
     bias_of_pairs = bias[:, distance.clamp_min(0)] if by_distance else bias
@@ -179,7 +185,7 @@ def bias_gradient(
     if not by_distance:
         return d_s
     d_table = d_s.new_zeros(bias.shape)
-    # future pairs have gradient 0, so distance 0 may take them
+    # Pairs of the future are counted as distance 0. Their gradient is 0.
     distance_of_pair = distance.clamp_min(0).flatten()
     return d_table.index_add_(1, distance_of_pair, d_s.flatten(1))
 
@@ -218,7 +224,7 @@ def gate_gradients(
         from posenc.model.triton_score_gradients import gate_sums
 
         return gate_sums(q, k, v, grad, log_sum, dot, high, low, factor, scale, is_weighted)
-    # C_i - C_j. The difference of high parts is exact for near tokens, so subtract by parts before adding.
+    # C_i - C_j, by parts: for near tokens the difference of the high parts is exact.
     difference = (high[..., :, None] - high[..., None, :]) + (low[..., :, None] - low[..., None, :])
     bias = -factor[..., None] * difference  # (B, H, T, T)
     d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)

@@ -1,7 +1,7 @@
 """Softmax attention in blocks of queries, with its backward pass written out.
 
-Through autograd of the plain formula (`_plain`), a training step of the model size `nano` takes up to 1.10
-times as long at T = 64, and up to 1.42 times as long at T = 512. The slowest case is a fixed bias in bf16
+With the plain formula (`_plain`) and autograd a training step of the model `nano` takes up to 1.10 times as
+long at T = 64, and up to 1.42 times at T = 512. The slowest case is a fixed bias in bf16
 (scripts/bench/backward_passes.py).
 
 B batch, H heads, S keys, T queries (those of the last T tokens), Tb queries of a block, D head width of
@@ -19,7 +19,11 @@ from torch.autograd.function import once_differentiable
 
 
 class QueryBlock(NamedTuple):
-    """Queries `start` to `stop` - 1, which see none but the first `keys` keys."""
+    """A range of queries, and the number of keys that their scores are computed for.
+
+    The queries are `start` to `stop` - 1, and the keys are the first ones of the window. No query of the
+    block may see a later key.
+    """
 
     start: int
     stop: int
@@ -31,15 +35,15 @@ BiasOfBlock = Callable[[QueryBlock], Tensor]
 
 
 class Scoring(NamedTuple):
-    """How scores are made: scale * q.k + bias, and one more score for the sink if there is one."""
+    """What scores are made of: scale * q . k + bias, and the sink."""
 
     scale: float
     bias_of: BiasOfBlock
     bias_has_gradient: bool
-    sink: Tensor | None = None  # (H,) float32: the score of one more key, which has no value
+    sink: Tensor | None = None  # the score of one more key, which has no value: (H,) float32
 
 
-# Where these stand among the arguments of `_SoftmaxAttention.apply`.
+# Indices among the arguments of `_SoftmaxAttention.apply`, for `ctx.needs_input_grad`.
 SINK_ARGUMENT = 5
 FIRST_BIAS_ARGUMENT = 6
 
@@ -55,20 +59,20 @@ def softmax_attention(
 
     Every query is in one block, and the first block must see the most keys.
 
-    Scores have the dtype of the bias. It is float32, or the dtype of v for a mere mask: 0 and -inf are exact
-    in any dtype. A sink needs a bias in float32. For the backward pass the weights are kept only in the dtype
-    of v.
+    Scores have the dtype of the bias. A bias is float32. If there is only a mask, it may have the dtype of v,
+    since 0 and -inf are exact in any dtype. With a sink it must be float32. For the backward pass the weights
+    are kept only in the dtype of v.
 
-    The backward pass is written out. Autograd would fill a tensor of the size of k for each slice
-    k[:, :, :keys], zero outside of the slice, and add these tensors up, and so for v: a third of the measured
-    time with four blocks over 512 keys.
+    The backward pass is written out. For the gradient of each slice k[:, :, :keys] autograd would make a
+    tensor of the size of k, zero outside of the slice, and add these tensors up; the same for v. With four
+    blocks over 512 keys that was a third of the time.
     """
     q = q.to(v.dtype)
     k = k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if torch.compiler.is_compiling():
         return _plain(q, k, v, blocks, scoring)
-    # Autograd sees only the arguments of `apply`. So learned biases and the sink are arguments, although
-    # `scoring` leads to both.
+    # Autograd sees only tensors that are arguments of `apply`. So learned biases and the sink are passed as
+    # such, although `scoring` has both.
     learned_biases: list[Tensor] = []
     if scoring.bias_has_gradient and torch.is_grad_enabled():
         learned_biases = [scoring.bias_of(block) for block in blocks]
@@ -98,7 +102,7 @@ def _softmax(q: Tensor, k: Tensor, bias: Tensor, scale: float, batch: int) -> Te
     if bias.dtype == q.dtype:
         bias_of_heads = bias if len(bias) == 1 else bias.repeat(batch, 1, 1)  # (B * H or 1, T, S)
         s = torch.baddbmm(bias_of_heads, q, k_transposed, alpha=scale)  # (B * H, T, S)
-        return torch.softmax(s, dim=-1).to(q.dtype)  # on a GPU under autocast it is float32
+        return torch.softmax(s, dim=-1).to(q.dtype)  # a GPU's softmax is float32 under autocast
     s = torch.bmm(q, k_transposed).to(bias.dtype).unflatten(0, (batch, -1))  # (B, H, T, S)
     s = torch.add(bias, s, alpha=scale, out=s)  # bias + scale * s, in place
     return torch.softmax(s, dim=-1).to(q.dtype).flatten(0, 1)
@@ -155,7 +159,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                 weights.append(p)
         sink_needs_gradient = ctx.needs_input_grad[SINK_ARGUMENT]
         for_sink = [y, *weights_of_sink] if sink_needs_gradient else []
-        # q, k, v, a tensor of weights for each block; for a learned sink also y and its weights by block
+        # q, k, v, and the weights of each block. For a learned sink also y and, of each block, its weights.
         ctx.save_for_backward(q, k, v, *weights, *for_sink)
         ctx.blocks = blocks
         ctx.scale = scale
@@ -171,15 +175,15 @@ class _SoftmaxAttention(torch.autograd.Function):
         for_sink = saved[n_blocks:]  # empty if no sink is learned
         batch = grad.shape[0]
         grad = grad.flatten(0, 1)  # (B * H, T, E)
-        # for each block; empty if no bias is learned
-        bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS_ARGUMENT:]
+        bias_needs_gradient = ctx.needs_input_grad[FIRST_BIAS_ARGUMENT:]  # by block; empty if none is learned
         d_biases: list[Tensor | None] = [None] * len(bias_needs_gradient)
         d_q = torch.empty_like(q)
         for number, (start, stop, keys) in enumerate(ctx.blocks):
             p = weights[number]  # (B * H, Tb, keys)
             grad_block = grad[:, start:stop]
             d_p = torch.bmm(grad_block, v[:, :keys].transpose(1, 2))  # (B * H, Tb, keys)
-            # d_s = p * (d_p - sum(p * d_p)). It is right with a sink too, whose value is zero.
+            # Both branches compute d_s = p * (d_p - sum over keys of p * d_p). It holds with a sink too,
+            # which would add p_sink * 0 to the sum, since its value is zero.
             if bias_needs_gradient and bias_needs_gradient[number]:
                 # in float32, since it is summed over the batch
                 wide = torch.promote_types(p.dtype, torch.float32)
@@ -207,8 +211,9 @@ def _sink_gradient(
 ) -> Tensor:
     """Return the gradient of the sinks (H,): minus the sum of p_sink * (g . y) over batch and queries.
 
-    Raising the sink's score by a small e multiplies every weight of a key, and so y, by 1 - e p_sink. Hence
-    dy/dsink = -p_sink y.
+    The derivative of y by the sink's score is -p_sink y: raising the score by a small e multiplies the weight
+    of every key, and so y, by 1 - e p_sink.
+
     `for_sink` holds y (B * H, T, E), then the weights of the sink in each block.
     """
     y, *weights_of_sink = for_sink

@@ -1,9 +1,12 @@
-"""The sums of `score_gradients` as Triton kernels, for NVIDIA GPUs.
+"""Triton kernels for the sums of score_gradients.py, for NVIDIA GPUs.
 
-Each program makes the gradient of one tile of scores after the other by two products, and adds the tiles up
-in registers: of one place of the (T, T) square over the batch, or of one column of tiles.
+The (T, T) square of queries and keys is cut into tiles. A program computes the gradients d s_ij of one tile
+after the other, by two matrix products each, and adds them up in registers. In `_pair_kernel` a program has
+one tile of the square, and sums over the batch. In `_gate_kernel` it has a column of tiles, one tile of keys
+with all later queries, and sums over queries and over keys.
 
-B batch, H heads, T tokens, D and E widths of a head's keys and values.
+B batch, H heads, T tokens, D head width of queries and keys, E that of values. Arguments such as q_b, q_h and
+q_t are strides of q by text, head and token.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from torch import Tensor
 ROWS = 64  # queries of a tile
 COLUMNS = 64  # keys of a tile
 WARPS = 4
-LEAST_PRODUCT = 16  # Triton's products take no narrower tensor
+LEAST_PRODUCT = 16  # least width of a tensor in Triton's products
 
 
 @triton.jit
 def _load_rows(base, index, token_stride, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Return rows `index` of (T, WIDTH) numbers at `base`, zeros beyond T and beyond WIDTH."""
+    """Load rows `index` of the tensor (T, WIDTH) at `base`; beyond T and beyond WIDTH they are zero."""
     column = tl.arange(0, PADDED)
     is_inside = (index[:, None] < length) & (column[None, :] < WIDTH)
     return tl.load(base + index[:, None] * token_stride + column[None, :], mask=is_inside, other=0.0)
@@ -57,10 +60,10 @@ def _pair_kernel(
     j = first_column + tl.arange(0, COLUMNS)
     is_past = (i[:, None] >= j[None, :]) & (i[:, None] < length)
     if BY_DISTANCE:
-        at = head * bias_width + (i[:, None] - j[None, :])
+        index_in_bias = head * bias_width + (i[:, None] - j[None, :])
     else:
-        at = (head * length + i[:, None]) * bias_width + j[None, :]
-    tile_of_bias = tl.load(bias + at, mask=is_past, other=0.0).to(tl.float32)
+        index_in_bias = (head * length + i[:, None]) * bias_width + j[None, :]
+    tile_of_bias = tl.load(bias + index_in_bias, mask=is_past, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for b in range(batch):
         q_tile = _load_rows(q + b * q_b + head * q_h, i, q_t, length, D, D_PADDED)
@@ -74,18 +77,11 @@ def _pair_kernel(
             q_tile, k_tile, v_tile, grad_tile, log_sum_tile, dot_tile, tile_of_bias, i, j, length, scale,
             PRECISION,
         )  # fmt: skip
-    if BY_DISTANCE:  # row i holds its keys by their distance, so that a sum over rows is one by distance
-        place = (head * length + i[:, None]) * length + (i[:, None] - j[None, :])
+    if BY_DISTANCE:  # row i holds its keys by distance, so that the caller's sum over rows is one by distance
+        index_in_out = (head * length + i[:, None]) * length + (i[:, None] - j[None, :])
     else:
-        place = (head * length + i[:, None]) * length + j[None, :]
-    tl.store(out + place, total, mask=is_past)
-
-
-@triton.jit
-def _gate_bias(high_i, low_i, factor_i, high_j, low_j):
-    """Return C_i - C_j of a tile, and the bias -g_i (C_i - C_j)."""
-    difference = (high_i[:, None] - high_j[None, :]) + (low_i[:, None] - low_j[None, :])
-    return difference, -factor_i[:, None] * difference
+        index_in_out = (head * length + i[:, None]) * length + j[None, :]
+    tl.store(out + index_in_out, total, mask=is_past)
 
 
 @triton.jit
@@ -99,11 +95,11 @@ def _gate_kernel(
     """Sum the gradients of the scores of a tile of keys j of one head and text.
 
     columns        sum over queries i of g_i d s_ij, (B, H, T)
-    rows           sum over the keys of this tile of d s_ij, (tiles, B, H, T)
-    weighted_rows  the same of -(C_i - C_j) d s_ij
+    rows           sum over the keys j of this tile of d s_ij, (tiles, B, H, T)
+    weighted_rows  sum over the keys j of this tile of -(C_i - C_j) d s_ij, (tiles, B, H, T)
     """
-    number = tl.program_id(0)
-    first_column = number * COLUMNS
+    tile = tl.program_id(0)
+    first_column = tile * COLUMNS
     text_and_head = tl.program_id(1).to(tl.int64)
     b = text_and_head // heads
     head = text_and_head % heads
@@ -130,10 +126,10 @@ def _gate_kernel(
             q_tile, k_tile, v_tile, grad_tile, log_sum_tile, dot_tile, bias, i, j, length, scale, PRECISION
         )
         column_sum += tl.sum(d_s * factor_i[:, None], axis=0)
-        place = number.to(tl.int64) * texts_and_heads * length + at_i
-        tl.store(rows + place, tl.sum(d_s, axis=1), mask=i < length)
+        index_in_rows = tile.to(tl.int64) * texts_and_heads * length + at_i
+        tl.store(rows + index_in_rows, tl.sum(d_s, axis=1), mask=i < length)
         if WEIGHTED:
-            tl.store(weighted_rows + place, -tl.sum(d_s * difference, axis=1), mask=i < length)
+            tl.store(weighted_rows + index_in_rows, -tl.sum(d_s * difference, axis=1), mask=i < length)
     tl.store(columns + at_j, column_sum, mask=j < length)
 
 
@@ -189,21 +185,18 @@ def gate_sums(
     scale: float,
     is_weighted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three sums of d s_ij, (B, H, T) float32 each; the third is zero unless `is_weighted`.
-
-    They are those over queries i of g_i d s_ij, over keys j of d s_ij, and over keys of -(C_i - C_j) d s_ij.
-    """
+    """Return the three sums of `gate_gradients`, (B, H, T) float32; the third is 0 unless `is_weighted`."""
     batch, heads, length, _ = q.shape
     tiles = triton.cdiv(length, COLUMNS)
     columns = torch.empty(batch, heads, length, device=q.device)
-    # zero for the queries before a tile, which do not see it
+    # Zeros, since queries before a tile of keys do not see it, and no program writes their sums.
     rows = torch.zeros(tiles, batch, heads, length, device=q.device)
     weighted_rows = torch.zeros_like(rows) if is_weighted else rows
     tensors = _dense_rows(q, k, v, grad)
-    numbers = [tensor.contiguous() for tensor in (log_sum, dot, high, low, factor)]
+    numbers_of_tokens = [tensor.contiguous() for tensor in (log_sum, dot, high, low, factor)]
     _gate_kernel[(tiles, batch * heads)](
         *tensors,
-        *numbers,
+        *numbers_of_tokens,
         columns,
         rows,
         weighted_rows,
@@ -221,13 +214,16 @@ def gate_sums(
 
 
 def _dense_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors (B, H, T, ...) with the numbers of a token side by side."""
+    """Return the tensors (B, H, T, ...) with the numbers of a token adjacent in memory, as kernels need."""
     return tuple(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors)
 
 
 def _strides(*tensors: Tensor) -> list[int]:
     """Return the strides of batch, head and token of each tensor."""
-    return [stride for tensor in tensors for stride in tensor.stride()[:3]]
+    strides: list[int] = []
+    for tensor in tensors:
+        strides += tensor.stride()[:3]
+    return strides
 
 
 def _constants(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Any]:

@@ -61,7 +61,7 @@ OPTIONS = {
     "off_by_one": [OffByOne(SHAPE)],
     "window and sink": [Window(SHAPE, window=20), filled(Sink(SHAPE))],
     "gate": [filled(GateByHead(SHAPE))],
-    "key offset": [KeyOffset(SHAPE, numbers=[range(8, 16)] * LAYERS)],
+    "key offset": [KeyOffset(SHAPE, moved=[range(8, 16)] * LAYERS)],
 }
 
 

@@ -1,7 +1,7 @@
 """Options of every attention, `attention.<key>=VALUE`: a window, scales, normalisers, gates, shifted keys.
 
-Each is a module here with a class that derives from `AttentionOption`, and an entry in
-`conf/attention/*.yaml`, which holds the value that switches it off.
+Each option is a module here with a class that derives from `AttentionOption`. Its key stands in
+`conf/attention/*.yaml` with the value that switches it off.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ def attention_options() -> list[type[AttentionOption]]:
     for module in modules_of(__name__, __path__):
         defined = [value for value in vars(module).values() if inspect.isclass(value)]
         classes += [cls for cls in defined if issubclass(cls, AttentionOption) and "key" in vars(cls)]
-    classes = list(dict.fromkeys(classes))  # a module that derives from another one's class imports it
+    # without doubles: a class is also found in a module that imports it
+    classes = list(dict.fromkeys(classes))
     return sorted(classes, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
 
 
 def option_keys() -> dict[str, Any]:
-    """Return the keys of the group `attention` that options have, and the types of their values."""
-    names: dict[str, list[str]] = {}
+    """Return the type of the value of each key of the group `attention` that options have."""
     types: dict[str, Any] = {}
+    names: dict[str, list[str]] = {}  # of the keys whose value is a name: those that it may be
     for cls in attention_options():
         if isinstance(cls.choice, str):
-            names.setdefault(cls.key, [str(cls.off)]).append(cls.choice)
+            names.setdefault(cls.key, [str(cls.off)])
+            names[cls.key].append(cls.choice)
         elif cls.off is None:
             types[cls.key] = cls.choice | None
         else:
             types[cls.key] = cls.choice
-    types |= {key: Literal[tuple(choices)] for key, choices in names.items()}
+    for key, choices in names.items():
+        types[key] = Literal[tuple(choices)]
     return types
 
 
 def without_options() -> dict[str, Any]:
-    """Return the value of each key that switches its options off."""
+    """Return, for each key, the value that switches its options off."""
     return {cls.key: cls.off for cls in attention_options()}
 
 
@@ -52,7 +55,8 @@ def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOpti
     chosen: list[tuple[type[AttentionOption], Any]] = []
     for cls in attention_options():
         value = settings.get(cls.key, cls.off)
-        is_on = value == cls.choice if isinstance(cls.choice, str) else value != cls.off
+        is_named = isinstance(cls.choice, str)
+        is_on = value == cls.choice if is_named else value != cls.off
         if is_on:
             chosen.append((cls, value))
     return chosen
@@ -60,10 +64,10 @@ def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOpti
 
 @functools.cache
 def options_signature() -> Callable[..., None]:
-    """Return a function whose keyword-only parameters are the options of every attention."""
+    """Return a function whose keyword-only parameters are the options, so that a signature can check them."""
 
     def options(**values: object) -> None:
-        """Declare the options; only the signature is used."""
+        """Do nothing: only the signature is used."""
 
     types = option_keys()
     parameters = [Parameter(key, Parameter.KEYWORD_ONLY, annotation=kind) for key, kind in types.items()]

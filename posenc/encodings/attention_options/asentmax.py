@@ -1,6 +1,7 @@
 """ASEntmax: entmax of scores that grow with the number of visible keys, as each query chooses.
 
-Formula: entmax with alpha = 1.5 of (1 + b_i (log(n_i + 1))^c_i) q_i . k_j / sqrt(D) plus the biases.
+Formula: the weights are `entmax` (alpha = 1.5) of f_i q_i . k_j / sqrt(D) + the biases.
+  f_i   1 + b_i (log(n_i + 1))^c_i
   b_i   softplus(w_h . x_i)
   c_i   2 tanh(v_h . x_i)
   n_i   the number of keys visible to query i
@@ -9,8 +10,8 @@ Formula: entmax with alpha = 1.5 of (1 + b_i (log(n_i + 1))^c_i) q_i . k_j / sqr
 Setting: `attention.normalizer=asentmax`.
 Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640. The constants 1 and 2, log(n_i + 1) and
 the input x in place of q are those of the authors' code (`adapt-softplus-tanh`).
-Departures: all heads have it, also beside a bias; the authors leave out the heads with ALiBi's. w and v are
-initialised like the model's other linear maps, and have no bias, which the authors' runs have
+Departures: every head has the factor f. The authors leave it out of heads with ALiBi's bias. w and v are
+initialised like the model's other linear maps. They have no bias; in the authors' runs they have one
 (`attn_scale_proj_bias=True`).
 """
 
@@ -30,14 +31,14 @@ LARGEST_EXPONENT = 2.0
 
 
 class ASEntmax(Entmax, CountingOption):
-    """1.5-entmax of scores times 1 + b (log(visible keys + 1))^c, b and c made of the query's input."""
+    """Scale queries by 1 + b (log(visible keys + 1))^c, then take 1.5-entmax; b and c depend on the query."""
 
     name = "asentmax"
     key = "normalizer"
     choice = "asentmax"
     acts_on = "several"
     cost = StepCost(at_64=1.77, at_512=3.46)
-    order = 2  # after the scales: it refuses to act beside one, and so has to know of it
+    order = 2  # after the scales, so that `for_value` sees a scale and refuses it
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape, counted=counted)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
 
-NONE = "none"  # switches off options that have names, unless their key has another word for it
+NONE = "none"  # the value that switches options off; `normalizer` has another, `softmax`
 PAIRS_AT_ONCE = 1 << 21  # most pairs of a query and a key whose masks are in memory at once
 
 
@@ -20,27 +20,27 @@ class AttentionOption(Encoding):
     """
 
     key: ClassVar[str]
-    choice: ClassVar[str | type]  # a name, such as logn; or the type of the value, such as int
+    choice: ClassVar[str | type]  # the value that chooses it (logn), or the type of any such value (int)
     off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
-    order: ClassVar[int] = 0  # options act in this order
-    # True: latent attention (`attention=mla`) refuses it, since its keys consist of two parts
+    order: ClassVar[int] = 0  # options with a lower number act earlier
+    # True: it cannot be used with latent attention (`attention=mla`), whose keys consist of two parts
     needs_whole_heads: ClassVar[bool] = False
-    hint_at_misfit: ClassVar[str] = ""  # what to type where `misfit` has a reason
+    hint_at_misfit: ClassVar[str] = ""  # what to type instead, if `misfit` returns a reason
     relative = True
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
-        """Return the option that a value of the setting chooses, beside the encodings that act before it."""
+        """Build the option from the value of its setting; `acting` are the encodings that act before it."""
         return cls(shape)
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
-        """Return why the option makes no sense with an encoding, judged by its hooks; None if it does."""
+        """Return why the option makes no sense with this encoding, as its hooks tell; None if it does."""
         return None
 
 
 class Normalizer(AttentionOption):
-    """An option that replaces the softmax."""
+    """Replace the softmax."""
 
     off = "softmax"
     acts_on = "weights"
@@ -54,7 +54,7 @@ class Normalizer(AttentionOption):
 
 
 class Gate(AttentionOption):
-    """An option that multiplies what the attention returns by sigmoid(W x) of the layer's input x.
+    """Multiply what the attention returns by gates, sigmoid(W x) of the layer's normed input x.
 
     A subclass says how many gates a layer has, and which numbers of the output each of them multiplies.
     """
@@ -80,7 +80,7 @@ class Gate(AttentionOption):
 
 
 class CountingOption(AttentionOption):
-    """An option that knows how many keys each query may see.
+    """Count how many keys each query may see, for an option that needs the number.
 
     `counted` are the encodings whose masks decide what is visible.
     """
@@ -89,7 +89,7 @@ class CountingOption(AttentionOption):
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        self.counted = tuple(counted)  # in a tuple, modules are not registered a second time
+        self.counted = tuple(counted)  # a tuple, so that modules are not registered a second time
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
@@ -103,7 +103,7 @@ class CountingOption(AttentionOption):
         if not with_masks:
             index_of_query = torch.arange(earlier_keys, len(k_pos), device=q_pos.device)
             return (index_of_query + 1)[None].float()
-        # In blocks, as the attention itself: all pairs of a long window do not fit into memory.
+        # In blocks of queries, since not all pairs of a long window fit into memory.
         size = max(1, PAIRS_AT_ONCE // len(k_pos))
         counts: list[Tensor] = []
         for start in range(0, queries, size):
@@ -122,5 +122,5 @@ def _count_visible(masks: Sequence[Encoding], q_pos: Tensor, k_pos: Tensor, laye
     is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
     for encoding in masks:
         is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)
-    is_itself = index_of_key == index_of_query  # (T, S)
+    is_itself = index_of_key == index_of_query  # (T, S); the attention always shows a query its own key
     return (is_visible | is_itself).sum(-1)

@@ -20,15 +20,15 @@ from torch.autograd.function import once_differentiable
 from posenc.encodings.attention_options.base import Normalizer
 from posenc.encodings.base import StepCost
 
-# How far the norm of a row's roots (of the weights) may be above 1. The sum of the weights is its square, and
-# exceeds 1 by up to twice as much.
+# Weights sum to 1 where the norm of their square roots is 1. The search ends where the norm exceeds 1 by less
+# than this. The sum of the weights, its square, then exceeds 1 by less than twice as much.
 LARGEST_EXCESS = 1e-6
 
 
 def entmax15(z: Tensor) -> Tensor:
-    """Return 1.5-entmax of scores over the last dimension, differentiable. A score of -inf has no weight.
+    """Return 1.5-entmax of scores z over the last dimension, differentiable. A score of -inf gets weight 0.
 
-    A row needs a finite score, which the query's own key gives it.
+    At least one score of each row must be finite. A query always sees its own key, so it has one.
     """
     weights: Tensor = _Entmax15.apply(z)
     return weights
@@ -40,11 +40,11 @@ def threshold(half: Tensor) -> Tensor:
     The largest number of each row must be 0.
 
     This is Newton's method on f(t) = norm(max(half - t, 0)) - 1, which is convex and decreasing. It starts at
-    t = -1, where f >= 0, so that t increases and never passes the root.
+    t = -1, where f >= 0. So t increases and never passes the root.
 
-    In a Newton step on such an f, f_new / f + f'_new / f' <= 1, so that f |f'| falls to a quarter or less. At
-    first it is at most n, and |f'| >= 1 always. So log4(n / LARGEST_EXCESS) steps suffice. Rows of normal
-    numbers need five to seven.
+    How many steps it needs: a Newton step on such an f has f_new / f + f'_new / f' <= 1, so the product
+    f |f'| falls to a quarter or less. The product begins at n or below, and |f'| >= 1 always. So after
+    log4(n / LARGEST_EXCESS) steps f is at most LARGEST_EXCESS. Rows of normal numbers need five to seven.
     """
     most_steps = math.ceil(math.log(half.shape[-1] / LARGEST_EXCESS, 4))
     t = torch.full_like(half[..., :1], -1.0)
@@ -57,20 +57,20 @@ def threshold(half: Tensor) -> Tensor:
         # ones, and a query would not be causal to the last bit.
         t = torch.where(is_settled, t, t + (norm - 1) * norm / total)  # slope of f: -total / norm
         is_settled |= norm - 1 < LARGEST_EXCESS
-        # Looking at the numbers waits for a GPU in every step, so that no CUDA graph can hold it. A compiled
-        # graph has no branch that depends on numbers: it makes all steps.
+        # To ask whether all rows are settled is to wait for a GPU in every step, so no CUDA graph can hold
+        # this. Compiled code cannot branch on numbers: it makes all steps.
         if not torch.compiler.is_compiling() and is_settled.all():
             break
     return t
 
 
 class _Entmax15(torch.autograd.Function):
-    """Compute the weights; the gradient needs their roots alone, so that nothing else is kept."""
+    """Compute the weights, and keep their square roots for the gradient, whose formula is at the top."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        # A shift of all scores of a row changes no weight. Near a large number the threshold would be rounded
-        # coarsely, so that the largest score is shifted to 0.
+        # A shift of all scores of a row changes no weight. So the largest score is shifted to 0, since the
+        # threshold would be rounded coarsely near a large number.
         half = (z - z.amax(-1, keepdim=True)) / 2
         root = (half - threshold(half)).relu_()
         ctx.save_for_backward(root)
@@ -81,12 +81,12 @@ class _Entmax15(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
         d_z = grad * root
-        mean = d_z.sum(-1, keepdim=True) / root.sum(-1, keepdim=True)  # of grad, weighted by the roots
-        return d_z.addcmul_(root, mean, value=-1.0)
+        weighted_mean = d_z.sum(-1, keepdim=True) / root.sum(-1, keepdim=True)  # of grad, by the roots
+        return d_z.addcmul_(root, weighted_mean, value=-1.0)  # root * (grad - weighted_mean)
 
 
 class Entmax(Normalizer):
-    """1.5-entmax in place of the softmax: exact zeros."""
+    """Take 1.5-entmax in place of the softmax."""
 
     name = "entmax"
     key = "normalizer"

@@ -16,7 +16,7 @@ from posenc.encodings.base import Shape, StepCost
 
 
 class GateByElement(Gate):
-    """Each number of the output times a gate that is made of the layer's input."""
+    """Multiply each number of the output by a gate that is made of the layer's input."""
 
     name = "gate_by_element"
     key = "gate"
@@ -27,5 +27,5 @@ class GateByElement(Gate):
         super().__init__(shape, gates=shape.d_model)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
-        by_head = self.gates(x, layer).unflatten(-1, (self.shape.n_heads, -1))  # (B, T, H, D)
-        return y * by_head.transpose(1, 2)  # (B, H, T, D)
+        gates = self.gates(x, layer).unflatten(-1, (self.shape.n_heads, -1))  # (B, T, H, D)
+        return y * gates.transpose(1, 2)  # (B, H, T, D)

@@ -1,4 +1,4 @@
-"""A gate for each head on what its attention returns.
+"""A gate for each head, on what its attention returns.
 
 Formula: y_h * sigmoid(w_h . x).
   y_h  the output of head h, before the output map
@@ -16,7 +16,7 @@ from posenc.encodings.base import Shape, StepCost
 
 
 class GateByHead(Gate):
-    """Each head's output times a gate that is made of the layer's input."""
+    """Multiply each head's output by a gate that is made of the layer's input."""
 
     name = "gate_by_head"
     key = "gate"
@@ -27,5 +27,5 @@ class GateByHead(Gate):
         super().__init__(shape, gates=shape.n_heads)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
-        by_head = self.gates(x, layer).mT  # (B, H, T)
-        return y * by_head[..., None]  # (B, H, T, D)
+        gates = self.gates(x, layer).mT  # (B, H, T)
+        return y * gates[..., None]  # (B, H, T, D)

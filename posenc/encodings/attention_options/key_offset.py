@@ -1,11 +1,11 @@
-"""Keys that hold a part of the token before: one layer can then find what followed an earlier token.
+"""Key offset: a part of each key comes from the token before. One layer can then find what followed a token.
 
-Formula: k_t[c] <- k_(t-1)[c] for some numbers c of a head.
-  c  the numbers that the encoding leaves unrotated; if it rotates none at all, the second half of the head
+Formula: k_t[c] <- k_(t-1)[c] for some of the numbers c of a head.
+  c  the numbers that the encoding leaves unrotated; if it rotates nothing, the second half of the head
 The first token keeps its own key. Nothing is learned.
 Setting: `attention.key_offset=true`.
-Source: record 49 of modded-nanogpt (partial key offset), which has it in its layers with long windows. Here
-every layer with unrotated numbers has it.
+Source: record 49 of modded-nanogpt (partial key offset).
+Departure: every layer with unrotated numbers has it. There only the layers with long windows have it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from posenc.encodings.base import Encoding, Shape
 
 
 class KeyOffset(AttentionOption):
-    """The unrotated part of each key is that of the token before."""
+    """Replace the unrotated part of each key by that of the token before."""
 
     name = "key_offset"
     key = "key_offset"
@@ -32,16 +32,18 @@ class KeyOffset(AttentionOption):
 
     is_moved: Tensor
 
-    def __init__(self, shape: Shape, *, numbers: Sequence[Sequence[int]]) -> None:
+    def __init__(self, shape: Shape, *, moved: Sequence[Sequence[int]]) -> None:
+        """Build the option; `moved` holds the indices of a head's moved numbers for each layer."""
         super().__init__(shape)
         is_moved = torch.zeros(shape.n_layers, shape.head_dim, dtype=torch.bool)  # (L, D)
-        for layer, moved in enumerate(numbers):
-            is_moved[layer, list(moved)] = True
+        for layer, moved_in_layer in enumerate(moved):
+            is_moved[layer, list(moved_in_layer)] = True
         self.register_buffer("is_moved", is_moved, persistent=False)
 
     @classmethod
     def for_value(cls, shape: Shape, value: Any, acting: Sequence[Encoding]) -> Self:
-        return cls(shape, numbers=[moved_numbers(acting[0], layer) for layer in range(shape.n_layers)])
+        encoding = acting[0]  # the options follow it
+        return cls(shape, moved=[moved_numbers(encoding, layer) for layer in range(shape.n_layers)])
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
@@ -55,12 +57,13 @@ class KeyOffset(AttentionOption):
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
-        before = torch.cat((k[:, :, :1], k[:, :, :-1]), dim=2)  # (B, H or 1, S, D)
-        return q, torch.where(self.is_moved[layer], before, k)
+        previous_key = torch.cat((k[:, :, :1], k[:, :, :-1]), dim=2)  # (B, H or 1, S, D)
+        return q, torch.where(self.is_moved[layer], previous_key, k)
 
 
 def moved_numbers(encoding: Encoding, layer: int) -> list[int]:
     """Return the indices of a head's numbers that are taken from the token before."""
     width = encoding.shape.head_dim
     unrotated = encoding.unrotated_numbers(layer)
-    return unrotated[width // 2 :] if len(unrotated) == width else unrotated
+    rotates_nothing = len(unrotated) == width
+    return unrotated[width // 2 :] if rotates_nothing else unrotated

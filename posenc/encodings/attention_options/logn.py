@@ -3,8 +3,8 @@
 Formula: softmax over j of f_i z_ij.
   z    the scaled and biased scores
   f_i  log(n_i) / log(T)
-  n_i  the number of keys visible to query i. It is not the window's length, so that a longer text does not
-       change its prefix.
+  n_i  the number of keys visible to query i; not the length of the window, with which a longer text would
+       change the scores of its beginning
 Setting: `attention.scale=logn`.
 Paper: Chiang, Cholak 2022, arXiv 2202.12172.
 Departure: the constant 1/log(T), so that training starts near ordinary attention.
@@ -21,7 +21,7 @@ from posenc.encodings.base import Encoding, Shape
 
 
 class LogN(CountingOption):
-    """Scores times log(visible keys) / log(T)."""
+    """Multiply scores by log(visible keys) / log(T)."""
 
     name = "logn"
     key = "scale"
@@ -36,11 +36,11 @@ class LogN(CountingOption):
             raise ValueError(f"context_length={shape.train_length}: log(T) must be above zero")
 
     def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return log(n_i) of the last T of S tokens: (H or 1, T) float32."""
+        """Return log(n_i) of each query: (H or 1, T) float32."""
         return self.visible_keys(q_pos, k_pos, layer).log()
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return f_i for each head or for all: (H or 1, T) float32."""
+        """Return f_i of each query: (H or 1, T) float32."""
         return self.log_visible(q_pos, k_pos, layer) / math.log(self.shape.train_length)
 
     def scores(

@@ -15,7 +15,7 @@ from posenc.encodings.base import Shape
 
 
 class OffByOne(KeyWithoutValue):
-    """One more key for each head, with the score 0 and no value."""
+    """Give each head one more key, with the score 0 and no value."""
 
     name = "off_by_one"
     key = "normalizer"

@@ -17,7 +17,7 @@ from posenc.encodings.base import Shape, StepCost
 
 
 class KeyWithoutValue(Normalizer):
-    """A softmax over the keys and one more key, the sink, which has a score and no value."""
+    """Take the softmax over the keys and one more key, the sink, which has a score and no value."""
 
     cost = StepCost(at_64=1.13, at_512=1.15)
 
@@ -30,7 +30,7 @@ class KeyWithoutValue(Normalizer):
 
 
 class Sink(KeyWithoutValue):
-    """One more key for each head, with a learned score and no value."""
+    """Give each head one more key, with a learned score and no value."""
 
     name = "sink"
     key = "normalizer"

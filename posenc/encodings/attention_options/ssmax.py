@@ -20,7 +20,7 @@ from posenc.encodings.base import Encoding, Shape
 
 
 class SSMax(LogN):
-    """Scalable softmax: scores times a learned s_h log(visible keys)."""
+    """Multiply scores by a learned s_h times log(visible keys)."""
 
     name = "ssmax"
     key = "scale"

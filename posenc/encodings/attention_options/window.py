@@ -1,7 +1,9 @@
-"""A window: key j is visible to query i if i - j < W. These are W keys, with the token itself.
+"""A window: a query sees W keys, its own and the W - 1 before it.
 
-Setting: `attention.window=W`. The test-time extension `sinks` builds it with `first`: so many keys at the
-beginning of the text are visible to every query as well.
+Formula: key j is visible to query i if i - j < W.
+Setting: `attention.window=W`.
+The test-time extension `sinks` builds this class with `first`, the number of keys at the beginning of the
+text that every query sees as well.
 Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
 """
 
@@ -16,7 +18,7 @@ from posenc.encodings.base import Encoding, Shape, check_at_least
 
 
 class Window(AttentionOption):
-    """The last `window` positions, in every layer."""
+    """Hide all keys but those at the last `window` positions, in every layer."""
 
     name = "window"
     key = "window"
@@ -37,6 +39,6 @@ class Window(AttentionOption):
         is_near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
         if not self.first:
             return is_near
-        # by their place in the text, since drawn positions need not begin at 0
+        # by index, since drawn positions need not begin at 0
         is_first = torch.arange(len(k_pos), device=k_pos.device) < self.first  # (S,)
         return is_near | is_first

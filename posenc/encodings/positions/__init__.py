@@ -19,7 +19,7 @@ CONTIGUOUS = "contiguous"
 
 @functools.cache
 def drawn_positions() -> dict[str, type[DrawnPositions]]:
-    """Return the classes of all names that `positions` may take, without `contiguous`."""
+    """Return the classes of drawn positions, by the name that `positions` takes."""
     return classes_with_a_name(__name__, __path__, DrawnPositions)
 
 
@@ -32,12 +32,10 @@ def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
-    """Return the limits below which positions and distances of training are drawn.
-
-    They are None where positions and distances are below T.
-    """
+    """Return the limits below which training draws positions and distances; None stands for T."""
     cls = drawn_positions().get(settings["name"])
     if cls is None:
         return None, None
-    limit = cls.times * train_length if settings["max"] is None else settings["max"]
-    return limit, limit if cls.gaps else None
+    position_limit = cls.times * train_length if settings["max"] is None else settings["max"]
+    distance_limit = position_limit if cls.gaps else None
+    return position_limit, distance_limit

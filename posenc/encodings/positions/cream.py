@@ -1,15 +1,17 @@
-"""CREAM: head, middle and tail of a window far apart in training; 0..n-1 in evaluation.
+"""CREAM: in training the head, middle and tail of a window lie far apart; in evaluation positions are 0..n-1.
 
-A window of n tokens is cut into three chunks, and max is the limit of the positions:
-  head    begins at 0; h tokens long
-  tail    ends at max - 1; h tokens long
-  middle  the other m = n - 2h tokens; its last position is drawn from U(h + (m-1) a/2, a n/2 - h - 1)
-  h       n/3 or, in half of the draws, 4 max/n, but at most n/3
-  a       drawn from N(1 + max/n, sigma) cut to [2, 2 max/n], and rounded down
+A window of n tokens is cut into three chunks of neighbouring positions below the limit max:
+  head    h tokens; the first has position 0
+  middle  the other m = n - 2h tokens; the position of its last one is drawn
+  tail    h tokens; the last has position max - 1
+What is drawn:
+  h                     n/3, or in half of the draws 4 max/n, but at most n/3
+  a                     from N(1 + max/n, sigma), cut to [2, 2 max/n] and rounded down
+  last of the middle    uniform from h + (m-1) a/2 to a n/2 - h - 1
 Paper: Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
-Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw,
-and the three chunks are neighbours in the text. A short head is never longer than n/3. An a beyond the cuts
-is drawn anew; the code moves it to the nearer cut, so that both ends come more often.
+Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw.
+The three chunks follow each other in the text. A short head is never longer than n/3. An a outside of the
+range is drawn again; the code moves it to the nearer end, so that both ends come more often.
 """
 
 import math
@@ -22,7 +24,7 @@ from posenc.encodings.positions.drawn import DrawnPositions
 
 
 class CREAM(DrawnPositions):
-    """Head, middle and tail of a window in training, the middle mostly from the middle of the range."""
+    """Move the middle of a window to a random place, and its tail to the end of the range."""
 
     name = "cream"
     gaps = True
@@ -38,18 +40,19 @@ class CREAM(DrawnPositions):
         if not training:
             return pos
         factor = self.limit / n
+        # The order of the draws is part of every run's numbers.
         head = n // 3
         if torch.randint(2, (), generator=generator):
             head = min(int(4 * factor), head)
         middle = n - 2 * head
-        # The order of the draws is part of every run's numbers.
         a = torch.empty(())
         nn.init.trunc_normal_(a, 1 + factor, self.sigma, 2, 2 * factor, generator=generator)
-        half = math.floor(a.item()) / 2
-        earliest = math.floor(head + (middle - 1) * half)
-        latest = math.floor(half * n) - head - 1
-        end_of_middle = torch.randint(earliest, latest + 1, (), generator=generator)
-        no_skip = torch.zeros_like(end_of_middle)
-        skip_of_middle = end_of_middle - (head + middle - 1)
-        skips = torch.stack((no_skip, skip_of_middle, no_skip + self.limit - n))
-        return pos + skips.repeat_interleave(torch.tensor([head, middle, head]))  # (n,)
+        half_a = math.floor(a.item()) / 2
+        earliest = math.floor(head + (middle - 1) * half_a)
+        latest = math.floor(half_a * n) - head - 1
+        last_of_middle = int(torch.randint(earliest, latest + 1, (), generator=generator))
+        # how far each chunk is moved from its place in 0..n-1
+        shift_of_middle = last_of_middle - (head + middle - 1)
+        shift_of_tail = self.limit - n
+        shifts = torch.tensor([0, shift_of_middle, shift_of_tail])
+        return pos + shifts.repeat_interleave(torch.tensor([head, middle, head]))  # (n,)

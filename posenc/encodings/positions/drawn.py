@@ -6,7 +6,7 @@ LARGEST_LIMIT = 2**24  # a draw permutes all positions below the limit, which ta
 
 
 class DrawnPositions(Encoding):
-    """Positions drawn below a limit."""
+    """Draw positions below a limit; a subclass says how."""
 
     acts_on = "positions"
     relative = True
@@ -16,7 +16,8 @@ class DrawnPositions(Encoding):
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
         if max is None:
-            max = self.derived["max"] = self.times * shape.train_length
+            max = self.times * shape.train_length
+            self.derived["max"] = max
         self.limit = max
         if not shape.train_length <= self.limit <= LARGEST_LIMIT:
             allowed = f"from context_length={shape.train_length} to {LARGEST_LIMIT}"

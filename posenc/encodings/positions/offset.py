@@ -1,4 +1,4 @@
-"""Offset positions: 0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation.
+"""Offset positions: in training n neighbours below max, from a random start on; in evaluation 0..n-1.
 
 Papers: CAPE's global shift, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021,
 arXiv 2109.05644.
@@ -12,7 +12,7 @@ from posenc.encodings.positions.drawn import DrawnPositions
 
 
 class Offset(DrawnPositions):
-    """Contiguous positions from a random start."""
+    """Begin the positions of a training window at a random start."""
 
     name = "offset"
 

@@ -1,10 +1,10 @@
-"""PoSE: chunks of a window, each further on by a random gap, the first at 0; 0..n-1 in evaluation.
+"""PoSE: in training the chunks of a window have random gaps between them; in evaluation positions are 0..n-1.
 
-A window is cut into `chunks` pieces at random places.
+A window is cut into `chunks` pieces at random places. The first one begins at position 0.
 Paper: Zhu et al. 2023, arXiv 2309.10400.
-Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw,
-and chunks are neighbours in the text. The cuts may be anywhere. In the authors' code the first of two chunks
-has at most half of the window, so n/4 tokens on average, where ours has n/2.
+Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw.
+Chunks follow each other in the text. They are cut anywhere, so the first of two has n/2 tokens on average. In
+the authors' code it has at most n/2, which is n/4 on average.
 """
 
 import torch
@@ -15,7 +15,7 @@ from posenc.encodings.positions.drawn import DrawnPositions
 
 
 class PoSE(DrawnPositions):
-    """Chunks of a window with random gaps between them in training."""
+    """Put random gaps between the chunks of a training window."""
 
     name = "pose"
     gaps = True
@@ -31,8 +31,10 @@ class PoSE(DrawnPositions):
         pos = torch.arange(n)
         if not training:
             return pos
+        # the first token of each chunk but the first one, (chunks - 1,)
         cuts = (torch.randperm(n - 1, generator=generator)[: self.chunks - 1] + 1).sort().values
-        skips = torch.randint(self.limit - n + 1, (len(cuts),), generator=generator).sort().values
+        # how far these chunks are moved; sorted, so that positions increase
+        shifts = torch.randint(self.limit - n + 1, (len(cuts),), generator=generator).sort().values
+        shift_of_chunk = torch.cat((shifts.new_zeros(1), shifts))  # (chunks,)
         chunk_of_token = torch.bucketize(pos, cuts, right=True)  # (n,)
-        skip_of_chunk = torch.cat((skips.new_zeros(1), skips))
-        return pos + skip_of_chunk[chunk_of_token]  # (n,)
+        return pos + shift_of_chunk[chunk_of_token]  # (n,)

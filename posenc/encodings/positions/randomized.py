@@ -1,6 +1,7 @@
 """Randomized positions: a sorted random subset of [0, max), in training and, as in the paper, in evaluation.
 
-For each length an evaluation has 16 draws from the seed, which its windows use in turn.
+An evaluation makes 16 draws for each length, from the seed of the run. Its windows use them in turn.
+Setting:
   dense  true: an evaluation has the positions 0..n-1 instead
 Paper: Ruoss et al. 2023, arXiv 2305.16843.
 Departure: max is 16 T unless set; the paper chooses it by its test lengths. A step's windows share one draw.
@@ -14,7 +15,7 @@ from posenc.encodings.positions.drawn import DrawnPositions
 
 
 class Randomized(DrawnPositions):
-    """A sorted random subset of [0, max)."""
+    """Draw a sorted random subset of [0, max)."""
 
     name = "randomized"
     times = 16

@@ -14,20 +14,24 @@ from posenc.encodings.base import Encoding, Shape
 Combine = Literal["add", "concat"]
 Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
 
-# Terms of `Encoding.learned`: the numbers that `concat` learns in a place, and the number of places.
+# For the formulas in `Encoding.learned`: how many numbers `concat` learns in a place, and how many places.
 JOINED = "(2*d*d if combine == 'concat' else 0)"
 PLACES = "(L if per_layer else 1)"
 
 
 class Absolute(Encoding):
-    """Add or concatenate vectors of positions, which `rows` returns, in one or several places of the model.
+    """Add a vector for each position, or concatenate it. A subclass computes the vectors in `rows`.
 
-    per_layer  false: one place, the input; true: a place before every block, with parameters of its own
-    combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place,
-               initialised as a linear map: normal, fan_in^-1/2, no bias
-    The first dimension of every parameter is the place.
-    Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.03819, which also adds a
-    sinusoid of the layer's index; that one is left out.
+    Positions enter in one place, the input, or in several, one before every block. Each place has parameters
+    of its own: the first dimension of every parameter is the place.
+
+    per_layer  false: one place; true: a place for each layer
+    combine    add: x_t + e_t
+               concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place, initialised as a
+               linear map: normal, fan_in^-1/2, no bias
+
+    Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.03819. It also adds a
+    sinusoid of the layer's index, which is left out here.
     """
 
     acts_on = "embed"
@@ -38,9 +42,9 @@ class Absolute(Encoding):
         self.combine = combine
         self.places = shape.n_layers if per_layer else 1
         self.input_scale = 1.0  # factor on the token embeddings
-        self.has_rows = True
+        self.has_rows = True  # False in the copy that `without_rows` returns
         if combine == "concat":
-            self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))
+            self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))  # W
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         """Return vectors of positions, (T,) int64 -> (T, d_model) float32. The place is 0 or the layer."""
@@ -63,7 +67,8 @@ class Absolute(Encoding):
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         if layer == 0 and self.input_scale != 1:
             x = x * self.input_scale
-        if layer > 0 and not self.per_layer:
+        is_place = layer == 0 or self.per_layer
+        if not is_place:
             return x
         rows = self.rows(pos, layer) if self.has_rows else self._no_rows(pos)  # (T, d_model)
         if self.combine == "add":
@@ -87,9 +92,9 @@ class Absolute(Encoding):
 
 
 class Tabled(Absolute):
-    """Look rows of `width` numbers up in a trained table for each place; learned.py explains `beyond`."""
+    """Look rows of `width` numbers up in trained tables, one for each place; learned.py explains `beyond`."""
 
-    is_whole: ClassVar[bool] = False  # True: its rows are those of the table and nothing else
+    is_whole: ClassVar[bool] = False  # True: a row of the table is the whole vector of a position
 
     def __init__(
         self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
@@ -113,8 +118,7 @@ class Tabled(Absolute):
         if self.stretch != 1:
             return _between_rows(table, pos.double() / self.stretch)
         end = len(table)
-        # Compared on the CPU, before any table is indexed: after an index past the end a GPU's process is
-        # lost.
+        # Checked before the table is indexed: on a GPU an index past the end would abort the process.
         last = int(pos[-1])
         if last < end:
             return table[pos]
@@ -124,9 +128,10 @@ class Tabled(Absolute):
             problem = f"rows end at {end}, beyond={self.beyond} has none for position {last}"
             raise ValueError(f"{self.name}: {problem}")
         is_trained = pos < end
-        drawn = [drawn_row(self.seed, place, t, table.shape[-1]) for t in pos[~is_trained].tolist()]
-        scaled = torch.stack(drawn) * self.shape.d_model**-0.5
-        return torch.cat((table[pos[is_trained]], scaled.to(table)))
+        width = table.shape[-1]
+        drawn = [drawn_row(self.seed, place, position, width) for position in pos[~is_trained].tolist()]
+        untrained_rows = torch.stack(drawn) * self.shape.d_model**-0.5
+        return torch.cat((table[pos[is_trained]], untrained_rows.to(table)))
 
 
 def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
@@ -144,7 +149,7 @@ def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
 
 @functools.lru_cache(1 << 20)  # a row takes 20 us
 def drawn_row(seed: int, place: int, position: int, width: int) -> Tensor:
-    """Return a normal row past the end of a table, (width,).
+    """Draw the row of a position past the end of a table: (width,) standard normal numbers.
 
     Each row has a generator of its own, so that it is the same whatever other rows are drawn.
     """

@@ -4,18 +4,20 @@ from torch import Tensor
 
 
 def rows_of_block(prepared: Tensor, window: int, s: Tensor) -> Tensor:
-    """Select the rows of `prepared` (B, H, queries, ...) that belong to a block with scores s (B, H, T, S).
+    """Select the rows of `prepared` (B, H, rows, ...) that belong to a block with scores s (B, H, T, S).
 
-    `prepared` holds the last queries of a window of `window` tokens; s the last T of its first S.
+    `prepared` has a row for each query of the layer, and these are the last tokens of a window of `window`
+    tokens. The T queries of the block are the last ones of the window's first S tokens.
     """
     queries, keys = s.shape[-2:]
-    stop = prepared.shape[2] - window + keys
+    tokens_without_row = window - prepared.shape[2]
+    stop = keys - tokens_without_row
     return prepared[:, :, stop - queries : stop]  # (B, H, T, ...)
 
 
 def reversed_cumsum(x: Tensor) -> Tensor:
     """Sum each entry and all later ones of the last dimension.
 
-    It adds from the end, so that a sum near the end is as exact as its few terms. Total minus cumsum is not.
+    It adds from the end, so that sums of the last few entries are exact. Total minus cumsum would not be.
     """
     return x.flip(-1).cumsum(-1).flip(-1)

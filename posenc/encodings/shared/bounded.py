@@ -1,6 +1,6 @@
 """Parameters that stay in a range: a smooth map of an unbounded number, and its inverse for initial values.
 
-A clamp through `.data`, which some released code has, would stop the gradient at the border instead.
+Some released code clamps the parameter instead (`.data.clamp_`). At the border it then gets no gradient.
 """
 
 import torch.nn.functional as F
@@ -17,7 +17,9 @@ def soft_floor(raw: Tensor, floor: float) -> Tensor:
 def inverse_soft_floor(value: Tensor, floor: float) -> Tensor:
     """Invert `soft_floor`; values at or below the floor become NEAREST above it."""
     excess = (value.double() - floor).clamp_min(NEAREST)
-    return (excess + (-(-excess).expm1()).log()).to(value.dtype)  # log(e^excess - 1), never inf
+    # log(e^excess - 1) = excess + log(1 - e^-excess), written so that e^excess cannot overflow
+    raw = excess + (-(-excess).expm1()).log()
+    return raw.to(value.dtype)
 
 
 def soft_range(raw: Tensor, low: float, high: float) -> Tensor:
@@ -26,6 +28,6 @@ def soft_range(raw: Tensor, low: float, high: float) -> Tensor:
 
 
 def inverse_soft_range(value: Tensor, low: float, high: float) -> Tensor:
-    """Invert `soft_range`; values outside of the range become just inside."""
+    """Invert `soft_range`; values outside of the range, or at its ends, are first moved just inside."""
     share = ((value.double() - low) / (high - low)).clamp(NEAREST, 1 - NEAREST)
     return share.logit().to(value.dtype)

@@ -20,7 +20,7 @@ EXCLUSIVE_HOOKS = (  # hooks that only one part may have
 
 
 def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
-    """Set those declarations of an encoding that hold of all its parts.
+    """Set what an encoding declares to what its parts declare together.
 
     Raises ValueError if the parts have different policies past T.
     """
@@ -28,7 +28,8 @@ def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
     if len(policies) > 1:
         raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
     encoding.beyond = next(iter(policies), None)
-    encoding.ends_at = min((part.ends_at for part in parts if part.ends_at is not None), default=None)
+    ends = [part.ends_at for part in parts if part.ends_at is not None]
+    encoding.ends_at = min(ends, default=None)
     encoding.prefix_stable = all(part.prefix_stable for part in parts)
     encoding.relative = all(part.relative for part in parts)
     encoding.uses_positions = any(part.uses_positions for part in parts)
@@ -51,23 +52,23 @@ def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
 
 
 class Composed(Encoding):
-    """Encodings that act as one. Raises ValueError if two of them conflict."""
+    """Let several encodings act as one. Raises ValueError if two of them conflict."""
 
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        # In a tuple, so that their parameters are not registered here as well: the model has registered them.
+        # A tuple, since a list of modules would register their parameters twice: the model has them already.
         self.parts = tuple(parts)
         for hook in EXCLUSIVE_HOOKS:
             parts_with_hook = self._parts_with(hook)
             if len(parts_with_hook) > 1:
                 names = [getattr(part, "name", type(part).__name__.lower()) for part in parts_with_hook]
                 raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
-            is_overridden = getattr(type(self), hook) is not getattr(Encoding, hook)
-            if parts_with_hook and not is_overridden:
+            is_written_here = getattr(type(self), hook) is not getattr(Encoding, hook)
+            if parts_with_hook and not is_written_here:
                 # the method of that part becomes the method of the whole
                 setattr(self, hook, getattr(parts_with_hook[0], hook))
         declare_as(self, parts)
-        # Gates are all that happens to the scores, if the one part that changes them cumulates gates.
+        # It only adds gates to the scores if a single part changes scores, and that part only adds gates.
         changing_scores = [part for part in self.parts if changes_scores(part)]
         self.cumulates_gates = len(changing_scores) == 1 and changing_scores[0].cumulates_gates
         biased = self._parts_with("bias", "distance_bias")
@@ -84,6 +85,7 @@ class Composed(Encoding):
         return frozenset().union(*(part.hooks for part in self.parts))
 
     def _parts_with(self, *hooks: str) -> list[Encoding]:
+        """Return the parts that have at least one of the hooks."""
         return [part for part in self.parts if part.hooks & set(hooks)]
 
     def warnings(self) -> list[str]:
@@ -110,8 +112,9 @@ class Composed(Encoding):
         return q, k
 
     def unrotated_numbers(self, layer: int) -> list[int]:
-        for part in self._parts_with("rotate"):  # one at most
-            return part.unrotated_numbers(layer)
+        rotating = self._parts_with("rotate")  # one at most
+        if rotating:
+            return rotating[0].unrotated_numbers(layer)
         return super().unrotated_numbers(layer)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
@@ -128,11 +131,11 @@ class Composed(Encoding):
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         bias = torch.zeros(self.shape.n_heads, len(q_pos), len(k_pos), device=q_pos.device)  # (H, T, S)
         for part in self._parts_with("bias", "distance_bias"):
-            bias = bias + part.bias(q_pos, k_pos, layer)  # made of its `distance_bias`, if it has that alone
+            bias = bias + part.bias(q_pos, k_pos, layer)  # by default it looks `distance_bias` up
         return bias
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        visible = super().visible(q_pos, k_pos, layer)  # (T, S); (H, T, S) once a part tells heads apart
+        visible = super().visible(q_pos, k_pos, layer)  # (T, S), or (H, T, S) after a part with masks by head
         for part in self._parts_with("visible"):
             visible = visible & part.visible(q_pos, k_pos, layer)
         return visible
@@ -149,7 +152,7 @@ class Composed(Encoding):
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        states = state or [None] * len(self.parts)
+        states = state or [None] * len(self.parts)  # `prepare` was not called if no part has that hook
         for part, state_of_part in zip(self.parts, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state_of_part, layer)
         return s

@@ -1,11 +1,11 @@
-"""Changes of RoPE's frequencies that need no training length: clipped ones, whole wavelengths."""
+"""Change RoPE's frequencies: fade the lowest ones out, or round their wavelengths to whole tokens."""
 
 import math
 
 import torch
 from torch import Tensor
 
-PUBLISHED_SHARE = 20 / 64  # of a head's pairs: the released code of clipped RoPE clips so many for Llama
+PUBLISHED_SHARE = 20 / 64  # of a head's pairs: what the released code of clipped RoPE clips of Llama's
 
 
 def pairs_to_clip(pairs: int | None, pairs_of_head: int) -> int:
@@ -24,20 +24,20 @@ def pairs_to_clip(pairs: int | None, pairs_of_head: int) -> int:
 
 
 def clipped(theta: Tensor, pairs: int, *, hard: bool) -> Tensor:
-    """Return theta (n,), highest first, whose `pairs` lowest are faded out by a cosine, or zero if `hard`.
+    """Fade out the `pairs` lowest of the frequencies theta (n,), highest first, by half a period of a cosine.
 
-    The highest of the clipped frequencies stays as it is, and the lowest becomes zero.
+    The highest of them stays as it is, and the lowest becomes zero. If `hard`, all of them become zero.
     """
     i = torch.arange(pairs, dtype=theta.dtype, device=theta.device)
     factor = torch.zeros_like(i) if hard else 0.5 * (1 + torch.cos(math.pi * i / (pairs - 1)))
     changed = theta.clone()
     changed[-pairs:] *= factor
     if not hard:
-        changed[-1] = 0.0  # exactly: cos(pi) is -1 only up to rounding, and the pair would turn very slowly
+        changed[-1] = 0.0  # the factor is 0 only up to rounding, and the pair would turn very slowly
     return changed
 
 
 def with_whole_wavelengths(theta: Tensor) -> Tensor:
-    """Return theta whose wavelengths 2 pi / theta, in tokens, are rounded; zero stays zero."""
+    """Round the wavelengths 2 pi / theta of frequencies theta (n,) to whole tokens; a zero stays zero."""
     wavelength = torch.round(2 * math.pi / theta)  # inf where theta is 0
     return 2 * math.pi / wavelength

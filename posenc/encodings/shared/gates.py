@@ -1,4 +1,4 @@
-"""Biases that are sums of gates along the text: forget gates, learned slopes."""
+"""Biases by what lies between query and key: each token has a number, its gate, and the bias is their sum."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from posenc.encodings.base import Encoding, float64
 class CumulativeGates(Encoding):
     """Add -g_i * sum over l = j+1..i of f_l to score_ij; a subclass computes f_l >= 0 and g_i of each token.
 
-    The sum between two tokens is a difference of two sums from the beginning, which `prepare` makes once.
+    The sum between two tokens is a difference of two sums from the beginning of the text. `prepare` computes
+    these once in each layer.
     """
 
     acts_on = "scores"
@@ -45,9 +46,9 @@ class CumulativeGates(Encoding):
     ) -> Tensor:
         sums, weight = state
         queries, keys = s.shape[-2:]
-        # Sums are counted from the block's first query, since float32 is finest near 0. Counted from its last
-        # query, the rounding of an earlier query would depend on a later token.
-        start = keys - queries
+        # float32 is finest near 0, so the sum at the block's first query is subtracted from all others first.
+        # It is not that at the last query: the rounding of an earlier query would depend on a later token.
+        start = keys - queries  # index of the block's first query
         since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
         difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)
         if weight is None:

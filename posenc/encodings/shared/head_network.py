@@ -1,4 +1,4 @@
-"""A small network over the heads at every pair of tokens: from scores and biases to changes of the scores."""
+"""A small network at every pair of tokens, which reads the scores and biases of all heads."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -41,10 +41,11 @@ def head_network(scores: Tensor, biases: Tensor, w1: Tensor, b1: Tensor, w2: Ten
     Hidden numbers of all pairs would be 130 MB a layer (K = 32, 512 tokens, batch 4). They are computed a
     chunk at a time, and again in the backward pass.
 
-    With the plain formula a step of nano with `dape` takes 1.26 times as long at T = 64, and 1.02 (fp32) and
-    1.25 times (bf16) as long at T = 512 (scripts/bench/backward_passes.py).
+    By the plain formula a training step of the model `nano` with `dape` takes longer: 1.26 times at T = 64;
+    at T = 512 1.25 times in bf16, and 1.02 times in fp32 (scripts/bench/backward_passes.py).
     """
-    with torch.autocast(scores.device.type, enabled=False):  # products of 2H numbers: casts would cost more
+    # In float32: casts to bf16 would take longer than such small products.
+    with torch.autocast(scores.device.type, enabled=False):
         output: Tensor = _HeadNetwork.apply(scores, biases, w1.float(), b1.float(), w2.float(), b2.float())
     return output
 
@@ -109,14 +110,14 @@ class _HeadNetwork(torch.autograd.Function):
             start, stop, keys = chunk
             pairs = _pairs(scores, biases, chunk).requires_grad_()  # (2H, n)
             d_mixed = d_output[:, :, start:stop, :keys].transpose(0, 1).flatten(1)  # (H, n)
-            # The caller of a backward pass may still be inside its autocast.
+            # Autocast is off as in the forward pass; the caller of a backward pass may have it on.
             with torch.enable_grad(), torch.autocast(scores.device.type, enabled=False):
                 mixed = _network(pairs, *weights)
                 d_pairs, *d_chunk_weights = torch.autograd.grad(mixed, (pairs, *weights), d_mixed)
-            for total, addend in zip(d_weights, d_chunk_weights, strict=True):
-                total += addend
-            by_query = d_pairs.view(2, sizes.heads, sizes.batch, stop - start, keys)
-            d_chunk_scores, d_chunk_biases = by_query
+            for d_weight, d_chunk_weight in zip(d_weights, d_chunk_weights, strict=True):
+                d_weight += d_chunk_weight
+            d_chunk = d_pairs.view(2, sizes.heads, sizes.batch, stop - start, keys)
+            d_chunk_scores, d_chunk_biases = d_chunk  # (H, B, rows, keys) each
             d_scores[:, :, start:stop, :keys] = d_chunk_scores.transpose(0, 1)
-            d_biases[:, start:stop, :keys] = d_chunk_biases.sum(1)
+            d_biases[:, start:stop, :keys] = d_chunk_biases.sum(1)  # over the batch
         return d_scores, d_biases, *d_weights

@@ -12,9 +12,9 @@ KERPLE_FLOOR = 0.01  # lower bound of a and b, as in the released code
 
 
 class Kerple(Encoding):
-    """Add the bias -a k(r; b), of a kernel k of the distance r that a subclass gives.
+    """Add the bias -a k(r; b). A subclass computes the kernel k, a function of the distance r.
 
-    a and b are learned for each head, shared by the layers, kept above 0.01 and not decayed.
+    a and b are learned for each head and shared by the layers. They are kept above 0.01 and not decayed.
     """
 
     paper = "Chi, Fan, Ramadge, Rudnicky 2022 (KERPLE), arXiv 2205.09921"
@@ -22,18 +22,19 @@ class Kerple(Encoding):
     learned = "2*H"
     relative = True
     penalty = True
-    starts_below: ClassVar[dict[str, float]]  # for a and b: they start uniform between 0 and this
+    starts_below: ClassVar[dict[str, float]]  # of "a" and "b": initial values are uniform from 0 to this
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.a = nn.Parameter(torch.empty(shape.n_heads))  # (H,), before its reparametrisation
+        # The raw numbers, of any sign, from which a subclass computes a and b.
+        self.a = nn.Parameter(torch.empty(shape.n_heads))  # (H,)
         self.b = nn.Parameter(torch.empty(shape.n_heads))  # (H,)
 
     def learned_parameters(self) -> int:
         return 2 * self.shape.n_heads
 
     def raw(self, name: str, value: Tensor) -> Tensor:
-        """Return the parameter `name` before its reparametrisation to this value."""
+        """Return the raw number from which a subclass computes this value of a or b."""
         return inverse_soft_floor(value, KERPLE_FLOOR)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:

@@ -11,10 +11,10 @@ from posenc.encodings.shared.rotary import rotate_pairs
 
 
 class PhaseSums(Encoding):
-    """Rotate pairs (2k, 2k+1) of q and k by running sums over the text; a subclass computes the increments.
+    """Rotate pairs (2k, 2k+1) of q and k by angles that grow along the text, by `increments` of a subclass.
 
-    The hook `rotate` does not see the text. So the product of the rotated q and k is made in `prepare`, and
-    `scores` puts it in place of the plain product.
+    The hook `rotate` does not see the text. So `prepare` rotates q and k, and `scores` replaces their plain
+    product by the product of the rotated ones.
     """
 
     acts_on = "scores"
@@ -34,11 +34,14 @@ class PhaseSums(Encoding):
             phase = self.increments(x.to(next(self.parameters()).dtype), layer).cumsum(2)  # float64
             cos = phase.cos().float().to(x.device)  # (B, H, S, D/2)
             sin = phase.sin().float().to(x.device)
-            start = cos.shape[2] - q.shape[2]
-            q, k = q.float(), k.float()
+            start = cos.shape[2] - q.shape[2]  # the token of the first query
+            q = q.float()
+            k = k.float()
             q_rotated = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
             k_rotated = rotate_pairs(k, cos, sin, "interleaved")
-            return torch.cat((q_rotated, -q), dim=-1), torch.cat((k_rotated, k), dim=-1)  # (B, H, T or S, 2D)
+            q_both = torch.cat((q_rotated, -q), dim=-1)  # (B, H, T, 2D)
+            k_both = torch.cat((k_rotated, k), dim=-1)  # (B, H, S, 2D)
+            return q_both, k_both
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

@@ -45,17 +45,19 @@ def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
 def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple[Tensor, Tensor]:
     """Return cos and sin of pos * theta for (T,) positions and n frequencies: (T, n) float32 each.
 
-    `frequencies(device)` returns theta on a device that has float64: the CPU in place of MPS, which has none.
-    The product is float64: in float32 it is off by up to 0.004 radians at position 65 536.
+    The product is float64: in float32 it is off by up to 0.004 radians at position 65 536. Apple's MPS has no
+    float64, so the device is chosen here, and `frequencies(device)` returns theta (n,) on it.
     """
     pos64 = float64(pos)  # (T,)
     theta = frequencies(pos64.device)  # (n,)
     # torch.compile would compute cos and sin again in float64 for every head and window, a seventh of a step
-    # on a GPU. It does not look into a custom operator. This one has no gradient, so only angles without a
-    # gradient use it.
-    is_fixed = not (pos64.requires_grad or theta.requires_grad)
-    make = _cos_sin_operator if is_fixed and torch.compiler.is_compiling() else _cos_sin_of_angles
-    cos, sin = make(pos64, theta)
+    # on a GPU. It does not look into a custom operator, so they are made in one. That operator has no
+    # gradient, so learned angles do without it.
+    is_learned = pos64.requires_grad or theta.requires_grad
+    if torch.compiler.is_compiling() and not is_learned:
+        cos, sin = _cos_sin_operator(pos64, theta)
+    else:
+        cos, sin = _cos_sin_of_angles(pos64, theta)
     return cos.to(pos.device), sin.to(pos.device)
 
 
@@ -73,6 +75,7 @@ def _cos_sin_operator(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
 
 @_cos_sin_operator.register_fake
 def _(pos: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Tell the compiler the shapes and dtype of what the operator returns."""
     size = (len(pos), len(theta))
     cos = torch.empty(size, device=pos.device)
     return cos, torch.empty_like(cos)
