@@ -33,7 +33,7 @@ class BAM(Encoding):
     learned = "H*(3 if learned_location else 2)"
     relative = True
     inert: Mapping[str, str] = {"learned_location": "m starts at 0, where it stays if it is not learned"}
-    cost = StepCost(at_64=1.13, at_512=1.41)
+    cost = StepCost(at_64=1.13, at_512=1.41)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, learned_location: bool) -> None:
         super().__init__(shape)

@@ -106,9 +106,11 @@ class Encoding(nn.Module):
     Parameters are keyword-only arguments of `__init__` with types; their defaults are in
     `conf/encoding/<name>.yaml`. `__init__` raises ValueError for a parameter out of range.
 
-    A trained parameter begins with what `__init__` gives it: a constant stays; what was drawn (`nn.Linear`,
-    `torch.randn`) is drawn again in the same way from the run's seed and the parameter's name
-    (`initial_values.py`); what was left as `torch.empty` is filled by `initialize`.
+    A trained parameter begins with what `__init__` gives it:
+      a constant                      stays
+      `nn.Linear`, `torch.randn`, ... are drawn again in the same way, by the run's seed and the parameter's
+                                      name (`initial_values.py`)
+      `torch.empty`                   is filled by `initialize`
     """
 
     name: ClassVar[str]
@@ -210,10 +212,6 @@ class Encoding(nn.Module):
         """Return the residual stream (B, T, d_model) entering block `layer`; 0 is the input embedding."""
         return x
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Make q (B, H, T, D) and k (B, H or 1, S, D) depend on their positions. The result may be wider."""
-        return q, k
-
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
@@ -222,6 +220,17 @@ class Encoding(nn.Module):
         x (B, S, d_model) is the layer's normed input. q and k are not rotated yet, but for the rotary part of
         each head in latent attention.
         """
+        return q, k
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
+        """Return what `scores` needs to know of a whole window, computed once in each layer.
+
+        x (B, S, d_model) is the layer's normed input; q and k are not rotated yet.
+        """
+        return None
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Make q (B, H, T, D) and k (B, H or 1, S, D) depend on their positions. The result may be wider."""
         return q, k
 
     def unrotated_numbers(self, layer: int) -> list[int]:
@@ -242,28 +251,6 @@ class Encoding(nn.Module):
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
         return table[:, r]  # (H, T, S)
 
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return the keys a query sees, on top of the causal mask: ([H,] T, S) bool.
-
-        A query always sees its own key. Without the first dimension all heads see the same keys.
-        """
-        return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
-
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        """Return what `scores` needs to know of a whole window, computed once in each layer.
-
-        x (B, S, d_model) is the layer's normed input; q and k are not rotated yet.
-        """
-        return None
-
-    def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        """Return C (B, H, S) float64 and g (B, H, S) of the bias -g_i (C_i - C_j) that `scores` adds.
-
-        C is the cumulated sum of the gates. g may be None, which stands for 1. `state` is what `prepare`
-        returned.
-        """
-        raise TypeError(f"{type(self).__name__} does not cumulate gates")
-
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
@@ -275,6 +262,21 @@ class Encoding(nn.Module):
         """
         return s
 
+    def gates_of(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        """Return C (B, H, S) float64 and g (B, H, S) of the bias -g_i (C_i - C_j) that `scores` adds.
+
+        C is the cumulated sum of the gates. g may be None, which stands for 1. `state` is what `prepare`
+        returned.
+        """
+        raise TypeError(f"{type(self).__name__} does not cumulate gates")
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Return the keys a query sees, on top of the causal mask: ([H,] T, S) bool.
+
+        A query always sees its own key. Without the first dimension all heads see the same keys.
+        """
+        return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
+
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
         """Return the attention weights of scores s (B, H, T, S) float32.
 
@@ -285,7 +287,7 @@ class Encoding(nn.Module):
     def sink(self, layer: int) -> Tensor:
         """Return the score of one more key, which has no value: (H,) float32.
 
-        With it a fused kernel computes what this encoding's `weights` does, and need not call `weights`.
+        A fused kernel adds it to the softmax, instead of calling this encoding's `weights`.
         """
         raise TypeError(f"{type(self).__name__} has no sink")
 
@@ -302,10 +304,9 @@ class Encoding(nn.Module):
 
 
 def hooks_on_scores(encoding: Encoding) -> frozenset[str]:
-    """Return the hooks that read or change scores and weights, which no fused kernel holds in memory.
+    """Return the hooks that read or change scores and weights. Fused kernels do not call them.
 
-    `weights` is not among them if the encoding has a `sink`: a fused kernel adds the sink instead, and only
-    the other kernels call `weights`.
+    `weights` is not among them if the encoding has a `sink`: then a fused kernel adds the sink instead.
     """
     on_scores = {"scores", "weights", "values"}
     if "sink" in encoding.hooks:

@@ -56,7 +56,7 @@ class GRAPE(Encoding):
         "base": "used where rotation=true",
         "path_width": "used where additive=path",
     }
-    cost = StepCost(at_64=1.24, at_512=1.66)
+    cost = StepCost(at_64=1.24, at_512=1.66)  # step time over nope's, T = 64 and 512
 
     slope: Tensor
 

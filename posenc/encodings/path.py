@@ -3,8 +3,8 @@
 Formula: q_i^T M_i M_{i-1} ... M_{j+1} k_j / sqrt(D) in place of score_ij.
   M_s     I - beta_s w_s w_s^T, the map of token s
   w_s     u_s / |u_s|, the direction that token s takes out of a key
-  u_s     sum over m = 0..2 of c_m * (B A x_{s-m}), a causal convolution of each channel; A has `rank` rows,
-          c_m has H D numbers
+  u_s     D numbers for each head: sum over m = 0..2 of c_m * (B A x_{s-m}), a causal convolution; * is by
+          element, and A has `rank` rows
   beta_s  2 sigmoid(v_h . x_s + b_h)
   x       the layer's normed input
 A, B, c, v and b are learned for each layer; b starts at 0.
@@ -40,7 +40,7 @@ class PaTH(Encoding):
     learned = "L*(rank*(d + H*D) + 3*H*D + H*(d + 1)*(2 if forget else 1))"
     relative = True
     uses_positions = False
-    cost = StepCost(at_64=2.7, at_512=14.8)
+    cost = StepCost(at_64=2.7, at_512=14.8)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)

@@ -32,7 +32,7 @@ class RePo(Encoding):
     past_training = "positions made of the text stay where training had them; plain layers reach new angles"
     learned = "(L - round(L*5/16) if plain_layers is None else L - plain_layers)*(2*d + H)*max(1, d//8)"
     relative = True
-    cost = StepCost(at_64=1.44, at_512=1.3)
+    cost = StepCost(at_64=1.44, at_512=1.3)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, base: float, plain_layers: int | None) -> None:
         super().__init__(shape)
@@ -78,8 +78,9 @@ class RePo(Encoding):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
             if layer < self.plain_layers:
-                by_position = cos_sin(k_pos, self.frequencies)  # (S, D/2) each
-                cos, sin = (wave[None, None] for wave in by_position)  # (1, 1, S, D/2)
+                cos, sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
+                cos = cos[None, None]
+                sin = sin[None, None]
             else:
                 z = self.positions_of_text(x, layer)  # (B, H, S)
                 angle = z[..., None] * self.frequencies(z.device)  # (B, H, S, D/2)

@@ -38,21 +38,21 @@ class RNoPESWA(Rotary):
     def learned_parameters(self) -> int:
         return 0
 
-    def is_free(self, layer: int) -> bool:
+    def has_no_encoding(self, layer: int) -> bool:
         """Tell whether the layer has no encoding and full attention."""
         return (layer + 1) % self.every == 0
 
     def unrotated_numbers(self, layer: int) -> list[int]:
-        if self.is_free(layer):
+        if self.has_no_encoding(layer):
             return list(range(self.shape.head_dim))
         return super().unrotated_numbers(layer)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        if self.is_free(layer):
+        if self.has_no_encoding(layer):
             return q, k
         return super().rotate(q, k, q_pos, k_pos, layer)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        if self.is_free(layer):
+        if self.has_no_encoding(layer):
             return super().visible(q_pos, k_pos, layer)
         return q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)

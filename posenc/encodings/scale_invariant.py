@@ -8,7 +8,7 @@ together get the same attention for any r well above tau.
 As in the paper, p-RoPE rotates the first D' = fraction * D numbers of a head, with theta_k = base^(-2k/D').
 Settings:
   tau       distances below it are nearly unchanged
-  base      the paper's effective base of p-RoPE
+  base      of p-RoPE; the paper calls it the effective base
   fraction  share of D that is rotated; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
   layout    interleaved: pairs (2k, 2k+1); half: pairs (k, k + D'/2)
 Choose base by T. The paper's 1024 goes with T = 4096. At T = 64 most pairs then barely turn in training, and
@@ -39,7 +39,7 @@ class ScaleInvariant(Rotary):
     past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
-    cost = StepCost(at_64=1.2, at_512=1.52)
+    cost = StepCost(at_64=1.2, at_512=1.52)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
         check_at_least(SMALLEST_TAU, tau=tau)

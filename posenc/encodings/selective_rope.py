@@ -2,8 +2,8 @@
 
 Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s).
   theta_k  base^(-2k/D)
-  phi(s)   sum over m = 0..3 of c_m * (B A x'_{s-m}), a causal convolution of each channel, one for each head
-           and pair; A has `rank` rows
+  phi(s)   a number for each head and pair: sum over m = 0..3 of c_m * (B A x'_{s-m}), a causal convolution;
+           * is by element, and A has `rank` rows
   g_h(x)   sigmoid(v_h . x' + b_h)
   x'       the layer's normed input x, with each head's part of it scaled to length 1
 A, B, c, v and b are learned for each layer; b starts at 0. The sums are float64.
@@ -33,7 +33,7 @@ class SelectiveRoPE(PhaseSums):
     formula = "pair k of q, k rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(x_s-3..s)"
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
-    cost = StepCost(at_64=1.86, at_512=2.38)
+    cost = StepCost(at_64=1.86, at_512=2.38)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)

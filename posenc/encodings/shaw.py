@@ -28,7 +28,7 @@ class Shaw(Encoding):
     past_training = "every distance from clip on shares the last vectors"
     learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
     relative = True
-    cost = StepCost(at_64=1.38, at_512=1.76)
+    cost = StepCost(at_64=1.38, at_512=1.76)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)
@@ -83,7 +83,7 @@ class Shaw(Encoding):
         index, r, exists = self._near(q_pos, k_pos)
         size = (*p.shape[:-1], index.shape[-1])
         near = p.gather(-1, index.expand(size)).float() * exists  # (B, H, T, K)
-        far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # (B, H, T)
+        far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # all other weights, (B, H, T)
         by_distance = near.new_zeros((*p.shape[:-1], self.clip + 1))
         by_distance = by_distance.scatter_add(-1, r.expand(size), near)
         at_clip = by_distance[..., -1] + far

@@ -39,7 +39,7 @@ class CarriedPositions:
 
     # cosines and sines side by side, (B or 1, H or 1, S, D); None before the first layer and in the last
     e: Tensor | None = None
-    # sum over j of p_ij e_j of the last layer, one tensor for each block of queries, the last block first
+    # sum over j of p_ij e_j in the layer before: a tensor for each block of queries, the last block first
     mixed: list[Tensor] = field(default_factory=list)
 
 
@@ -53,7 +53,7 @@ class TAPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "(L - 1)*(H*H + (4*H if width is None else width)*(2*H + d))"
     relative = True
-    cost = StepCost(at_64=1.27, at_512=1.4)
+    cost = StepCost(at_64=1.27, at_512=1.4)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
         super().__init__(shape)
@@ -123,7 +123,7 @@ class TAPE(Encoding):
     @torch.compiler.disable
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         e = self.carried.e
-        if e is not None:
+        if e is not None:  # in the last layer nothing needs it
             with torch.autocast(p.device.type, enabled=False):
                 self.carried.mixed.append(p.float() @ e[:, :, : p.shape[-1]])  # (B, H, T, D)
         return p @ v

@@ -86,8 +86,8 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
 def needs_pairs(encoding: Encoding) -> bool:
     """Tell whether the bias is looked up by pairs (H, T, S), not by distances (H, R).
 
-    It is for an encoding with the hook `bias`. It also is where positions are drawn, since the distance in
-    tokens then does not tell the distance in positions.
+    That is so for an encoding with the hook `bias`, and where positions are drawn: a distance in tokens then
+    does not tell the distance in positions.
     """
     hooks = encoding.hooks
     return "bias" in hooks or {"positions", "distance_bias"}.issubset(hooks)
@@ -138,8 +138,7 @@ def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by
     sees_all_past = queries == keys and "visible" not in layer.encoding.hooks
     uses_score_gradients = is_learned and sees_all_past
     table = bias.detach() if uses_score_gradients else bias
-    # A bias by distance is read faster if it is written out for all pairs. But its gradient would be as
-    # large.
+    # Written out for all pairs, a bias by distance is read faster. But its gradient would be as large.
     is_small = len(bias) * queries * keys <= MAX_EXPANDED
     if not by_distance:
         added = _pair_bias(table)

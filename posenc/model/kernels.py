@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 
-LEAST_FLEX_WIDTH = 16  # numbers in a head: Triton's products take no fewer
+LEAST_FLEX_WIDTH = 16  # head width from which on `flex` works: Triton's products take no narrower tensors
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class BiasAndMask:
         """
         if self.strip is None:
             return self.encoding.bias(self.query_pos[start:stop], self.pos[:keys], self.layer)
-        # The bias of the query at token i with keys 0, 1, ... is the strip from index S-1-i on: its own key i
-        # is then at distance 0. So the rows of a block overlap: the row of each query begins one number after
-        # that of the next query. `unfold` makes these rows without a copy, the last query first.
+        # The row of the query at token i is a part of the strip, from index S-1-i on: its own key i is then
+        # at distance 0. So the rows of a block overlap in the strip, and each query's begins one number after
+        # the next query's. `unfold` makes these rows without a copy, the last query first.
         last_token = self.keys - self.queries + stop - 1  # of the block's last query
         first = self.keys - 1 - last_token
         length = keys + (stop - start) - 1
@@ -316,13 +316,12 @@ def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> T
         # that few different shapes occur (see `Limits.block_sizes`).
         seen = keys - queries + stop
         q_block = slice_tokens(q, start, stop)
-        k_seen = slice_tokens(k, 0, seen)
         q_pos = pos[keys - queries + start : seen]
         k_pos = pos[:seen]
         product = q_block @ slice_tokens(k, 0, padded).transpose(-1, -2)
         s = product[..., :seen].float() * scale  # (B, H, Tb, seen)
         s = s + bias_and_mask.bias(start, stop, seen)
-        s = encoding.scores(s, q_block, k_seen, q_pos, k_pos, state, number)
+        s = encoding.scores(s, q_block, slice_tokens(k, 0, seen), q_pos, k_pos, state, number)
         p = encoding.weights(s, bias_and_mask.allowed(start, stop, seen), number).to(v.dtype)
         if "values" in encoding.hooks:
             outputs.append(encoding.values(p, slice_tokens(v, 0, seen), q_pos, k_pos, number))

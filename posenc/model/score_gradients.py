@@ -10,7 +10,7 @@ FlexAttention itself adds such gradients up by atomic operations, most of them a
 that, a training step of T5 took 5.2 times as long as one of RoPE, and two equal runs did not end with equal
 weights. Here each sum is made by one program in one order.
 
-B batch, H heads, T tokens, D and E widths of a head's keys and values.
+B batch, H heads, T tokens, D head width of queries and keys, E that of values.
 """
 
 from __future__ import annotations

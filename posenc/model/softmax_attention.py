@@ -82,7 +82,7 @@ def softmax_attention(
 def _plain(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[QueryBlock], scoring: Scoring) -> Tensor:
     """Attend by the formula, for a compiler, which differentiates it itself."""
     outputs: list[Tensor] = []
-    for block in sorted(blocks):  # by `start`, as `cat` joins them below
+    for block in sorted(blocks):  # by `start`, since `cat` joins their outputs below
         bias = scoring.bias_of(block)
         product = q[:, :, block.start : block.stop] @ k[:, :, : block.keys].transpose(-1, -2)
         s = product.to(bias.dtype) * scoring.scale + bias

@@ -21,7 +21,7 @@ class GateByElement(Gate):
     name = "gate_by_element"
     key = "gate"
     choice = "element"
-    cost = StepCost(at_64=1.12, at_512=1.24)
+    cost = StepCost(at_64=1.12, at_512=1.24)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, gates=shape.d_model)

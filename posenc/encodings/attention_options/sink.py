@@ -19,7 +19,7 @@ from posenc.encodings.base import Shape, StepCost
 class KeyWithoutValue(Normalizer):
     """Take the softmax over the keys and one more key, the sink, which has a score and no value."""
 
-    cost = StepCost(at_64=1.13, at_512=1.15)
+    cost = StepCost(at_64=1.13, at_512=1.15)  # step time over nope's, T = 64 and 512
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
         sink_score = self.sink(layer)[:, None, None].to(s.dtype)  # (H, 1, 1)
