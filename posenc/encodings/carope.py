@@ -29,9 +29,8 @@ class CARoPE(PhaseSums):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         check_pairs(shape)
-        self.frequency = nn.Parameter(  # w, (L, H, d)
-            torch.empty(shape.n_layers, shape.n_heads, shape.d_model)
-        )
+        sizes = (shape.n_layers, shape.n_heads, shape.d_model)
+        self.frequency = nn.Parameter(torch.empty(sizes))  # w, (L, H, d)
 
     def learned_parameters(self) -> int:
         return self.shape.n_layers * self.shape.n_heads * self.shape.d_model

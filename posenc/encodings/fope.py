@@ -14,8 +14,8 @@ Source: the authors' code; of the paper only summaries were at hand.
 Departures from the authors' code:
 - It keeps at most D/4 pairs; here all n are kept. Pairs are (2m, 2m + 1).
 - Its numbers have the deviation gain sqrt(2 / (n^2 + H n)), since it applies Xavier's rule to the matrices of
-  all heads at once, (H, n, n). Here the rule is applied to the matrix of each head. In the model `nano`, with
-  H = 4, and n = 5 at T = 64, that is 2.1 times as much; gain=0.14 gives theirs.
+  all heads at once, (H, n, n). Here the rule is applied to the matrix of each head, and stored runs rely on
+  it. In the model `nano`, with H = 4, and n = 5 at T = 64, that is 2.1 times as much; gain=0.14 gives theirs.
 - It sets cos = sin = 1 for pairs m >= n, which doubles their part of the score; here they stay as they are.
 """
 

@@ -55,7 +55,7 @@ def test_what_follows_from_the_shape(name, T, params, attribute, expected):
         ("fope", 4, {}, "no frequency has a period within T=4"),
         ("grape", 64, {"additive": "none"}, "nothing is left"),
         ("grape", 64, {"path_width": 5}, "path_width=5"),
-        ("hope", 4, {}, "no pair turns as often within T=4"),
+        ("hope", 4, {}, "no pair turns that often within T=4"),
         ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
     ],
     ids=str,

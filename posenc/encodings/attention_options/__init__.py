@@ -23,9 +23,8 @@ def attention_options() -> list[type[AttentionOption]]:
     for module in modules_of(__name__, __path__):
         defined = [value for value in vars(module).values() if inspect.isclass(value)]
         classes += [cls for cls in defined if issubclass(cls, AttentionOption) and "key" in vars(cls)]
-    # without doubles: a class is also found in a module that imports it
-    classes = list(dict.fromkeys(classes))
-    return sorted(classes, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
+    unique = dict.fromkeys(classes)  # a class is also found in a module that imports it
+    return sorted(unique, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
 
 
 def option_keys() -> dict[str, Any]:

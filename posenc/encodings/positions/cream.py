@@ -5,9 +5,9 @@ A window of n tokens is cut into three chunks of neighbouring positions below th
   middle  the other m = n - 2h tokens; the position of its last one is drawn
   tail    h tokens; the last has position max - 1
 What is drawn:
-  h                     n/3, or in half of the draws 4 max/n, but at most n/3
-  a                     from N(1 + max/n, sigma), cut to [2, 2 max/n] and rounded down
-  last of the middle    uniform from h + (m-1) a/2 to a n/2 - h - 1
+  h                           n/3, or in half of the draws 4 max/n, but at most n/3
+  a                           from N(1 + max/n, sigma), cut to [2, 2 max/n] and rounded down
+  the middle's last position  uniform from h + (m-1) a/2 to a n/2 - h - 1
 Paper: Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
 Departures: max is 8 T unless set; the paper chooses it by its test lengths. A step's windows share one draw.
 The three chunks follow each other in the text. A short head is never longer than n/3. An a outside of the
@@ -24,7 +24,7 @@ from posenc.encodings.positions.drawn import DrawnPositions
 
 
 class CREAM(DrawnPositions):
-    """Move the middle of a window to a random place, and its tail to the end of the range."""
+    """Move the middle of a training window to a random place, and its tail to the end of the range."""
 
     name = "cream"
     gaps = True

@@ -56,7 +56,7 @@ class Composed(Encoding):
 
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
-        # A tuple, since a list of modules would register their parameters twice: the model has them already.
+        # Not an nn.ModuleList, which would register parameters a second time: the model has them already.
         self.parts = tuple(parts)
         for hook in EXCLUSIVE_HOOKS:
             parts_with_hook = self._parts_with(hook)
