@@ -107,7 +107,7 @@ def test_fire_starts_with_the_numbers_of_its_paper():
     fire = built("fire")
     assert bounded.soft_floor(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
     assert bounded.soft_floor(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2)
-    assert fire.start == 16
+    assert fire.threshold_at_start == 16
 
 
 def test_the_map_that_joins_rows_and_tokens_is_drawn_for_its_width():
