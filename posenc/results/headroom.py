@@ -87,11 +87,11 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
     lengths: dict[str, set[int]] = defaultdict(set)
     for measured in measured_runs:
         lengths[measured.targets_hash].add(measured.at_own_length.window)
-    return [
-        measured
-        for measured in measured_runs
-        if measured.at_own_length.window > min(lengths[measured.targets_hash])
-    ]
+    longer = []
+    for measured in measured_runs:
+        if measured.at_own_length.window > min(lengths[measured.targets_hash]):
+            longer.append(measured)
+    return longer
 
 
 def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTrained]:
@@ -99,11 +99,12 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
 
     A set is left out if the run was not measured on it at the length of its training.
     """
-    measured = measurements_of(run, protocol)
-    last = max((measurement.step for measurement in measured), default=0)
+    measurements = measurements_of(run, protocol)
+    last_step = max((measurement.step for measurement in measurements), default=0)
     by_targets: dict[TargetSet, dict[int, Measurement]] = defaultdict(dict)
-    for measurement in measured:
-        if measurement.step == last and measurement.extend is None and measurement.sums is not None:
+    for measurement in measurements:
+        is_as_trained = measurement.step == last_step and measurement.extend is None
+        if is_as_trained and measurement.sums is not None:
             by_targets[measurement.target_set][measurement.window] = measurement
     return [
         LongTrained(by_window[context_length], by_window)
@@ -128,36 +129,37 @@ def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -
     by_window = _references_of_kind(measured_members[0].run, crop_line, references)
     for window, references_of_window in sorted(by_window.items(), reverse=True):
         multiple = rounded_multiple(window / crop_line.window)
-        near_sums: list[Sample] = []  # of each seed
-        far_sums: list[Sample] = []  # of the same seeds
-        for member in measured_members:
-            pair = pair_of(member.crop_line, member.by_multiple.get(multiple))
-            if pair is not None:
-                near, far = pair
-                near_sums.append(near)
-                far_sums.append(far)
-        if near_sums:
-            recovered = _recovered_by_sums(near_sums, far_sums, references_of_window, crop_line.window)
+        short = _TwoSamples.of(
+            [pair_of(member.crop_line, member.by_multiple.get(multiple)) for member in measured_members]
+        )
+        if short.near:
+            recovered = _recovered_by_samples(short, references_of_window, crop_line.window)
             return replace(recovered, multiple=multiple, window=window)
     return None
 
 
-def _recovered_by_sums(
-    near: Sequence[Sample],
-    far: Sequence[Sample],
-    references: Sequence[LongTrained],
-    near_window: int,
+@dataclass(frozen=True)
+class _TwoSamples:
+    """The sums by document of the seeds of one model, in windows of T and in long ones."""
+
+    near: list[Sample]  # a sample for each seed
+    far: list[Sample]  # of the same seeds
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Sample, Sample] | None]) -> _TwoSamples:
+        """Collect the samples of the seeds that have both."""
+        complete_pairs = [pair for pair in pairs if pair is not None]
+        return cls([near for near, _ in complete_pairs], [far for _, far in complete_pairs])
+
+
+def _recovered_by_samples(
+    short: _TwoSamples, references: Sequence[LongTrained], near_window: int
 ) -> Recovered:
-    """Return what a row recovers, by its sums by document in near and far windows, one a seed."""
-    long_near: list[Sample] = []  # of the long-trained seeds, in windows of the row's T
-    long_far: list[Sample] = []  # of the same seeds, in windows of their own T
-    for reference in references:
-        pair = pair_of(reference.by_window.get(near_window), reference.at_own_length)
-        if pair is not None:
-            near_sums, far_sums = pair
-            long_near.append(near_sums)
-            long_far.append(far_sums)
-    if not long_near:
+    """Return what the seeds of a row recover. `near_window` is the row's T."""
+    long = _TwoSamples.of(
+        [pair_of(reference.by_window.get(near_window), reference.at_own_length) for reference in references]
+    )
+    if not long.near:
         far_losses = [reference.at_own_length.nats or 0.0 for reference in references]
         return Recovered(
             worth=None,
@@ -167,18 +169,18 @@ def _recovered_by_sums(
             share=None,
             ci95=None,
             reference=sum(far_losses) / len(far_losses),
-            seeds=len(near),
+            seeds=len(short.near),
             reference_seeds=len(references),
             note=NOT_MEASURED_AT_T,
         )
     # All in one call, which divides them into the same units: groups of documents if every sample has groups,
     # else documents. The result has the order of the arguments.
-    ratios = iter(ratios_of([*near, *far, *long_near, *long_far], "targets"))
-    near_ratios = list(islice(ratios, len(near)))
-    far_ratios = list(islice(ratios, len(far)))
-    long_near_ratios = list(islice(ratios, len(long_near)))
-    long_far_ratios = list(islice(ratios, len(long_far)))
-    return share_of(TwoLosses(near_ratios, far_ratios), TwoLosses(long_near_ratios, long_far_ratios))
+    ratios = iter(ratios_of([*short.near, *short.far, *long.near, *long.far], "targets"))
+    short_near = list(islice(ratios, len(short.near)))
+    short_far = list(islice(ratios, len(short.far)))
+    long_near = list(islice(ratios, len(long.near)))
+    long_far = list(islice(ratios, len(long.far)))
+    return share_of(TwoLosses(short_near, short_far), TwoLosses(long_near, long_far))
 
 
 def _references_of_kind(

@@ -23,9 +23,9 @@ KEPT_HOOKS = {"positions", "visible"}  # they go on acting at the true positions
 class FarPairs:
     """Pairs of query and key that get another distance: query(i) - key(j)."""
 
-    pairs: Callable[[Tensor, Tensor], Tensor]  # q_pos (T,), k_pos (S,) -> (T, S) bool
-    query: Callable[[Tensor], Tensor]  # (T,) -> (T,)
-    key: Callable[[Tensor], Tensor]  # (S,) -> (S,)
+    pairs: Callable[[Tensor, Tensor], Tensor]  # tells which pairs: q_pos (T,), k_pos (S,) -> (T, S) bool
+    query: Callable[[Tensor], Tensor]  # from positions of queries to their new ones: (T,) -> (T,)
+    key: Callable[[Tensor], Tensor]  # from positions of keys to their new ones: (S,) -> (S,)
     keys: int | None = None  # only this many first keys are in such a pair; None: any key may be
 
 
@@ -79,28 +79,29 @@ class Redistanced(Encoding):
         q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
         product = q_block @ unrotated.k_new[:, :, : len(far_pos)].mT
         width = unrotated.q.shape[-1]  # D before `rotate`, which may add to it
-        new = product.float() * width**-0.5  # (B, H, T, S')
+        far_scores = product.float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:
-            new = new + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
-        new = torch.where(pairs, new, s[..., : len(far_pos)])
-        return torch.cat((new, s[..., len(far_pos) :]), dim=-1)
+            far_scores = far_scores + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
+        new_scores = torch.where(pairs, far_scores, s[..., : len(far_pos)])
+        return torch.cat((new_scores, s[..., len(far_pos) :]), dim=-1)
 
     def _rotate_anew(self, unrotated: Unrotated, k_pos: Tensor, layer: int) -> None:
         """Rotate queries and keys to the new positions.
 
         This happens once a layer, because the block with the most keys comes first.
         """
-        keys = len(k_pos)
-        queries = unrotated.q.shape[2] - unrotated.k.shape[2] + keys  # those that are tokens of the keys
-        q_new = unrotated.q[:, :, :queries]
-        k_new = unrotated.k[:, :, :keys][:, :, : self.far.keys]
-        q_pos_new = self.far.query(k_pos[keys - queries :])
+        n_keys = len(k_pos)
+        # queries may be fewer than keys: they are the last tokens of the text
+        n_queries = unrotated.q.shape[2] - unrotated.k.shape[2] + n_keys
+        q_new = unrotated.q[:, :, :n_queries]
+        k_new = unrotated.k[:, :, :n_keys][:, :, : self.far.keys]
+        q_pos_new = self.far.query(k_pos[n_keys - n_queries :])
         k_pos_new = self.far.key(k_pos[: self.far.keys])
         for part in self.turning:
             q_new, k_new = part.rotate(q_new, k_new, q_pos_new, k_pos_new, layer)
         unrotated.q_new = q_new
         unrotated.k_new = k_new
-        unrotated.keys = keys
+        unrotated.keys = n_keys
 
 
 class Redistancing(Extension):
@@ -122,6 +123,7 @@ class Redistancing(Extension):
             raise self.refusal("no distance enters its scores")
 
     def _has_distance(self) -> bool:
+        """Tell whether any part acts by distance."""
         return any(part.hooks & HOOKS_BY_DISTANCE for part in self.parts)
 
     def far_pairs(self, window: int) -> list[FarPairs]:
