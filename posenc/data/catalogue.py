@@ -35,6 +35,7 @@ def list_corpora() -> list[ListedCorpus]:
 
 
 def _listed(name: str, path: Path) -> ListedCorpus:
+    """Return the entry of a corpus, from its YAML file."""
     text = path.read_text(encoding="utf-8")
     about = ABOUT.fullmatch(text.split("\n", 1)[0])
     description, licence, size = about.groups("") if about else ("", "", "")

@@ -140,6 +140,7 @@ def _facts_of_task(data: DataSettings, identity: dict[str, Any]) -> CorpusFacts:
 
 
 def _read_figures(data: DataSettings) -> tuple[list[Document], Figures]:
+    """Read the documents of a corpus, and return them with their figures."""
     notes = Notes()
     documents = sources.read_documents(data, notes)
     return documents, figures_of(documents, notes)

@@ -68,6 +68,7 @@ def _check_task(task: TaskInstances, tokenizer: TokenizerSettings, context_lengt
 
 
 def _empty_split(facts: CorpusFacts, split: str) -> UserError:
+    """Return the error for a split without documents."""
     counts = ", ".join(f"{name} {len(facts.sizes[name])}" for name in SPLITS)
     problem = f"the {split} split is empty (documents: {counts})"
     hint = "splits hold whole documents: give more text, or larger shares in data.split"
@@ -97,6 +98,7 @@ def check_lengths(
 
 
 def _check_longest(key: str, sizes: Sequence[int], needed: int, split: str, unit: str) -> None:
+    """Raise UserError if no document of a split has as many tokens (or bytes) as are needed."""
     longest = max(sizes, default=0)
     if longest < needed:
         problem = f"no document of the {split} split is that long: the longest has {longest} {unit}"

@@ -49,6 +49,7 @@ def _connects(address: str) -> bool:
     url = urlsplit(address)
 
     def connect() -> None:
+        """Open a connection to the hub, or to the proxy that serves it, and close it."""
         target = url
         proxy = getproxies().get(url.scheme)
         if proxy and not proxy_bypass(url.hostname or ""):

@@ -62,6 +62,7 @@ class Column:
         return size if limit is None else min(size, limit)
 
     def _texts_in(self, batch: dict[str, list[Any]]) -> Iterator[str]:
+        """Yield the text of each row of a batch. Raises UserError if the column is missing or is not text."""
         field = self.text_field
         if field not in batch:
             raise UserError("data.text_field", field, "no such field", allowed=list(batch))
@@ -71,6 +72,7 @@ class Column:
             yield value or ""
 
     def _explained(self, error: Exception) -> UserError | RunError:
+        """Return the error for the user, which names the setting that is wrong, if the library says so."""
         values = {"config": self.config, "splits": self.split, "repository": self.repository}
         for sign, key in WRONG_SETTING.items():
             if sign in str(error):

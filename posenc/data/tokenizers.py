@@ -161,6 +161,7 @@ def _bytes(corpus: TrainingCorpus | None) -> Tokenizer:
 
 
 def _bpe(corpus: TrainingCorpus, *, vocab_size: int) -> Tokenizer:
+    """Return a BPE of this size, trained on the corpus or read from the cache."""
     identity = {"name": "bpe", "vocab_size": vocab_size, "trained_on": corpus.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(identity)}.json"
     cached = read_sealed(path)
@@ -189,6 +190,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def _hf(corpus: TrainingCorpus | None, *, path: str, revision: str) -> Tokenizer:
+    """Return the tokenizer in a local file, or else on the hub. Raises UserError, RunError."""
     file = _definition_file(path)
     if not is_file(file):
         file = _download(path, revision)

@@ -102,6 +102,7 @@ def columns_of(members: Sequence[Member]) -> tuple[Column, ...]:
 
 
 def _column(multiple: float, measurements: Sequence[Measurement], longest: float) -> Column:
+    """Return the column of a window length or a bin, from the measurements of all runs there."""
     scored = [measurement for measurement in measurements if measurement.targets]
     return Column(
         multiple=multiple,

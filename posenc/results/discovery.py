@@ -75,6 +75,7 @@ def paths_and_encodings(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _load(location: Location) -> Iterable[Run]:
+    """Return the runs at a location."""
     if location.problem is not None:
         return [Run(location.path, problem=location.problem)]
     if location.path.name.endswith(SUFFIX):

@@ -251,6 +251,7 @@ def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
 
 
 def _conditions(member: Member, model: str, target_set: str) -> Conditions:
+    """Return the conditions of a member, given the texts for its model and its targets."""
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     corpus = facts.get("corpus", {})
     first = member.measurements[0]
@@ -279,6 +280,7 @@ def _evaluated_text(measurement: Measurement) -> str:
 
 
 def _tokenizer_text(tokenizer: object) -> str:
+    """Return a tokenizer as text: `bytes`, or `bpe vocab_size=4096`."""
     if not isinstance(tokenizer, dict):
         return as_text(tokenizer)
     parts = []

@@ -145,5 +145,6 @@ def _number(value: object) -> float | None:
 
 
 def _whole(value: object) -> int | None:
+    """Return a whole number of a file; None for anything that is not a number."""
     number = _number(value)
     return None if number is None else int(number)

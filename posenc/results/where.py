@@ -86,6 +86,7 @@ def value_of_key(run: Run, key: str) -> str | None:
 
 
 def _unknown_key(key: str, runs: Sequence[Run]) -> UserError:
+    """Return the error for a key that no run has, with all keys that some run has."""
     settings = sorted({field for run in runs for field in _flat(run)} - {*KEYS, *ALIASES})
     return UserError("--where", key, "no run has this key", allowed=[*KEYS, *ALIASES, *settings])
 

@@ -112,6 +112,7 @@ class GraphedStep:
         self._drop_gradients()
 
     def _run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Make a step without a graph. The weights of targets are the fourth tensor, if there are any."""
         inputs, targets, pos, *weights = tensors
         return self._step(inputs, targets, pos, weights[0] if weights else None)
 

@@ -250,6 +250,7 @@ def _save(
 
 
 def _out_of_memory(error: BaseException, step: int) -> RunError:
+    """Return the error for memory that ran out in a step."""
     problem = f"out of memory in step {step} of the training ({first_line(error)})"
     hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
     return RunError(problem, hint=hint)

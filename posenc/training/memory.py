@@ -69,6 +69,7 @@ class LiveTensors(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage that was made, until it is freed."""
         self._counted.add(storage)
         self.live += storage.nbytes()
         self.peak = max(self.peak, self.live)

@@ -57,11 +57,13 @@ def build_optimizer(model: Decoder, optimization: Optimization, precision: str) 
                 decay_of_encodings[parameter] = module.decayed
 
     def is_decayed(parameter: torch.nn.Parameter) -> bool:
+        """Tell whether weight decay acts on a parameter."""
         if parameter in decay_of_encodings:
             return decay_of_encodings[parameter]
         return parameter.ndim > 1
 
     def groups_of(parameters: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+        """Return the parameters as two groups: with and without weight decay."""
         decayed = [parameter for parameter in parameters if is_decayed(parameter)]
         not_decayed = [parameter for parameter in parameters if not is_decayed(parameter)]
         return [

@@ -1,4 +1,4 @@
-"""From the settings of the group `data` to documents with splits."""
+"""Turn the settings of the group `data` into documents with splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from posenc.results.identity import own_yaml
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import DataSettings
 
-# value of `source` in the YAML -> class
+# From values of `source` in the YAML to classes.
 SOURCES: dict[str, type[Source]] = {
     "docstrings": DocstringsSource,
     "files": FilesSource,
@@ -36,28 +36,29 @@ SOURCES: dict[str, type[Source]] = {
     "task": TaskSource,
 }
 KEYS_OF_EVERY_CORPUS = ("source", "split")  # all others are parameters of the source
-MISSING = "???"  # a YAML's mark for what the user has to give
-WHOLE = {"validation": 0.0, "test": 1.0}  # the shares of a text that is only measured
+MISSING = "???"  # in a YAML, the mark of a value that the user has to give
+WHOLE = {"validation": 0.0, "test": 1.0}  # the shares of a text that is only measured, and all of it
 
 
 def source_of(data: DataSettings) -> Source:
-    """Return the source of a corpus, checked without reading anything. Raises UserError."""
+    """Return the source of a corpus, checked as far as that is possible without reading. Raises UserError."""
     parameters = data.parameters
     name = parameters.get("source")
     if name not in SOURCES:
         raise UserError("data.source", name, "there is no such source", allowed=list(SOURCES))
-    kind = SOURCES[name]
+    source_class = SOURCES[name]
     values = {key: value for key, value in parameters.items() if key not in KEYS_OF_EVERY_CORPUS}
     for key, value in values.items():
         if value == MISSING:
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
-    source = kind(**check_arguments(kind, values, "data"))
+    source = source_class(**check_arguments(source_class, values, "data"))
     _check_split(parameters.get("split"), source)
     source.check()
     return source
 
 
 def _check_split(shares: object, source: Source) -> None:
+    """Raise UserError for shares of splits that this source does not allow."""
     if source.is_streamed or not source.has_documents:
         if shares is not None:
             raise UserError("data.split", shares, "this corpus comes with splits of its own")
@@ -68,24 +69,26 @@ def _check_split(shares: object, source: Source) -> None:
 
 
 def _are_held_out_shares(shares: object) -> bool:
+    """Tell whether a setting gives a share to validation and to test, and leaves some for training."""
     if not isinstance(shares, Mapping) or set(shares) != {"validation", "test"}:
         return False
-    return all(type(share) is float and share > 0 for share in shares.values()) and sum(shares.values()) < 1
+    are_positive = all(type(share) is float and share > 0 for share in shares.values())
+    return are_positive and sum(shares.values()) < 1
 
 
 def is_streamed(data: DataSettings) -> bool:
-    """Tell whether the documents come over the network where they are not cached; check nothing else."""
-    kind = SOURCES.get(str(data.parameters.get("source")))
-    return kind is not None and kind.is_streamed
+    """Tell whether the documents come over the network unless they are cached. Nothing is checked."""
+    source_class = SOURCES.get(str(data.parameters.get("source")))
+    return source_class is not None and source_class.is_streamed
 
 
 def pinned_identity(data: DataSettings) -> dict[str, Any] | None:
-    """Return what identifies the text without reading it; None where only its fingerprint can."""
+    """Return what identifies the text without reading it; None if only its fingerprint can."""
     return source_of(data).pinned_identity()
 
 
 def is_task(data: DataSettings) -> bool:
-    """Tell whether a corpus is a task, without text."""
+    """Tell whether a corpus is a task, which has no text."""
     return SOURCES.get(str(data.parameters.get("source"))) is TaskSource
 
 
@@ -97,7 +100,7 @@ def task_instances(data: DataSettings) -> TaskInstances:
 
 
 def named_data(data: DataSettings) -> DataSettings:
-    """Return the settings with the name that tells a task from others: runs of several are never one row."""
+    """Return the settings; the name of a task has its options, so that different tasks are different rows."""
     if not is_task(data):
         return data
     source = source_of(data)
@@ -106,7 +109,7 @@ def named_data(data: DataSettings) -> DataSettings:
 
 
 def absolute_data(data: DataSettings) -> DataSettings:
-    """Return the settings with local paths made absolute, so that they mean the same from another folder."""
+    """Return the settings with local paths made absolute, so that they mean the same from any folder."""
     paths = data.parameters.get("paths")
     repository = data.parameters.get("repository")
     if isinstance(paths, str):
@@ -119,19 +122,21 @@ def absolute_data(data: DataSettings) -> DataSettings:
 
 
 def measured_whole(data: DataSettings, *, by_default: bool) -> DataSettings:
-    """Return the settings of a text that is only measured: `by_default` all of the user's own text is.
+    """Return the settings of a text that is only measured. All of it may become test documents.
 
-    Shares that differ from those of the corpus's YAML were asked for, and stay. `data.split.test=1` asks for
-    all of any text. Corpora that come with posenc keep their test documents, which others are measured on.
+    This happens with `data.split.test=1`. With `by_default` it also happens to the user's own text, unless
+    shares were set that differ from those of the corpus's YAML. Corpora that come with posenc keep their test
+    documents, since other models are measured on these.
     """
     shares = data.parameters.get("split")
     if not isinstance(shares, Mapping):
         return data
-    kind = SOURCES.get(str(data.parameters.get("source")))
+    source_class = SOURCES.get(str(data.parameters.get("source")))
     path = choice_file("data", data.name)
-    is_default = path is not None and shares == own_yaml(path)["split"]
-    is_of_the_user = kind is not None and kind.is_of_the_user
-    if shares.get("test") == 1 or (by_default and is_default and is_of_the_user):
+    has_default_shares = path is not None and shares == own_yaml(path)["split"]
+    is_of_the_user = source_class is not None and source_class.is_of_the_user
+    is_whole_by_default = by_default and has_default_shares and is_of_the_user
+    if shares.get("test") == 1 or is_whole_by_default:
         return data.with_changes(split=WHOLE)
     return data
 
@@ -146,7 +151,10 @@ def _absolute(path: str) -> str:
 
 
 def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
-    """Return all documents of a corpus that hold more than white space, each with its split, by id."""
+    """Return the documents of a corpus in the order of their ids, each with its split.
+
+    Documents with nothing but white space are left out.
+    """
     source = source_of(data)
     documents = sorted(source.read(notes), key=lambda document: document.id)
     with_text = [document for document in documents if document.text and not document.text.decode().isspace()]
@@ -157,16 +165,16 @@ def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
 
 
 def _with_splits(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
-    """Return the documents, each with the split of the first one that has its text."""
+    """Return the documents, each with its split. Copies of a text are in the split of the first copy."""
     split_of_text: dict[bytes, str] = {}
-    assigned = []
-    moved = 0
+    with_splits = []
+    n_moved = 0
     for document in documents:
-        by_id = split_of(document.id, shares)
-        split = split_of_text.setdefault(document.text, by_id)
-        moved += split != by_id
-        assigned.append(replace(document, split=split))
-    if moved:
-        count = plural(moved, "document")
+        split_by_id = split_of(document.id, shares)
+        split = split_of_text.setdefault(document.text, split_by_id)
+        n_moved += split != split_by_id
+        with_splits.append(replace(document, split=split))
+    if n_moved:
+        count = plural(n_moved, "document")
         notes.remarks.append(f"copies across splits: {count} moved to the split of the first copy")
-    return assigned
+    return with_splits

@@ -51,6 +51,7 @@ class _HubSource(Source):
         return None if is_folder(self.repository) else dict(vars(self))
 
     def _texts(self, split: str, at_once: int, limit: int | None = None) -> Iterator[str]:
+        """Yield the texts of a split of the data set, as Column does."""
         column = Column(self.repository, self.config, self.revision, split, self.text_field)
         return column.texts(at_once, limit)
 

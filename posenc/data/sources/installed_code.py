@@ -1,4 +1,4 @@
-"""Installed code as text, and the docstrings in it. It is never imported."""
+"""Installed code as text, and the docstrings in it. The code is read, and never imported."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from posenc.data.documents import Document, Notes
 from posenc.data.sources.base import Source
 
 PYTHON_FILES = ("*.py",)
-# what can hold docstrings, by Python's own rules
+# the nodes that can have a docstring
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource(Source):
-    """Files of an installed package; ids are paths inside it."""
+    """Files of an installed package. Ids are paths inside it."""
 
     package: str
-    # patterns, in which `*` crosses slashes; runs that were stored before have no such key
+    # patterns of paths, in which `*` also stands for slashes; older stored runs do not have this key
     include: list[str] = field(default_factory=lambda: list(PYTHON_FILES))
     exclude: list[str]
 
     def read(self, notes: Notes) -> list[Document]:
-        """Return a document a file. Raises UserError if there is no such package."""
+        """Return a document for each file. Raises UserError if there is no such package."""
         return read_files(self._folder(), self.include, self.exclude, notes)
 
     def _folder(self) -> Path:
-        # the search itself would import the parents of a dotted name
+        """Return the folder of the package. Raises UserError if it is not installed."""
+        # find_spec would import the parents of a name with dots
         spec = importlib.util.find_spec(self.package) if self.package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             hint = "the name as in `import NAME`, without dots; install it with: python -m pip install NAME"
@@ -45,10 +46,10 @@ class PackageSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class DocstringsSource(PackageSource):
-    """The docstrings of an installed package; ids are paths inside it."""
+    """The docstrings of an installed package. Ids are paths inside it."""
 
     def read(self, notes: Notes) -> list[Document]:
-        """Return a document a file that has docstrings. Raises UserError if there is no such package."""
+        """Return a document for each file with docstrings. Raises UserError if there is no such package."""
         documents = []
         for file in super().read(notes):
             text = docstrings_of(file.text)
@@ -62,13 +63,14 @@ class DocstringsSource(PackageSource):
 def docstrings_of(code: bytes) -> str | None:
     """Return the docstrings of a Python file in their order; None if it is not Python."""
     try:
-        with warnings.catch_warnings():  # about escapes such as `\d` in a string that is not raw
+        # Code with `\d` in a string that is not raw makes one of these warnings, depending on the Python.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)  # the same before Python 3.12
+            warnings.simplefilter("ignore", DeprecationWarning)
             tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return None
-    # ast.walk goes level by level: the order of lines is the order of the text
+    # ast.walk goes level by level, so the docstrings are sorted by line
     nodes = [node for node in ast.walk(tree) if isinstance(node, WITH_DOCSTRING)]
     docstrings = [(_line_of(node), ast.get_docstring(node)) for node in nodes]
     texts = [docstring for _, docstring in sorted(docstrings, key=lambda item: item[0]) if docstring]
@@ -76,29 +78,29 @@ def docstrings_of(code: bytes) -> str | None:
 
 
 def _line_of(node: ast.AST) -> int:
-    # a module has no line, and its docstring comes first
+    """Return the line of a node; 0 for a module, whose docstring comes first."""
     return getattr(node, "lineno", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandardLibrarySource(Source):
-    """The `.py` files of the running Python's own library; ids are paths inside it."""
+    """The `.py` files of the running Python's own library. Ids are paths inside it."""
 
     exclude: list[str]
 
     def read(self, notes: Notes) -> list[Document]:
-        """Return a document a file."""
+        """Return a document for each file."""
         return read_files(Path(sysconfig.get_paths()["stdlib"]), PYTHON_FILES, self.exclude, notes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PythonPackagesSource(Source):
-    """The `.py` files of `site-packages`; ids are paths inside it."""
+    """The `.py` files of `site-packages`. Ids are paths inside it."""
 
     exclude: list[str]
 
     def read(self, notes: Notes) -> list[Document]:
-        """Return a document a text; of files with equal texts the one whose id sorts first."""
+        """Return a document for each text. Of several files with one text, the first by its id is taken."""
         documents = read_files(Path(sysconfig.get_paths()["purelib"]), PYTHON_FILES, self.exclude, notes)
         by_text: dict[bytes, Document] = {}
         for document in sorted(documents, key=lambda document: document.id):
@@ -113,7 +115,7 @@ def read_files(root: Path, include: Sequence[str], exclude: Sequence[str], notes
         try:
             text = path.read_bytes()
             text.decode("utf-8")
-        except UnicodeDecodeError:  # Latin-1 does occur
+        except UnicodeDecodeError:  # some files are in Latin-1
             notes.left_out["not UTF-8"] += 1
             continue
         except OSError:
@@ -125,9 +127,13 @@ def read_files(root: Path, include: Sequence[str], exclude: Sequence[str], notes
 
 
 def _paths(root: Path, include: Sequence[str], exclude: Sequence[str]) -> Iterator[Path]:
-    """Yield the files, without entering excluded folders; patterns are held against `/` + path below root."""
+    """Yield the files below `root`. Patterns are compared with paths such as `/folder/file.py`.
+
+    A folder is compared with a slash at its end. Excluded folders are not entered.
+    """
 
     def matches(path: Path, patterns: Sequence[str], end: str = "") -> bool:
+        """Tell whether any pattern fits a path."""
         name = f"/{path.relative_to(root).as_posix()}{end}"
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 

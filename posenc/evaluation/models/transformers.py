@@ -335,6 +335,7 @@ class TransformersModel(CallableModel):
         def attend(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **layer_options: Any
         ) -> tuple[Tensor, None]:
+            """Compute the attention of a layer. The rotation of other layers is left alone."""
             options = score_options(module, q.shape[-1], layer_options)
             acts = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
             return attention(parts if acts else as_trained, q, k, v, mask, options), None
