@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -58,6 +60,15 @@ def choice_file(group: str, name: object, config_dir: str | None = None) -> Path
     if not isinstance(name, str):
         return None
     return choice_files(group, config_dir).get(name)
+
+
+@functools.cache
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return what one of posenc's YAML files holds. It is read once, so the result must not be changed."""
+    import yaml
+
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values
 
 
 def refuse_taken_names(folder: Path) -> None:

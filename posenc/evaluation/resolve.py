@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_file, load_yaml
 from posenc.data import CorpusFacts, TokenStore, is_task
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import NONE, resolve_extend
@@ -18,7 +18,6 @@ from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
-from posenc.results.identity import own_yaml
 from posenc.settings.errors import unknown_key, user_error
 from posenc.settings.tree import LONGEST_CONTEXT, DataSettings, EvalSettings, ExtendRequest, PlantSettings
 
@@ -125,7 +124,7 @@ def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
     """Return the settings; on a task, default protocols are replaced by those that score tasks."""
     path = choice_file("eval", "default")
     assert path is not None
-    has_default_protocols = settings.protocols == own_yaml(path)["protocols"]
+    has_default_protocols = settings.protocols == load_yaml(path)["protocols"]
     if not is_task(data) or not has_default_protocols:
         return settings
     protocols_of_tasks = [name for name in protocol_names() if find_protocol(name).of_tasks]

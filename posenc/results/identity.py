@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_file, load_yaml
 from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flatten
 from posenc.results.records import Extend
@@ -135,7 +133,7 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     """Return an extension's knobs that differ from its YAML, such as `factor=4`, and which were tuned."""
     tuned = extension.get("tuned", [])
     path = choice_file("extend", str(extension["name"]))
-    defaults = {} if path is None else flatten(own_yaml(path))
+    defaults = {} if path is None else flatten(load_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     words = []
     knobs = flatten(extension)
@@ -148,15 +146,6 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     if tuned:
         words.append(f"(tuned: {', '.join(tuned)})")
     return words
-
-
-@functools.cache
-def own_yaml(path: Path) -> dict[str, Any]:
-    """Return what one of posenc's YAML files holds."""
-    import yaml
-
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return values
 
 
 # --- several runs

@@ -12,9 +12,8 @@ from pathlib import Path
 import torch
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, is_folder, refuse_impossible
+from posenc.core.paths import choice_file, is_folder, load_yaml, refuse_impossible
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.identity import own_yaml
 from posenc.settings.tree import ModelSettings
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9._+-]+")
@@ -46,7 +45,7 @@ def check_model(model: ModelSettings) -> ModelShape:
 def _model_name(model: ModelSettings) -> str:
     """Return the name of the model's YAML, or the sizes if any of them was changed."""
     path = choice_file("model", model.name)
-    sizes_of_yaml = {} if path is None else own_yaml(path)
+    sizes_of_yaml = {} if path is None else load_yaml(path)
     sizes = model.plain()
     was_changed = any(sizes_of_yaml[key] != sizes[key] for key in SIZES if key in sizes_of_yaml)
     name = model.name

@@ -12,14 +12,13 @@ from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.config.refusals import missing_setting
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import RunError, UserError, plural, visible
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_file, load_yaml
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension, build_extension, leaves, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FAR, Panel, Picture
 from posenc.pictures.trained import behaviour_on_text, trained_panels
-from posenc.results.identity import own_yaml
 from posenc.results.numbers import flatten
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
@@ -96,7 +95,7 @@ def changed_options(settings: RunSettings) -> list[str]:
         if choice.name != usual_choices[group]:
             overrides.append(f"{group}={choice.name}")
         path = choice_file(group, choice.name)
-        in_yaml = {} if path is None else flatten(own_yaml(path))
+        in_yaml = {} if path is None else flatten(load_yaml(path))
         for key, value in flatten(choice.plain()).items():
             is_named = key in NAMED_IN_TITLE
             if not is_named and value != in_yaml.get(key):

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir
+from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import check_plant, check_tokenizer, stored_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
-from posenc.results.identity import own_yaml
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
 from posenc.running.measured_text import TrainedOn, text_to_measure
@@ -94,7 +93,7 @@ def filled_in(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     values = asked.plain()
     values.pop("max_minutes")  # it chooses max_targets
     # a run that was trained before there was a protocol has no settings for it
-    default = own_yaml(conf_dir() / "eval" / "default.yaml")
+    default = load_yaml(conf_dir() / "eval" / "default.yaml")
     return EvalSettings.model_validate(_merged(values, {**default, **stored.plain()}))
 
 

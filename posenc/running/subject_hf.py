@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
-from posenc.core.paths import conf_dir
+from posenc.core.paths import conf_dir, load_yaml
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
     scaled_types,
@@ -26,7 +26,6 @@ from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text
-from posenc.results.identity import own_yaml
 from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
     FitLimits,
@@ -201,7 +200,7 @@ def _evaluation(
     settings: EvalCommandSettings, length: int, checkpoint: Checkpoint, weights: WeightOptions
 ) -> Evaluation:
     """Return the protocols and windows to measure, before the text is looked at. Raises UserError."""
-    default = EvalSettings.model_validate(own_yaml(conf_dir() / "eval" / "default.yaml"))
+    default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
     # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
     default = default.with_changes(protocols=[FixedTarget.name])
     evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
@@ -296,7 +295,7 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -
 def default_data() -> DataSettings:
     """Return the corpus that `posenc train` takes without being told."""
     name = default_choices("train")["data"]
-    return DataSettings.model_validate(own_yaml(conf_dir() / "data" / f"{name}.yaml"))
+    return DataSettings.model_validate(load_yaml(conf_dir() / "data" / f"{name}.yaml"))
 
 
 def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:

@@ -11,10 +11,9 @@ from typing import Any
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError
-from posenc.core.paths import conf_dir, output_file
+from posenc.core.paths import conf_dir, load_yaml, output_file
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.texts import length_text
-from posenc.results.identity import own_yaml
 from posenc.results.measurements import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW
@@ -64,7 +63,7 @@ def _default_project() -> str:
     project = user_settings().project
     if project is not None:
         return str(project)
-    return str(own_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
+    return str(load_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
 
 
 def _write(workspace: Any, file: Path) -> None:

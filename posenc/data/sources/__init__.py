@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.core.errors import UserError, plural
-from posenc.core.paths import choice_file, expanded, is_folder
+from posenc.core.paths import choice_file, expanded, is_folder, load_yaml
 from posenc.data.documents import Document, Notes, split_of
 from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
@@ -20,7 +20,6 @@ from posenc.data.sources.installed_code import (
 )
 from posenc.data.sources.task import TaskSource
 from posenc.data.tasks.instances import TaskInstances
-from posenc.results.identity import own_yaml
 from posenc.settings.signature import check_arguments
 from posenc.settings.tree import DataSettings
 
@@ -133,7 +132,7 @@ def measured_whole(data: DataSettings, *, by_default: bool) -> DataSettings:
         return data
     source_class = SOURCES.get(str(data.parameters.get("source")))
     path = choice_file("data", data.name)
-    has_default_shares = path is not None and shares == own_yaml(path)["split"]
+    has_default_shares = path is not None and shares == load_yaml(path)["split"]
     is_of_the_user = source_class is not None and source_class.is_of_the_user
     is_whole_by_default = by_default and has_default_shares and is_of_the_user
     if shares.get("test") == 1 or is_whole_by_default:
