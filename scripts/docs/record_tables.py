@@ -6,9 +6,10 @@ returns Markdown.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -215,15 +216,15 @@ def recall_by_seed(folder: str) -> str:
         name: statistics.fmean(recall.at_last for recall in recalls.values())
         for name, recalls in several.items()
     }
-    table = MarkdownTable(["found at T, at 8T, %; change at 8T", *(f"seed {seed}" for seed in seeds)])
+    table = MarkdownTable(["% found at T, at 8T; change at 8T", *(f"seed {seed}" for seed in seeds)])
     for name in sorted(several, key=mean_at_last.__getitem__, reverse=True):
         if _seeds_differ(list(several[name].values())):
             texts = {seed: recall.text() for seed, recall in several[name].items()}
             table.add(name, *(texts.get(seed, "-") for seed in seeds))
     learned = Counter(_how_many_learned(list(recalls.values())) for recalls in several.values())
     table.sentence = (
-        f"Of {len(several)} encodings with several seeds {learned['all']} learn to recall within T in every "
-        f"one, {learned['some']} in some."
+        f"Of {len(several)} encodings with several seeds, every seed of {learned['all']} learned the task, "
+        f"and a part of the seeds of {learned['some']}."
     )
     return table.text()
 
@@ -257,26 +258,38 @@ def _seeds_differ(recalls: Sequence[SeedRecall]) -> bool:
 def room(folders: Sequence[str]) -> str:
     """Return encodings that were trained at T and at 8T, on the same targets: what the far text is worth.
 
-    That is what the model trained at 8T gains from it. The last share says how much of it the model trained
-    at T gains.
+    That is what the model trained at 8T gains from it. *Recovered* says how much of it the model trained at T
+    gains. The last column compares the two models where both are given T of text.
     """
-    heads = ["trained at T: loss", "with 8T of text", "trained at 8T: loss with 8T"]
-    heads += ["far text is worth", "trained at T minus trained at 8T, both with T", "recovered", "seeds"]
-    table = MarkdownTable(["nats", *heads])
     rows = [row for row in compare(folders)["rows"] if row["recovered"]]
-    for row in sorted(rows, key=lambda row: row["recovered"]["worth"], reverse=True):
+    seeds = [f"{row['recovered']['seeds']} and {row['recovered']['reference_seeds']}" for row in rows]
+    all_alike = len(set(seeds)) == 1
+    heads = ["far text is worth", "recovered", "trained at T: loss with T", "with 8T"]
+    heads += ["trained at 8T: loss with T", "with 8T", "trained at 8T minus at T, both with T"]
+    table = MarkdownTable(["nats", *heads] if all_alike else ["nats", *heads, "seeds"])
+    for row, how_many in sorted(zip(rows, seeds, strict=True), key=_worth_of, reverse=True):
         recovered = row["recovered"]
-        table.add(
+        low, high = recovered["difference_ci95"]
+        cells = [
             _full_name(row),
-            f"{cell_at(row, 1)['mean']:.3f}",
-            f"{cell_at(row, recovered['multiple'])['mean']:.3f}",
-            f"{recovered['reference']:.3f}",
             _with_half_width(recovered["worth"], recovered["worth_ci95"]),
-            _with_half_width(recovered["difference"], recovered["difference_ci95"]),
             _recovered_share(recovered),
-            f"{recovered['seeds']} and {recovered['reference_seeds']}",
-        )
+            f"{_loss_at_train_length(row):.3f}",
+            f"{cell_at(row, recovered['multiple'])['mean']:.3f}",
+            f"{recovered['reference'] + recovered['worth']:.3f}",
+            f"{recovered['reference']:.3f}",
+            _with_half_width(-recovered["difference"], (-high, -low)),
+        ]
+        if not all_alike:
+            cells.append(how_many)
+        table.add(*cells)
     return table.text()
+
+
+def _worth_of(row_and_seeds: tuple[Json, str]) -> float:
+    row, _ = row_and_seeds
+    worth: float = row["recovered"]["worth"]
+    return worth
 
 
 def _with_half_width(value: float, interval: tuple[float, float]) -> str:
@@ -302,22 +315,123 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     """Return what far text does to each encoding at the longest window, and how much of it is found there."""
     rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
     heads = ["encoding", "loss at T", "harm: change at 8T", "use: seeds that learned", "found at 8T"]
-    table = MarkdownTable(heads, left=[0])
+    table = MarkdownTable(heads)
     for name in encodings:
         row = rows_by_name[name]
-        at_train_length = cell_at(row, 1)
-        longest = last_cell(row)
-        assert at_train_length is not None
-        change = f"{longest['change']:+.3f}{_plus_minus(longest['change_spread'])}"
         table.add(
             f"`{name}`",
-            f"{at_train_length['mean']:.3f}",
-            f"{change} {verdict_word(longest)}",
-            f"{row['recall']['learning']['learned']} of {row['recall']['learning']['seeds']}",
-            f"{100 * row['recall']['beyond'][-1]['accuracy']:.0f}%",
+            f"{_loss_at_train_length(row):.3f}",
+            _change_and_verdict(last_cell(row)),
+            _seeds_that_learned(row),
+            _found_and_interval(row),
         )
-    table.sentence = (
-        "Loss in nats/byte; ± is the standard deviation over seeds, and verdicts go by the 95% interval."
+    table.sentence = "Loss in nats/byte. Brackets are 95% intervals."
+    return table.text()
+
+
+def _change_and_verdict(cell: Json) -> str:
+    """Return `+0.011 [+0.006, +0.016] unclear`: the change in nats, the interval that the verdict goes by.
+
+    The records have that interval in bits per byte. It is turned into nats per byte, so it fits the change
+    only where tokens are bytes.
+    """
+    low, high = (math.log(2) * bits for bits in cell["verdict_ci95"])
+    return f"{cell['change']:+z.3f} [{low:+z.3f}, {high:+z.3f}] {verdict_word(cell)}"
+
+
+def _seeds_that_learned(row: Json) -> str:
+    learning = row["recall"]["learning"]
+    return f"{learning['learned']} of {learning['seeds']}"
+
+
+def _found_and_interval(row: Json) -> str:
+    """Return `90% [79, 99]`: the share that is found in the longest window."""
+    farthest = row["recall"]["beyond"][-1]
+    low, high = (100 * share for share in farthest["ci95"])
+    return f"{100 * farthest['accuracy']:.0f}% [{low:.0f}, {high:.0f}]"
+
+
+def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
+    """Return what to consider for each aim, with harm and use from the records.
+
+    A choice is an aim, what to consider, the folder of its records, its row there, and how sure it is. The
+    folder is empty for the text cropped to T: by definition that changes nothing and hides the far text.
+    """
+    heads = ["you want", "consider", "harm: change at 8T", "found at 8T", "seeds that learned", "how sure"]
+    table = MarkdownTable(heads, left=[0, 1, 5])
+    folders = {folder for _, _, folder, _, _ in considered if folder}
+    rows = {}
+    for folder in sorted(folders):
+        for row in compare([folder])["rows"]:
+            rows[folder, row["label"]] = row
+    for aim, encoding, folder, label, how_sure in considered:
+        if not folder:
+            table.add(aim, encoding, "0 same", "a guess: 6%", "-", how_sure)
+            continue
+        row = rows[folder, label]
+        table.add(
+            aim,
+            encoding,
+            _change_and_verdict(last_cell(row)),
+            _found_and_interval(row),
+            _seeds_that_learned(row),
+            how_sure,
+        )
+    return table.text()
+
+
+def verdicts_counted(folder: str) -> str:
+    """Return the encodings by their verdict at the longest window, those with several seeds and with one."""
+    names_by_verdict: dict[str, tuple[list[str], list[str]]] = {}
+    for row in sorted(compare([folder])["rows"], key=lambda row: last_cell(row)["change"]):
+        several, single = names_by_verdict.setdefault(verdict_word(last_cell(row)), ([], []))
+        if len(row["seeds"]) > 1:
+            several.append(f"`{row['label']}`")
+        else:
+            single.append(f"`{row['label']}`")
+    table = MarkdownTable(["verdict at 8T", "three or five seeds", "one seed"], left=[0, 1, 2])
+    for verdict, (several, single) in names_by_verdict.items():
+        table.add(verdict, _count_and_names(several), _count_and_names(single))
+    return table.text()
+
+
+def _count_and_names(names: Sequence[str]) -> str:
+    return f"{len(names)}: {', '.join(names)}" if names else "0"
+
+
+def recipe(folder: str) -> str:
+    """Return how the models of a folder were trained and measured, from the settings of its first run."""
+    run = stored_runs(folder)[0]
+    config = run["config"]
+    results = run["results"]
+    model = config["model"]
+    train = config["train"]
+    plant = config["data"]["plant"]
+    targets = next(record for record in results["records"] if record["protocol"] == "fixed-target")
+    table = MarkdownTable(["", folder], left=[0, 1])
+    table.add(
+        "model",
+        f"{results['run']['parameters']['total'] / 1e6:.1f}M parameters, {model['n_layers']} layers, "
+        f"{model['n_heads']} heads, width {model['d_model']}",
+    )
+    table.add("convolution", f"over {model['short_conv']} tokens, before each attention (`model.short_conv`)")
+    table.add("tokens", f"bytes; {results['run']['tokens'] / 1e6:.1f}M of them in training")
+    table.add(
+        "training",
+        f"`{config['optim']['name']}`, learning rate {train['lr']:g} for all, falling to "
+        f"{config['optim']['final_lr_fraction']:g}, {results['run']['steps']} updates of "
+        f"{train['batch_tokens']:,} tokens, {train['precision']}",
+    )
+    table.add(
+        "planted pairs",
+        f"{plant['pairs']} in a window, each twice, in {100 * plant['share']:.0f}% of the training windows; "
+        f"{plant['alphabet']} keys and {plant['alphabet']} values; a value that can be known has weight "
+        f"{plant['weight']:g} in the training loss",
+    )
+    table.add(
+        "text",
+        f"`{config['data']['name']}`; measured on {targets['targets']:,} bytes of {targets['documents']} "
+        "documents that training did not see",
     )
     return table.text()
 
@@ -344,12 +458,28 @@ def _loss_at_train_length(row: Json) -> float:
     return loss
 
 
-def harm_and_use_by_size(folders: Sequence[str]) -> str:
-    """Return the encodings that all folders have: change and recall at 8T, a column for each size of model.
+def harm_by_size(folders: Sequence[str]) -> str:
+    """Return the encodings that all folders have: the change at 8T, a column for each size of model.
 
-    Recall is how many seeds learned, and what these find within T and at 8T; in brackets the mean of all
-    seeds where none learned. Rows go from the least harm to the most in the first folder.
+    Rows go from the least harm to the most in the first folder.
     """
+    return _by_size(folders, lambda row: _change_and_verdict(last_cell(row)))
+
+
+def use_by_size(folders: Sequence[str]) -> str:
+    """Return the encodings that all folders have: seeds that learned and what is found at 8T, by size.
+
+    Where no seed learned there is no share. Rows are in the order of `harm_by_size`.
+    """
+    return _by_size(folders, _use)
+
+
+def _use(row: Json) -> str:
+    learned = _seeds_that_learned(row)
+    return f"{learned}: {_found_and_interval(row)}" if row["recall"]["learned"] else learned
+
+
+def _by_size(folders: Sequence[str], text_of: Callable[[Json], str]) -> str:
     comparisons = [compare([folder]) for folder in folders]
     rows_by_name = [{row["label"]: row for row in comparison["rows"]} for comparison in comparisons]
     first = rows_by_name[0]
@@ -358,23 +488,13 @@ def harm_and_use_by_size(folders: Sequence[str]) -> str:
     table = MarkdownTable([f"at {longest:g}T", *heads])
     shared = [name for name in first if all(name in rows for rows in rows_by_name)]
     for name in sorted(shared, key=lambda name: last_cell(first[name])["change"]):
-        table.add(name, *(_harm_and_use(rows[name]) for rows in rows_by_name))
+        table.add(f"`{name}`", *(text_of(rows[name]) for rows in rows_by_name))
     return table.text()
 
 
 def _size_and_length(header: Json) -> str:
     fewest, _ = header["parameters"]
     return f"{fewest / 1e6:.2g}M, T = {header['context_length']}"
-
-
-def _harm_and_use(row: Json) -> str:
-    cell, recall = last_cell(row), row["recall"]
-    learning = recall["learning"]
-    shares = f"{100 * recall['within']['accuracy']:.0f}, {100 * recall['beyond'][-1]['accuracy']:.0f}"
-    if not recall["learned"]:
-        shares = f"({shares})"
-    seeds = f"{learning['learned']} of {learning['seeds']}"
-    return f"{cell['change']:+.3f} {verdict_word(cell)}; {seeds}: {shares}"
 
 
 def extensions_beside(folder: str, other_folder: str, length: str) -> str:
