@@ -17,6 +17,7 @@ from posenc.report.figure import renamed
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color, terminal_width, write
+from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import (
     ALL_PROTOCOLS,
     CompareRequest,
@@ -25,7 +26,6 @@ from posenc.results.comparison import (
     suited_to_tasks,
 )
 from posenc.results.discovery import load_runs, paths_and_encodings
-from posenc.results.records import RECALL
 from posenc.results.runs import Run
 from posenc.results.where import matching_runs
 
@@ -161,7 +161,7 @@ def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Compa
     everything = CompareRequest(
         ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
     )
-    on_the_page = (request.protocol, RECALL)  # the headline's table has recall in it
+    on_the_page = (request.protocol, RECALL.protocol)  # the headline's table has recall in it
     return [
         comparison
         for comparison in compare_runs(runs, everything)

@@ -14,8 +14,10 @@ from posenc.core.paths import output_file
 from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.figure import FORMATS, Figure, check_font, check_kind, size_in_points
 from posenc.report.formats import render
+from posenc.results.beside.exact import EXACT
+from posenc.results.beside.needle import NEEDLE
+from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
-from posenc.results.records import EXACT, NEEDLE, RECALL
 
 if TYPE_CHECKING:
     from posenc.report.charts import Drawing
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 PICTURES = {f".{format}": format for format in FORMATS}
 PAGES = {".html": "html", ".htm": "html"}
 TABLES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json", ".txt": "table"}
-PLOT_OF_PROTOCOL = {RECALL: "recall", EXACT: "exact", NEEDLE: "needle"}  # instead of the default
+# instead of the default
+PLOT_OF_PROTOCOL = {RECALL.protocol: "recall", EXACT.protocol: "exact", NEEDLE.protocol: "needle"}
 
 
 @dataclass(frozen=True)

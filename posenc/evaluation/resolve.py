@@ -58,9 +58,9 @@ class Evaluation:
         return list(dict.fromkeys(protocol.count_key for protocol in self.protocols))
 
     @property
-    def writes_words(self) -> bool:
+    def needs_tokenizer(self) -> bool:
         """Tell whether a protocol needs the tokenizer itself."""
-        return any(protocol.writes_words for protocol in self.protocols)
+        return any(protocol.needs_tokenizer for protocol in self.protocols)
 
     def request(
         self, store: TokenStore, plant: PlantSettings | None, seed: int, tokenizer: Tokenizer | None = None
@@ -100,14 +100,14 @@ class Evaluation:
     def check_given_model(self) -> None:
         """Raise UserError if a protocol needs a model that posenc trained."""
         for protocol in self.protocols:
-            if protocol.refuses_given is not None:
-                raise UserError("eval.protocols", protocol.name, protocol.refuses_given)
+            if protocol.reason_against_given_models is not None:
+                raise UserError("eval.protocols", protocol.name, protocol.reason_against_given_models)
 
     def check_transformers_model(self) -> None:
         """Raise UserError if a protocol cannot measure a model of transformers."""
         for protocol in self.protocols:
-            if protocol.refuses_transformers is not None:
-                raise UserError("eval.protocols", protocol.name, protocol.refuses_transformers)
+            if protocol.reason_against_transformers is not None:
+                raise UserError("eval.protocols", protocol.name, protocol.reason_against_transformers)
 
 
 def _other_corpus(protocol: Protocol[Any]) -> UserError:

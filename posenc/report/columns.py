@@ -14,14 +14,14 @@ from typing import Any
 
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import length_text, share_text, token_noun
+from posenc.results.beside.dispersion import DISPERSION, DispersionCell
+from posenc.results.beside.exact import EXACT
+from posenc.results.beside.memory import MEMORY, ShorterWindow
+from posenc.results.beside.recall import RECALL, RowRecall
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Comparison, Row
-from posenc.results.dispersion import DispersionCell
 from posenc.results.headroom import Recovered
-from posenc.results.memory import ShorterWindow
 from posenc.results.numbers import printed, printed_change
-from posenc.results.recall import RowRecall
-from posenc.results.records import DISPERSION, MEMORY
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
@@ -261,8 +261,8 @@ def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     """Return the whole answers in a window: of the seeds that learned; if none learned, of all."""
-    answers = [] if row.exact is None else row.exact.cells
-    for answer in answers:
+    answers = EXACT.of(row)
+    for answer in () if answers is None else answers.cells:
         if answer is not None and answer.multiple == cell.multiple:
             return {
                 "whole_median": answer.whole.median,
@@ -275,8 +275,9 @@ def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 def _farther_back(row: Row, cell: Cell) -> ShorterWindow | None:
     """Return the comparison that the memory of a cell is; None where it was not measured."""
-    memory = None if row.memory is None else row.memory.cell_at(cell.multiple)
-    return None if memory is None else memory.farther_back
+    memory = MEMORY.of(row)
+    memory_cell = None if memory is None else memory.cell_at(cell.multiple)
+    return None if memory_cell is None else memory_cell.farther_back
 
 
 def _memory_text(comparison: Comparison, row: Row, cell: Cell) -> str:
@@ -389,7 +390,7 @@ CELL_COLUMNS = (
     CellColumn(csv=_counts_csv),
     CellColumn(csv=_whole_csv),
     CellColumn(
-        head=lambda comparison: MEMORY,
+        head=lambda comparison: MEMORY.protocol,
         text=_memory_text,
         csv=_memory_csv,
         terms=(
@@ -478,9 +479,10 @@ def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 
 def _exact_csv(comparison: Comparison, row: Row) -> CsvFields:
-    if row.exact is None:
+    answers = EXACT.of(row)
+    if answers is None:
         return {}
-    return {"learned": row.exact.learned, "learned_of": row.exact.seeds}
+    return {"learned": answers.learned, "learned_of": answers.seeds}
 
 
 def _entropy_text(row: Row) -> str:
@@ -495,34 +497,38 @@ def _first_token_text(row: Row) -> str:
 
 def _from_t_to_longest(row: Row, text_of: Callable[[DispersionCell], str]) -> str:
     """Return what attention does at T and in the longest window; empty without a number at T."""
-    if row.dispersion is None or row.dispersion.at_t is None:
+    dispersion = DISPERSION.of(row)
+    if dispersion is None or dispersion.at_t is None:
         return ""
-    return f"{text_of(row.dispersion.at_t)} to {text_of(row.dispersion.longest)}"
+    return f"{text_of(dispersion.at_t)} to {text_of(dispersion.longest)}"
 
 
 def _variance_text(row: Row) -> str:
     """Return the variance of the outputs in the longest window as a multiple of that at T, `x0.31`."""
-    ratio = None if row.dispersion is None else row.dispersion.variance_ratio
+    dispersion = DISPERSION.of(row)
+    ratio = None if dispersion is None else dispersion.variance_ratio
     return "" if ratio is None else f"x{ratio:.2g}"
 
 
 def _far_text(row: Row) -> str:
     """Return the change of the loss that far positions make by themselves; empty without one."""
-    if row.dispersion is None:
+    dispersion = DISPERSION.of(row)
+    if dispersion is None:
         return ""
-    far_change = row.dispersion.far_change(row.dispersion.longest)
+    far_change = dispersion.far_change(dispersion.longest)
     return "" if far_change is None else printed_change(far_change, "nats")
 
 
 def _why_text(row: Row) -> str:
     """Return the reasons of a collapse that the numbers support: `positions, spread`; `none` without one."""
-    if row.dispersion is None or row.dispersion.reasons is None:
+    dispersion = DISPERSION.of(row)
+    if dispersion is None or dispersion.reasons is None:
         return ""
-    return ", ".join(row.dispersion.reasons) or "none"
+    return ", ".join(dispersion.reasons) or "none"
 
 
 def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
-    dispersion = row.dispersion
+    dispersion = DISPERSION.of(row)
     if dispersion is None or dispersion.at_t is None:
         return {}
     return {
@@ -537,7 +543,8 @@ def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 
 def _memory_at_t_text(row: Row) -> str:
-    at_t = None if row.memory is None else row.memory.cell_at(1)
+    memory = MEMORY.of(row)
+    at_t = None if memory is None else memory.cell_at(1)
     return "" if at_t is None else _memory_with_interval(at_t.farther_back)
 
 
@@ -612,7 +619,7 @@ ROW_COLUMNS = (
     ),
     RowColumn(
         head=lambda comparison: "recall horizon",
-        text=lambda row: horizon_text(row.recall),
+        text=lambda row: horizon_text(RECALL.of(row)),
         terms=(
             (
                 "learned",
@@ -666,14 +673,14 @@ ROW_COLUMNS = (
                 "n is that of n keys with equal weights (protocol dispersion)",
             ),
         ),
-        protocol=DISPERSION,
+        protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "first token",
         text=_first_token_text,
         short=_first_token_text,
         terms=(("first token", "the share of attention on the window's first token, the sink"),),
-        protocol=DISPERSION,
+        protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "variance",
@@ -686,7 +693,7 @@ ROW_COLUMNS = (
                 "attention becomes a mean over many keys",
             ),
         ),
-        protocol=DISPERSION,
+        protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "far",
@@ -699,7 +706,7 @@ ROW_COLUMNS = (
                 "away as the longest window reaches: what unseen positions do without one more key",
             ),
         ),
-        protocol=DISPERSION,
+        protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "why",
@@ -714,24 +721,24 @@ ROW_COLUMNS = (
                 "{sink_weight:.0%}) loses more than {less_sink:.0%} of it. none: none of these",
             ),
         ),
-        protocol=DISPERSION,
+        protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "memory@T",
         text=_memory_at_t_text,
         short=_memory_at_t_text,
-        protocol=MEMORY,
+        protocol=MEMORY.protocol,
     ),
     RowColumn(
         head=_longest_memory_head,
         text=_longest_memory_text,
         short=_longest_memory_text,
-        protocol=MEMORY,
+        protocol=MEMORY.protocol,
     ),
     RowColumn(
         head=lambda comparison: "right token",
         text=_longest_right_token_text,
         short=_longest_right_token_text,
-        protocol=MEMORY,
+        protocol=MEMORY.protocol,
     ),
 )

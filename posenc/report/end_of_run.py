@@ -13,8 +13,10 @@ from posenc.report.needles import found_tables
 from posenc.report.reports import short_report
 from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text, terminal_width, write
+from posenc.results.beside.needle import NEEDLE
+from posenc.results.beside.ruler import RULER
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
-from posenc.results.records import HEADLINE, NEEDLE, RULER
+from posenc.results.records import HEADLINE
 from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings
 
@@ -35,7 +37,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [short_report(comparison) for comparison in comparisons]
     # What follows belongs to all tables, so it stands below the last one.
     for protocol in protocols[1:]:
-        if protocol in (NEEDLE, RULER):
+        if protocol in (NEEDLE.protocol, RULER.protocol):
             tables = _tables_of_facts(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
     if saved is not None:

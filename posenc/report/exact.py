@@ -7,25 +7,32 @@ from collections.abc import Callable, Sequence
 from posenc.core.errors import plural
 from posenc.report.tables import Table, TableColumn, text_column
 from posenc.report.texts import length_text, names_text, row_label
+from posenc.results.beside.exact import EXACT, ExactCell, ExactColumns, RowExact, Spread
 from posenc.results.comparison import Comparison, Row
-from posenc.results.exact import ExactCell, RowExact, Spread
 
 
 def is_exact(comparison: Comparison) -> bool:
     """Tell whether the table counts whole answers of a task; it then shows no losses."""
-    return comparison.exact is not None
+    return EXACT.columns(comparison) is not None
+
+
+def _columns_of(comparison: Comparison) -> ExactColumns:
+    """Return the windows of a table that counts whole answers, and the level that a seed needs."""
+    columns = EXACT.columns(comparison)
+    assert columns is not None
+    return columns
 
 
 def exact_answer(comparison: Comparison) -> str:
     """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds). Did not learn within T: nope.`"""
-    assert comparison.exact is not None
     learned: list[Row] = []
     not_learned: list[Row] = []
     for row in comparison.rows:
-        if row.exact is not None:
-            rows = learned if row.exact.learned else not_learned
+        answers = EXACT.of(row)
+        if answers is not None:
+            rows = learned if answers.learned else not_learned
             rows.append(row)
-    level = f"{comparison.exact.level:g}%"
+    level = f"{_columns_of(comparison).level:g}%"
     if not learned:
         return f"No row learned the task: none has {level} of the answers wholly right in windows of T."
     sentences = [_best_sentence(comparison, learned)]
@@ -36,8 +43,8 @@ def exact_answer(comparison: Comparison) -> str:
 
 def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds).`"""
-    assert comparison.exact is not None
-    last = len(comparison.exact.multiples) - 1
+    multiples = _columns_of(comparison).multiples
+    last = len(multiples) - 1
     share_of_row: list[tuple[float, Row]] = []
     for row in learned:
         cell = _cell(row, last)
@@ -46,18 +53,18 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     if not share_of_row:
         return "The longest windows have no number."
     share, best = max(share_of_row, key=lambda pair: pair[0])
-    assert best.exact is not None
-    length = length_text(comparison.exact.multiples[last])
-    return (
-        f"Most whole answers at {length}: {row_label(best)} ({percent(share)}%, {learned_text(best.exact)})."
-    )
+    answers = EXACT.of(best)
+    assert answers is not None
+    length = length_text(multiples[last])
+    return f"Most whole answers at {length}: {row_label(best)} ({percent(share)}%, {learned_text(answers)})."
 
 
 def _cell(row: Row, index: int) -> ExactCell | None:
     """Return the answers of a row in the window with this index; None without a number."""
-    if row.exact is None or not row.exact.cells:
+    answers = EXACT.of(row)
+    if answers is None or not answers.cells:
         return None
-    return row.exact.cells[index]
+    return answers.cells[index]
 
 
 def learned_text(answers: RowExact) -> str:
@@ -67,9 +74,8 @@ def learned_text(answers: RowExact) -> str:
 
 def exact_notes(comparison: Comparison) -> list[str]:
     """Return notes on what the numbers of the table are."""
-    assert comparison.exact is not None
-    rows = [row.exact for row in comparison.rows if row.exact is not None]
-    level = f"{comparison.exact.level:g}%"
+    rows = [answers for answers in map(EXACT.of, comparison.rows) if answers is not None]
+    level = f"{_columns_of(comparison).level:g}%"
     notes = [f"learned: seeds with {level} of the answers wholly right in windows of T"]
     number = "@: % of answers wholly right, of the seeds that learned"
     if any(row.seeds > 1 for row in rows):
@@ -87,13 +93,12 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
 
     With `full` there are also the interval of the probability to learn, and the shares of right tokens.
     """
-    assert comparison.exact is not None
     rows = comparison.rows
     columns = [
         text_column("encoding", [row_label(row) for row in rows]),
-        text_column("learned", [_learned_cell(row.exact, full=full) for row in rows]),
+        text_column("learned", [_learned_cell(EXACT.of(row), full=full) for row in rows]),
     ]
-    for index, multiple in enumerate(comparison.exact.multiples):
+    for index, multiple in enumerate(_columns_of(comparison).multiples):
         texts = [_whole_text(row, index) for row in rows]
         may_be_dropped = multiple < 1 and not full  # where the table is too wide
         rank = index if may_be_dropped else None
@@ -117,20 +122,20 @@ def _learned_cell(answers: RowExact | None, *, full: bool) -> str:
 
 def _whole_text(row: Row, index: int) -> str:
     """Return the whole answers of a row in a window, in brackets if no seed learned; `-` without a number."""
+    answers = EXACT.of(row)
     cell = _cell(row, index)
-    if row.exact is None or cell is None:
+    if answers is None or cell is None:
         return "-"
     text = spread_text(cell.whole)
-    return text if row.exact.learned else f"({text})"
+    return text if answers.learned else f"({text})"
 
 
 def _token_columns(
     comparison: Comparison, name: str, spread_of: Callable[[ExactCell], Spread | None]
 ) -> list[TableColumn]:
     """Return a column of right tokens for each window."""
-    assert comparison.exact is not None
     columns = []
-    for index, multiple in enumerate(comparison.exact.multiples):
+    for index, multiple in enumerate(_columns_of(comparison).multiples):
         texts = []
         for row in comparison.rows:
             cell = _cell(row, index)
@@ -141,9 +146,10 @@ def _token_columns(
 
 
 def _has_generated(row: Row) -> bool:
-    if row.exact is None:
+    answers = EXACT.of(row)
+    if answers is None:
         return False
-    return any(cell is not None and cell.generated_tokens is not None for cell in row.exact.cells)
+    return any(cell is not None and cell.generated_tokens is not None for cell in answers.cells)
 
 
 def spread_text(spread: Spread) -> str:

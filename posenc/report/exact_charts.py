@@ -12,6 +12,7 @@ from posenc.report.exact import learned_text, percent, spread_text
 from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Content, Square, grid_layers
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
+from posenc.results.beside.exact import EXACT
 
 HEIGHT = 150  # points, of a panel in a file
 NOT_LEARNED = "–"
@@ -86,7 +87,7 @@ def tasks_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
 def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
     points = []
     for row in panel.comparison.rows:
-        answers = row.exact
+        answers = EXACT.of(row)
         if answers is None or not answers.learned:
             continue
         for cell in answers.cells:
@@ -112,7 +113,7 @@ def _squares(panel: Panel, names: RowNames) -> list[Square]:
     task = panel.comparison.header.corpus or panel.title
     squares = []
     for row in panel.comparison.rows:
-        answers = row.exact
+        answers = EXACT.of(row)
         if answers is None or not answers.cells:
             continue
         content = Content("nothing", NOT_LEARNED)

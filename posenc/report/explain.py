@@ -6,9 +6,9 @@ import textwrap
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
 from posenc.report.protocol_words import protocol_meanings
-from posenc.results.dispersion import FAR_SHARE, LESS_SINK, LESS_VARIANCE, SINK_WEIGHT, SPREAD_SHARE
-from posenc.results.exact import LEARNED
-from posenc.results.recall import KEPT, LEVEL, SAME_RECALL
+from posenc.results.beside.dispersion import FAR_SHARE, LESS_SINK, LESS_VARIANCE, SINK_WEIGHT, SPREAD_SHARE
+from posenc.results.beside.exact import LEARNED
+from posenc.results.beside.recall import KEPT, LEVEL, SAME_RECALL
 from posenc.results.records import BREAK
 from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
 

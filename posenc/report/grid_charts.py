@@ -14,6 +14,7 @@ from posenc.report.chart import FINE, Chart, Panel, RowNames, short_number, sour
 from posenc.report.line_charts import length_heads
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import percent_text, unit_text
+from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell, short_note
 from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
@@ -185,11 +186,12 @@ def _change_content(row: Row, cell: Cell, metric: Metric, darkest: float) -> Con
 def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
     """Yield each row's recall by window and distance, with as many pairs as in training."""
     for row in panel.comparison.rows:
-        if row.recall is None:
+        recall = RECALL.of(row)
+        if recall is None:
             continue
-        training_pairs = {cell.pairs for cell in (row.recall.within, *row.recall.beyond) if cell is not None}
+        training_pairs = {cell.pairs for cell in recall.cells if cell is not None}
         title = f"{names.name(row)}, {panel.title}" if panel.title else names.name(row)
-        for cell in row.recall.grid:
+        for cell in recall.grid:
             if cell.pairs in training_pairs:
                 yield Square(
                     panel=title,

@@ -11,11 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, with_interval
+from posenc.results.beside.recall import RECALL, RecallCell, RowRecall
 from posenc.results.comparison import Comparison, Row
 from posenc.results.grouping import full_label
 from posenc.results.identity import Conditions
-from posenc.results.recall import RecallCell, RowRecall
-from posenc.results.records import RECALL
 from posenc.results.seeds import SeedCell, seed_cells
 
 Line = dict[str, Any]
@@ -93,15 +92,16 @@ def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield line | row_fields
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
-    if row.recall is not None:
-        for recall_cell in row.recall.grid:
-            yield head | _recall_fields(row.recall, recall_cell)
+    recall = RECALL.of(row)
+    if recall is not None:
+        for recall_cell in recall.grid:
+            yield head | _recall_fields(recall, recall_cell)
 
 
 def _recall_fields(recall: RowRecall, cell: RecallCell) -> Line:
     learning = recall.learning
     return {
-        "protocol": RECALL,
+        "protocol": RECALL.protocol,
         "target_set": None,  # windows are counted instead
         "multiple": cell.multiple,
         "window": cell.window,

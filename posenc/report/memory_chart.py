@@ -10,6 +10,7 @@ import altair as alt
 from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
+from posenc.results.beside.memory import MEMORY
 
 HEIGHT = 150  # points, of a panel in a file
 CAPTION = (
@@ -58,9 +59,10 @@ def memory_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
 def _points(panel: Panel, names: RowNames) -> list[MemoryPoint]:
     points = []
     for row in panel.comparison.rows:
-        if row.memory is None:
+        memory = MEMORY.of(row)
+        if memory is None:
             continue
-        longest = row.memory.longest
+        longest = memory.longest
         for shorter in longest.shorter:
             windows = f"{length_text(longest.multiple)} against its last {shorter.window} tokens"
             gains = f"right token +{shorter.gained:.3f} -{shorter.lost:.3f}"

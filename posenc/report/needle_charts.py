@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from posenc.report.chart import Chart, Panel, RowNames, short_number, source_sentence
 from posenc.report.grid_charts import Square, grid_of_shares
 from posenc.report.looks import Look
+from posenc.results.beside.needle import NEEDLE
 
 
 def needle_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
@@ -22,7 +23,7 @@ def needle_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
 def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
     """Yield the cells of each row."""
     for row in panel.comparison.rows:
-        cells = row.needle or ()
+        cells = NEEDLE.of(row) or ()
         has_several_keys = len({cell.keys for cell in cells}) > 1
         for cell in cells:
             parts = [names.name(row), panel.title]

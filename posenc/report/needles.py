@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from posenc.report.tables import Table, table_of_rows
 from posenc.report.texts import length_text, percent_interval, row_label
+from posenc.results.beside.needle import NEEDLE, NeedleCell
+from posenc.results.beside.ruler import RULER, RulerCell
 from posenc.results.comparison import Row
-from posenc.results.needles import NeedleCell, RulerCell
 
 
 def found_tables(rows: Sequence[Row]) -> list[Table]:
@@ -19,7 +20,7 @@ def _needle_tables(rows: Sequence[Row]) -> list[Table]:
     """Return a table for each row and number of keys."""
     tables = []
     for row in rows:
-        cells = row.needle or ()
+        cells = NEEDLE.of(row) or ()
         for keys in dict.fromkeys(cell.keys for cell in cells):
             of_keys = [cell for cell in cells if cell.keys == keys]
             heads = [f"{cell.depth:g}" for cell in of_keys]
@@ -33,7 +34,7 @@ def _ruler_tables(rows: Sequence[Row]) -> list[Table]:
     """Return a table for each row."""
     tables = []
     for row in rows:
-        cells = row.ruler or ()
+        cells = RULER.of(row) or ()
         if cells:
             title = f"{row_label(row)}: % of values found in tasks of RULER, by window [95% CI]"
             tables.append(_table("task", [cell.task for cell in cells], cells, title))

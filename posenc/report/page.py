@@ -30,8 +30,8 @@ from posenc.report.sentences import also_measured_note, more_note, protocol_fact
 from posenc.report.styles import MARKERS
 from posenc.report.tables import BEST, TIED, Table, TableCell, TableColumn
 from posenc.report.texts import row_label
+from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
-from posenc.results.records import RECALL
 from posenc.results.runs import Run
 from posenc.results.summary import summarize
 
@@ -228,7 +228,7 @@ def _section(comparison: Comparison, title: str, names: RowNames) -> Section:
 
 
 def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
-    if comparison.header.protocol == RECALL:
+    if comparison.header.protocol == RECALL.protocol:
         return []
     charts = []
     kinds = CHARTS_OF_TASKS if is_exact(comparison) else CHARTS_OF_LOSSES

@@ -25,11 +25,11 @@ def note_of(protocol: str) -> str | None:
     return find_protocol(protocol).note if protocol in protocol_names() else None
 
 
-def in_longer_windows(protocol: str) -> str:
+def why_loss_changes(protocol: str) -> str:
     """Return what differs in a longer window: `the same targets see more text`."""
     if protocol not in protocol_names():
         return "the window is longer"
-    return find_protocol(protocol).in_longer_windows
+    return find_protocol(protocol).why_loss_changes
 
 
 def sample_noun(protocol: str) -> str:

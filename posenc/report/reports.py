@@ -51,11 +51,10 @@ from posenc.report.texts import (
     share_with_interval,
     unit_text,
 )
+from posenc.results.beside.recall import RECALL, RecallCell, RecallColumns, learning_of
 from posenc.results.cells import Cell, Column
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
-from posenc.results.recall import RecallCell
-from posenc.results.records import RECALL
 from posenc.results.statistics.verdicts import short_verdict
 
 MARKS = {"best": BEST, "tied": TIED}
@@ -151,10 +150,11 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(exact_table(comparison, full=True))
     lengths_table = _lengths_table(comparison)
     has_numbers = len(lengths_table.columns) > lengths_table.n_keys
-    if has_numbers and comparison.header.protocol != RECALL:
+    if has_numbers and comparison.header.protocol != RECALL.protocol:
         tables.append(lengths_table)
-    if comparison.recall is not None:
-        tables.append(recall_table(comparison))
+    recall_columns = RECALL.columns(comparison)
+    if recall_columns is not None:
+        tables.append(recall_table(comparison, recall_columns))
     tables += found_tables(comparison.rows)
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
@@ -259,8 +259,9 @@ def rows_table(
         )
         if any(cell.text for cell in verdicts.cells):
             columns.append(verdicts)
-    if comparison.recall is not None:
-        columns += _recall_columns(comparison, kind)
+    recall_columns = RECALL.columns(comparison)
+    if recall_columns is not None:
+        columns += _recall_columns(comparison, recall_columns, kind)
     return Table(tuple(columns))
 
 
@@ -334,7 +335,7 @@ def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     """Tell whether a table names policies past T beside the verdicts. Otherwise `beyond_notes` do."""
     if kind is TableKind.PAPER:
         return False
-    return len(comparison.rows) == 1 or comparison.recall is None
+    return len(comparison.rows) == 1 or RECALL.columns(comparison) is None
 
 
 def _verdict_column(
@@ -349,7 +350,7 @@ def _verdict_column(
         head = "breaks at"
     elif comparison.header.baseline is not None:
         head = f"at {length}"
-    elif comparison.recall is not None:
+    elif RECALL.columns(comparison) is not None:
         head = "verdict"  # short, so that the recall fits beside it into 80 columns
     else:
         head = f"verdict at {length}"
@@ -395,17 +396,18 @@ def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
 # --- recall
 
 
-def recall_table(comparison: Comparison) -> Table:
+def recall_table(comparison: Comparison, recall_columns: RecallColumns) -> Table:
     """Return the recall of each row with its interval, and every rank."""
-    columns = _recall_columns(comparison, TableKind.FULL)
+    columns = _recall_columns(comparison, recall_columns, TableKind.FULL)
     return Table((_names_column(comparison.rows), *columns), "recall, % with 95% CI")
 
 
-def _recall_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
+def _recall_columns(
+    comparison: Comparison, recall_columns: RecallColumns, kind: TableKind
+) -> list[TableColumn]:
     """Return recall within T, and in each longer window at its farthest distance, in per cent."""
-    assert comparison.recall is not None
     columns = _learning_columns(comparison, kind)
-    lengths = [length_text(multiple) for multiple in comparison.recall.multiples]
+    lengths = [length_text(multiple) for multiple in recall_columns.multiples]
     heads = ["recall@T", *(f"@{length}" for length in lengths)]
     for index, head in enumerate(heads):
         is_last = index == len(heads) - 1
@@ -429,10 +431,11 @@ def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColu
 
 
 def _learning_cell(row: Row, kind: TableKind) -> str:
-    if row.learning is None:
+    learning = learning_of(row)
+    if learning is None:
         return "-"
-    text = learning_text(row.learning)
-    return f"{text} {percent_interval(row.learning.ci95)}" if kind is TableKind.FULL else text
+    text = learning_text(learning)
+    return f"{text} {percent_interval(learning.ci95)}" if kind is TableKind.FULL else text
 
 
 def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> TableCell:
@@ -440,13 +443,14 @@ def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> T
 
     A full table has ranks as words, the others as marks.
     """
-    cell = None if row.recall is None else row.recall.cells[index]
-    if row.recall is None or cell is None:
+    recall = RECALL.of(row)
+    cell = None if recall is None else recall.cells[index]
+    if recall is None or cell is None:
         return TableCell("-")
     text = _recall_text(cell, kind)
     if kind is TableKind.FULL:
         return TableCell(f"{text} {cell.rank}" if cell.rank else text)
-    if row.recall.learned is False:
+    if recall.learned is False:
         text = f"({text})"
     mark = MARKS.get(cell.rank or "", "") if has_ranks else ""
     return TableCell(text, mark)

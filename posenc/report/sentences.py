@@ -15,7 +15,7 @@ from posenc.report.columns import (
     recovered_with_interval,
 )
 from posenc.report.exact import exact_answer, is_exact
-from posenc.report.protocol_words import in_longer_windows, note_of, planted_noun, sample_noun
+from posenc.report.protocol_words import note_of, planted_noun, sample_noun, why_loss_changes
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import (
     MOST_NAMED,
@@ -30,14 +30,21 @@ from posenc.report.texts import (
     token_noun,
     unit_text,
 )
+from posenc.results.beside.dispersion import DISPERSION, Reason, RowDispersion
+from posenc.results.beside.recall import (
+    RECALL,
+    SAME_RECALL,
+    RecallCell,
+    did_not_learn_to_recall,
+    farthest_recall_of,
+    learning_of,
+)
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Header, Row
-from posenc.results.dispersion import Reason, RowDispersion
 from posenc.results.identity import condition_text
 from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.numbers import printed_change
-from posenc.results.recall import SAME_RECALL, RecallCell
-from posenc.results.records import DISPERSION, HEADLINE, RECALL
+from posenc.results.records import HEADLINE
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
@@ -96,7 +103,7 @@ def shown_columns(comparison: Comparison) -> list[int]:
 
 def is_recall_only(comparison: Comparison) -> bool:
     """Return whether the table has recall and no losses."""
-    return comparison.header.protocol == RECALL and comparison.recall is not None
+    return comparison.header.protocol == RECALL.protocol and RECALL.columns(comparison) is not None
 
 
 def _all_cells(comparison: Comparison) -> list[Cell]:
@@ -200,7 +207,7 @@ def answer(comparison: Comparison) -> str:
     has_numbers = any(cell.mean is not None for cell in _all_cells(comparison))
     if not column_indices or not has_numbers:
         return NOTHING_YET
-    if comparison.header.protocol == RECALL:
+    if comparison.header.protocol == RECALL.protocol:
         return recall_answer(comparison) or NOTHING_YET
     if is_exact(comparison):
         return exact_answer(comparison)
@@ -439,14 +446,16 @@ def _rows_by_word(
 
 def has_several_recall_seeds(comparison: Comparison) -> bool:
     """Tell whether a row has recall of several seeds, so that some of them may not have learned it."""
-    return any(row.learning is not None and row.learning.seeds > 1 for row in comparison.rows)
+    learning_of_rows = [learning_of(row) for row in comparison.rows]
+    return any(learning is not None and learning.seeds > 1 for learning in learning_of_rows)
 
 
 def recall_answer(comparison: Comparison) -> str:
     """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
-    if comparison.recall is None or not comparison.recall.multiples:
+    columns = RECALL.columns(comparison)
+    if columns is None or not columns.multiples:
         return ""
-    length = length_text(comparison.recall.multiples[-1])
+    length = length_text(columns.multiples[-1])
     sentences = [
         _recall_ranks(comparison.rows, length),
         _partial_learning(comparison.rows),
@@ -458,7 +467,8 @@ def recall_answer(comparison: Comparison) -> str:
 def _recall_ranks(rows: Sequence[Row], length: str) -> str:
     learned: list[tuple[Row, RecallCell]] = []
     for row in rows:
-        farthest = row.recall.beyond[-1] if row.recall is not None and row.recall.learned else None
+        recall = RECALL.of(row)
+        farthest = recall.beyond[-1] if recall is not None and recall.learned else None
         if farthest is not None:
             learned.append((row, farthest))
     if not learned:
@@ -486,9 +496,10 @@ def _partial_learning(rows: Sequence[Row]) -> str:
     partial: list[Row] = []
     names: list[str] = []
     for row in rows:
-        if row.learning is not None and 0 < row.learning.learned < row.learning.seeds:
+        learning = learning_of(row)
+        if learning is not None and 0 < learning.learned < learning.seeds:
             partial.append(row)
-            names.append(f"{row_label(row)} ({learning_text(row.learning)})")
+            names.append(f"{row_label(row)} ({learning_text(learning)})")
     if not partial:
         return ""
     subject = names_text(partial) if len(partial) > MOST_NAMED else ", ".join(names)
@@ -496,8 +507,8 @@ def _partial_learning(rows: Sequence[Row]) -> str:
 
 
 def _recall_failures(rows: Sequence[Row]) -> str:
-    measured = [row for row in rows if row.recall is not None]
-    failed = [row for row in rows if row.recall is not None and row.recall.learned is False]
+    measured = [row for row in rows if RECALL.of(row) is not None]
+    failed = [row for row in rows if did_not_learn_to_recall(row)]
     if not failed:
         return ""
     if len(failed) == len(measured) > 1:
@@ -507,16 +518,17 @@ def _recall_failures(rows: Sequence[Row]) -> str:
 
 def recall_line(comparison: Comparison) -> str:
     """Return `recall: 97% within T, 62% at 2x, 5% at 8x; horizon 3.5x` of the only row; empty without it."""
-    recall = comparison.rows[0].recall
-    if recall is None or comparison.recall is None or recall.within is None:
+    recall = RECALL.of(comparison.rows[0])
+    columns = RECALL.columns(comparison)
+    if recall is None or columns is None or recall.within is None:
         return ""
     within = f"{percent_text(recall.within)} within T"
     if not recall.learned:
-        return f"recall: did not learn, {within} (below {comparison.recall.level:g}%)"
+        return f"recall: did not learn, {within} (below {columns.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
         within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
     parts = [within]
-    for multiple, cell in zip(comparison.recall.multiples, recall.beyond, strict=True):
+    for multiple, cell in zip(columns.multiples, recall.beyond, strict=True):
         if cell is not None:
             parts.append(f"{percent_text(cell)} at {length_text(multiple)}")
     return f"recall: {', '.join(parts)}; horizon {horizon_text(recall)}"
@@ -540,7 +552,7 @@ def why_notes(comparison: Comparison) -> list[str]:
     collapsed = [row for row in comparison.rows if _reasons(row) is not None]
     if not collapsed:
         return []
-    if comparison.header.protocol == DISPERSION or len(comparison.rows) == 1:
+    if comparison.header.protocol == DISPERSION.protocol or len(comparison.rows) == 1:
         return [why_sentence(row) for row in collapsed]
     clauses = []
     for reason, words in REASON_WORDS.items():
@@ -550,23 +562,25 @@ def why_notes(comparison: Comparison) -> list[str]:
     without = [row for row in collapsed if not _reasons(row)]
     if without:
         clauses.append(f"none of the three reasons: {names_text(without)}")
-    return [f"why they collapse (--protocol {DISPERSION}): {'; '.join(clauses)}"]
+    return [f"why they collapse (--protocol {DISPERSION.protocol}): {'; '.join(clauses)}"]
 
 
 def _reasons(row: Row) -> Sequence[Reason] | None:
     """Return why a row collapses; None if it does not, or if that was not measured."""
-    return None if row.dispersion is None else row.dispersion.reasons
+    dispersion = DISPERSION.of(row)
+    return None if dispersion is None else dispersion.reasons
 
 
 def why_sentence(row: Row) -> str:
     """Return the reasons of a collapse that the numbers support, each with its numbers."""
-    assert row.dispersion is not None and row.dispersion.reasons is not None
-    start = f"why {row_label(row)} collapses at {length_text(row.dispersion.longest.multiple)}"
-    if not row.dispersion.reasons:
+    dispersion = DISPERSION.of(row)
+    assert dispersion is not None and dispersion.reasons is not None
+    start = f"why {row_label(row)} collapses at {length_text(dispersion.longest.multiple)}"
+    if not dispersion.reasons:
         return f"{start}: none of these: {', '.join(REASON_WORDS.values())}"
     clauses = []
-    for reason in row.dispersion.reasons:
-        clauses.append(f"{REASON_WORDS[reason]} ({_evidence(row.dispersion, reason)})")
+    for reason in dispersion.reasons:
+        clauses.append(f"{REASON_WORDS[reason]} ({_evidence(dispersion, reason)})")
     return f"{start}: {'; '.join(clauses)}"
 
 
@@ -623,25 +637,26 @@ def unit_note(comparison: Comparison) -> str:
     chance = re.search(r"\(chance.*", header.unit)
     if chance and header.metric != "ppl":
         quantity += f" {chance[0]}"
-    return f"{quantity} at T, then the change when {in_longer_windows(header.protocol)}"
+    return f"{quantity} at T, then the change when {why_loss_changes(header.protocol)}"
 
 
 def recall_note(comparison: Comparison, with_interval: bool) -> str:
     """Return the note on the columns of recall; empty without them."""
-    if comparison.recall is None:
+    columns = RECALL.columns(comparison)
+    if columns is None:
         return ""
-    noun = planted_noun(comparison.recall.kind)
+    noun = planted_noun(columns.kind)
     note = f"recall@: % of {noun} found within T, then the farthest"
     if has_several_recall_seeds(comparison):
-        seeds = f"learned: seeds that find {comparison.recall.level:g}% of the {noun} within T"
+        seeds = f"learned: seeds that find {columns.level:g}% of the {noun} within T"
         note = f"{seeds}; recall@: % that these find within T, then the farthest"
-    if comparison.recall.guess is not None:
-        note += f" (a guess: {comparison.recall.guess:.0f}%)"
-    if any(row.recall and row.recall.learned is False for row in comparison.rows):
+    if columns.guess is not None:
+        note += f" (a guess: {columns.guess:.0f}%)"
+    if any(did_not_learn_to_recall(row) for row in comparison.rows):
         note += "; (did not learn)"
     if with_interval:
         note += ", each with its 95% CI"
-    if comparison.recall.has_fixed_draw:
+    if columns.has_fixed_draw:
         note += f"; {FIXED_DRAW}"
     return note
 
@@ -712,7 +727,7 @@ def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
     margins = []
     if not is_recall_only(comparison):
         margins.append(f"{SAME:g} bits/byte")
-    if comparison.recall is not None:
+    if RECALL.columns(comparison) is not None:
         margins.append(f"{100 * SAME_RECALL:.0f} points of recall")
     tied = f"tied with it, the whole 95% CI of the difference within {' or '.join(margins)}"
     unresolved = _unresolved_names(comparison, indices)
@@ -769,7 +784,7 @@ def _farthest_recalls(comparison: Comparison) -> list[tuple[Row, RecallCell]]:
     """Return each row with its recall in the longest window, whose ranks are in the tables."""
     recalls = []
     for row in comparison.rows:
-        farthest = row.recall.beyond[-1] if row.recall is not None and row.recall.beyond else None
+        farthest = farthest_recall_of(row)
         if farthest is not None:
             recalls.append((row, farthest))
     return recalls
@@ -784,7 +799,7 @@ def more_note(comparison: Comparison) -> str:
 
 def also_measured_note(header: Header) -> str:
     """Return the other protocols of the runs; empty without any."""
-    others = [name for name in header.also_measured if name not in (HEADLINE, RECALL)]
+    others = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
     if not others or header.protocol != HEADLINE:
         return ""
     return f"also measured: {', '.join(others)} (posenc compare --protocol all)"
@@ -820,8 +835,9 @@ def full_notes(comparison: Comparison) -> list[str]:
         loss = f"{header.reference.mean:.3f} {unit_text(header)}"
         notes.append(f"a byte trigram of the training text: {loss}")
     for row in comparison.rows:
-        if row.recall is not None and row.recall.note:
-            notes.append(f"recall: {row_label(row)}: {row.recall.note}")
+        recall = RECALL.of(row)
+        if recall is not None and recall.note:
+            notes.append(f"recall: {row_label(row)}: {recall.note}")
     notes += _differences(header.also_differs)
     for reason, count in header.left_out_by_reason.items():
         notes.append(_left_out_text(reason, count))

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 
 from posenc.core.errors import visible
+from posenc.results.beside.recall import Learning, RecallCell
 from posenc.results.comparison import Header, Row
-from posenc.results.recall import Learning, RecallCell
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.intervals import Interval
 

@@ -32,8 +32,8 @@ from posenc.report.point_names import (
     vertical_rule,
 )
 from posenc.report.texts import percent_text, unit_text
+from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
-from posenc.results.records import RECALL
 
 HEIGHT = 230  # points, of a panel in a file
 MARKER_AREA = 80  # on the page
@@ -114,26 +114,29 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
 def _longest_shared_window(comparison: Comparison) -> float | None:
     """Return the longest window, as a multiple of T, that has both losses and recall."""
     # The protocol `recall` asks for values in windows of its own, whose losses are no change.
-    if comparison.recall is None or comparison.header.protocol == RECALL:
+    recall_columns = RECALL.columns(comparison)
+    if recall_columns is None or comparison.header.protocol == RECALL.protocol:
         return None
     measured = {column.multiple for column in comparison.columns}
-    return max((multiple for multiple in comparison.recall.multiples if multiple in measured), default=None)
+    return max((multiple for multiple in recall_columns.multiples if multiple in measured), default=None)
 
 
 def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]:
     """Return each row's change of the loss and recall in a window, with their intervals."""
     comparison = panel.comparison
-    assert comparison.recall is not None
+    recall_columns = RECALL.columns(comparison)
+    assert recall_columns is not None
     index = [column.multiple for column in comparison.columns].index(multiple)
-    recall_index = comparison.recall.multiples.index(multiple)
+    recall_index = recall_columns.multiples.index(multiple)
     points = []
     for row in comparison.rows:
         cell = row.cells[index]
-        farthest = None if row.recall is None else row.recall.beyond[recall_index]
-        if row.recall is None or farthest is None or cell.change is None or not math.isfinite(cell.change):
+        recall = RECALL.of(row)
+        farthest = None if recall is None else recall.beyond[recall_index]
+        if recall is None or farthest is None or cell.change is None or not math.isfinite(cell.change):
             continue
         name = names.name(row)
-        learned = row.recall.learned is not False
+        learned = recall.learned is not False
         text = f"{tooltip(name, cell, comparison.header.metric)}\nrecall {percent_text(farthest)}"
         low, high = farthest.ci95
         left, right = band_ends(cell, cell.change, cell.change_spread)

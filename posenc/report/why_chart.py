@@ -19,7 +19,7 @@ from posenc.report.chart import (
 )
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
-from posenc.results.dispersion import DispersionCell, RowDispersion, variance_ratio
+from posenc.results.beside.dispersion import DISPERSION, DispersionCell, RowDispersion, variance_ratio
 
 HEIGHT = 110  # points, of a panel in a file
 CAPTION = (
@@ -108,11 +108,12 @@ def _points(panel: Panel, names: RowNames, is_named: bool) -> list[WhyPoint]:
     for quantity in QUANTITIES:
         title = f"{panel.title}: {quantity.title}" if is_named else quantity.title
         for row in panel.comparison.rows:
-            if row.dispersion is None:
+            dispersion = DISPERSION.of(row)
+            if dispersion is None:
                 continue
             name = names.name(row)
-            for cell in row.dispersion.cells:
-                value = quantity.value(row.dispersion, cell)
+            for cell in dispersion.cells:
+                value = quantity.value(dispersion, cell)
                 if value is None or not math.isfinite(value):
                     continue
                 window = f"{length_text(cell.multiple)} = {cell.window} tokens"

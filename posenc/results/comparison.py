@@ -12,19 +12,20 @@ Terms of this package:
   curve         the loss by position in one long window (protocol `positions`); its columns are bins
   mixed         what the rows of a table differ in although ranks need it equal; only with --allow-mixed
   long-trained  a run of the same encoding and settings that was trained at a longer T (headroom.py)
-  beside        measured by another protocol on the same runs, and shown in the same table as the losses:
-                recall, dispersion and memory stand beside the headline
+  beside        measured in addition to a loss, by the protocol of the table or by another one on the same
+                runs: recall, dispersion and memory stand beside the losses of the headline (beside/)
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from posenc.core.errors import UserError
+from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside, all_numbers_beside
 from posenc.results.cells import (
     Cell,
     Column,
@@ -34,7 +35,6 @@ from posenc.results.cells import (
     curve_summary,
     samples_of,
 )
-from posenc.results.dispersion import RowDispersion, dispersion_of_row
 from posenc.results.drafts import (
     ALL_PROTOCOLS,
     DEFAULT_REQUEST,
@@ -45,19 +45,15 @@ from posenc.results.drafts import (
     protocols_of,
     suited_to_tasks,
 )
-from posenc.results.exact import LEARNED, ExactColumns, RowExact, exact_of_rows
 from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
 from posenc.results.headroom import LongTrained, long_trained, recovered_of
 from posenc.results.measurements import Member, members_of, pool_beside, pool_of
-from posenc.results.memory import RowMemory, memory_of_row
-from posenc.results.plain import plain
-from posenc.results.recall import RecallColumns, RowRecall, recall_of_rows
-from posenc.results.records import DISPERSION, EXACT, HEADLINE, MEMORY, RECALL, SCHEMA_VERSION, Metric
+from posenc.results.plain import FIELDS_IN_JSON, plain
+from posenc.results.records import HEADLINE, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
-from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
 __all__ = [
     "ALL_PROTOCOLS",
@@ -77,7 +73,7 @@ Table = TypeVar("Table")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(HasNumbersBeside):
     """One table.
 
     The comments at fields here and in the classes inside are also the text of docs/schema.md, so they call
@@ -87,8 +83,8 @@ class Comparison:
     header: Header
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
-    exact: ExactColumns | None = None  # of the protocol `exact`; null where no row has it
+    # what the table says of the numbers beside the loss, each under its key; null where no row has them
+    beside: Mapping[str, Any] = field(default_factory=dict, metadata=FIELDS_IN_JSON)
 
     @property
     def runs(self) -> list[Run]:
@@ -182,17 +178,13 @@ def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:
     for index, label in enumerate(length_labels):
         keys[f"change@{label}"] = [row.cells[index].change for row in rows]
     keys["change"] = [row.cells[-1].change if row.cells else None for row in rows]
-    if comparison.recall is not None:
-        keys[RECALL] = [_farthest_recall(row.recall) for row in rows]
+    for numbers in all_numbers_beside():
+        values = [numbers.of(row) for row in rows]
+        if numbers.sort_number is not None and any(value is not None for value in values):
+            keys[numbers.protocol] = [
+                None if value is None else numbers.sort_number(value) for value in values
+            ]
     return keys
-
-
-def _farthest_recall(recall: RowRecall | None) -> float | None:
-    """Return the accuracy in the longest window; None if it was not measured or no seed learned to recall."""
-    if recall is None or not recall.learned or not recall.beyond:
-        return None
-    farthest = recall.beyond[-1]
-    return None if farthest is None else farthest.accuracy
 
 
 # --- a draft with its numbers
@@ -205,26 +197,20 @@ def _comparison(
     undertrained_reasons = [undertrained_by(group.members) for group in draft.groups]
     is_undertrained = [reason is not None for reason in undertrained_reasons]
     cells = _ranked_cells(draft, baseline, is_undertrained)
-    recall_columns, recalls = _recall(draft, level)
-    exact_columns, answers = _answers(draft)
-    dispersions = _dispersions(draft, cells)
-    memories = _memories(draft)
+    beside = _numbers_beside(draft, cells, level)
     only_row = len(draft.groups) == 1
     rows = []
     for index, group in enumerate(draft.groups):
         extras = RowExtras(
             recovered=recovered_of(group.members, references),
-            recall=recalls[index],
-            exact=answers[index],
-            dispersion=dispersions[index],
-            memory=memories[index],
+            beside={key: values[index] for key, values in beside.by_row.items()},
             # The sentence about a single row names its break. A table of several rows does not.
             breaks=_curve_breaks(draft, group) if only_row else None,
             undertrained=undertrained_reasons[index],
         )
         rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
-    return Comparison(make_header(draft, label), draft.columns, tuple(rows), recall_columns, exact_columns)
+    return Comparison(make_header(draft, label), draft.columns, tuple(rows), beside.columns)
 
 
 def _ranked_cells(draft: Draft, baseline: int | None, is_undertrained: Sequence[bool]) -> list[list[Cell]]:
@@ -345,41 +331,51 @@ def _targets_by_tokenizer(draft: Draft, cells: Sequence[Cell]) -> dict[str | Non
     return hashes
 
 
-def _recall(draft: Draft, level: float) -> tuple[RecallColumns | None, list[RowRecall | None]]:
-    """Return the columns of recall and the recall of each row, beside the losses of the headline."""
-    if draft.protocol not in (HEADLINE, RECALL):
-        return None, [None] * len(draft.groups)
+# --- numbers beside the loss
+
+
+@dataclass(frozen=True)
+class _DraftBeside:
+    """The numbers beside the losses of a draft, by their keys."""
+
+    columns: Mapping[str, Any]  # what the table says of all its rows
+    by_row: Mapping[str, Sequence[Any]]  # the values of its rows; None for a row without a number
+
+
+def _numbers_beside(draft: Draft, cells: Sequence[Sequence[Cell]], level: float) -> _DraftBeside:
+    """Return what the runs of a draft measured beside its losses."""
+    columns: dict[str, Any] = {}
+    by_row: dict[str, Sequence[Any]] = {}
+    measured = protocols_of([member.run for group in draft.groups for member in group.members])
+    for numbers in all_numbers_beside():
+        table = None
+        if numbers.protocol in measured:
+            table = _table_beside(draft, numbers, cells, level)
+        by_row[numbers.key] = [None] * len(draft.groups) if table is None else numbers.rows_of(table)
+        if numbers.columns_of is not None:
+            columns[numbers.key] = None if table is None else numbers.columns_of(table)
+    return _DraftBeside(columns, by_row)
+
+
+def _table_beside(
+    draft: Draft, numbers: NumbersBeside[Any, Any, Any], cells: Sequence[Sequence[Cell]], level: float
+) -> TableBeside | None:
+    """Return the rows of a draft with what their runs measured; None for a table that does not show it."""
+    if draft.protocol == numbers.protocol:
+        rows: list[Sequence[Member]] = [group.members for group in draft.groups]
+    elif draft.protocol == HEADLINE and numbers.is_beside_losses:
+        rows = [*_members_beside(draft, numbers.protocol)]
+    else:
+        return None
+    multiples = tuple(column.multiple for column in draft.columns)
     measured = {column.multiple for column in columns_of(draft.members)}
-    # Windows that --columns leaves out have no column of recall either. A window in which only recall was
-    # measured is in neither set, and so it has a column.
-    left_out = measured - {column.multiple for column in draft.columns}
-    return recall_of_rows(_members_beside(draft, RECALL), level, left_out)
-
-
-def _answers(draft: Draft) -> tuple[ExactColumns | None, list[RowExact | None]]:
-    """Return the columns of a table of tasks, and the answers of each row."""
-    if draft.protocol != EXACT:
-        return None, [None] * len(draft.groups)
-    multiples = [column.multiple for column in draft.columns]
-    return exact_of_rows([group.members for group in draft.groups], LEARNED, multiples)
-
-
-def _dispersions(draft: Draft, cells: Sequence[Sequence[Cell]]) -> list[RowDispersion | None]:
-    """Return what attention does in each row, with the reasons of the rows that collapse."""
-    if draft.protocol not in (HEADLINE, DISPERSION):
-        return [None] * len(draft.groups)
-    rows = []
-    for members, cells_of_row in zip(_members_beside(draft, DISPERSION), cells, strict=True):
-        verdict_at_longest = cells_of_row[-1].verdict if cells_of_row else None
-        rows.append(dispersion_of_row(members, has_collapsed=verdict_at_longest == COLLAPSED_WORD))
-    return rows
-
-
-def _memories(draft: Draft) -> list[RowMemory | None]:
-    """Return the memory of each row, beside the losses of the headline."""
-    if draft.protocol not in (HEADLINE, MEMORY):
-        return [None] * len(draft.groups)
-    return [memory_of_row(members) for members in _members_beside(draft, MEMORY)]
+    return TableBeside(
+        rows=rows,
+        cells=cells,
+        multiples=multiples,
+        left_out=measured.difference(multiples),
+        recall_level=level,
+    )
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posenc.core.errors import UserError, visible
+from posenc.results.beside.exact import EXACT
+from posenc.results.beside.recall import LEVEL
 from posenc.results.cells import Column, columns_of
 from posenc.results.grouping import RowGroup, group_runs
 from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
 from posenc.results.measurements import Circumstances, Member
 from posenc.results.rankings import one_ranking, split_runs
-from posenc.results.recall import LEVEL
-from posenc.results.records import EXACT, HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.runs import Run
 
 ALL_PROTOCOLS = "all"  # in place of a protocol: a table for each protocol that was measured
@@ -58,8 +59,8 @@ def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 def suited_to_tasks(runs: Sequence[Run], request: CompareRequest) -> CompareRequest:
     """Return the request for whole answers in place of the headline, if only tasks were measured."""
-    if request.protocol == HEADLINE and protocols_of(runs) == [EXACT]:
-        return replace(request, protocol=EXACT)
+    if request.protocol == HEADLINE and protocols_of(runs) == [EXACT.protocol]:
+        return replace(request, protocol=EXACT.protocol)
     return request
 
 

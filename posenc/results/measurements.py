@@ -12,26 +12,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from posenc.core.errors import UserError
+from posenc.results.beside import keys_beside
 from posenc.results.numbers import HUGE, perplexity
-from posenc.results.records import (
-    Curve,
-    Dispersion,
-    Exact,
-    Extend,
-    Memory,
-    Metric,
-    Needle,
-    Recall,
-    Record,
-    Ruler,
-)
+from posenc.results.records import Curve, Extend, Metric, Record
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import PerDocument, Sample
 from posenc.results.statistics.intervals import Interval
 from posenc.settings.base import earlier_values
 from posenc.settings.tree import PlantSettings
+
+RECALL_KEY = "recall"  # of the records that may have asked for another plant than that of the training
 
 
 @dataclass(frozen=True)
@@ -99,12 +92,7 @@ class Measurement:
     rise: float | None = None  # of a bin: its loss minus the level at T
     rise_ci95: Interval | None = None
     curve: Curve | None = None
-    recall: Recall | None = None
-    exact: Exact | None = None
-    needle: Needle | None = None
-    ruler: Ruler | None = None
-    dispersion: Dispersion | None = None
-    memory: Memory | None = None
+    beside: Mapping[str, Any] = field(default_factory=dict)  # what the protocol measured beside the loss
 
     @property
     def circumstances(self) -> Circumstances:
@@ -114,9 +102,10 @@ class Measurement:
     @property
     def other_plant(self) -> str | None:
         """Return the kind of plant that recall asked for; None if it is that of the training."""
-        if self.recall is None or "kind" not in self.recall:
+        recall = self.beside.get(RECALL_KEY, {})
+        if "kind" not in recall:
             return None
-        kind = self.recall["kind"]
+        kind: str = recall["kind"]
         return None if kind == trained_plant(self.run) else kind
 
     def value(self, metric: Metric) -> float | None:
@@ -172,12 +161,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         documents=record["documents"],
         sums=record["per_document"],
         curve=record.get("curve"),
-        recall=record.get("recall"),
-        exact=record.get("exact"),
-        needle=record.get("needle"),
-        ruler=record.get("ruler"),
-        dispersion=record.get("dispersion"),
-        memory=record.get("memory"),
+        beside={key: value for key, value in record.items() if key in keys_beside()},
     )
 
 

@@ -6,13 +6,20 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 NOT_IN_JSON = {"json": False}  # metadata of a dataclass field that JSON leaves out
+FIELDS_IN_JSON = {"fields": True}  # metadata of a dataclass field whose keys are fields of the whole in JSON
 
 
 def plain(value: Any) -> Any:
     """Return dataclasses as dictionaries and tuples as lists, at any depth; perplexities may be infinite."""
     if is_dataclass(value):
-        in_json = [field for field in fields(value) if field.metadata.get("json", True)]
-        return {field.name: plain(getattr(value, field.name)) for field in in_json}
+        data: dict[str, Any] = {}
+        for field in fields(value):
+            field_value = getattr(value, field.name)
+            if field.metadata.get("fields", False):
+                data |= plain(field_value)
+            elif field.metadata.get("json", True):
+                data[field.name] = plain(field_value)
+        return data
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 from posenc.core.errors import UserError
+from posenc.results.beside.recall import RECALL, did_not_learn_to_recall
 from posenc.results.comparison import CompareRequest, Comparison, Header, compare_runs, protocols_of
 from posenc.results.plain import plain
-from posenc.results.records import HEADLINE, INFLATED, RECALL
+from posenc.results.records import HEADLINE, INFLATED
 from posenc.results.runs import Run
 
 # Two lengths, as multiples of their T, are compared if their ratio is at most 1.25. For example, alibi-table2
@@ -154,10 +155,10 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
     Raises UserError if the paper gives accuracies and no run was measured by recall.
     """
     if number.metric == ACCURACY:
-        if RECALL not in protocols:
+        if RECALL.protocol not in protocols:
             hint = "posenc train experiment=recall"
             raise UserError("--against", table, "no run was asked to recall", hint=hint)
-        return RECALL
+        return RECALL.protocol
     # a paper's protocol begins with the name of ours: `sliding, stride 1`
     same_protocol = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
     measured = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
@@ -177,17 +178,17 @@ def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measur
     """Return our numbers by label and multiple of T. For recall they are those at the farthest distance."""
     numbers: dict[tuple[str, float], _Measured] = {}
     for row in comparison.rows:
-        if comparison.header.protocol != RECALL:
+        recall = RECALL.of(row)
+        if comparison.header.protocol != RECALL.protocol:
             for cell in row.cells:
                 measured = _Measured(cell.mean, cell.change, cell.change_spread)
                 numbers[row.label, cell.multiple] = measured
-        elif row.recall is not None and row.recall.within is not None:
-            within = row.recall.within
-            for recall_cell in row.recall.cells:
+        elif recall is not None and recall.within is not None:
+            for recall_cell in recall.cells:
                 if recall_cell is not None:
                     # a row that did not learn has nothing to lose, so its change would say nothing
-                    may_have_learned = row.recall.learned is not False
-                    change = recall_cell.accuracy - within.accuracy if may_have_learned else None
+                    may_have_learned = recall.learned is not False
+                    change = recall_cell.accuracy - recall.within.accuracy if may_have_learned else None
                     numbers[row.label, recall_cell.multiple] = _Measured(recall_cell.accuracy, change)
     return numbers
 
@@ -207,7 +208,7 @@ def _notes(
     missing = sorted(encodings - {label for label, _ in measured})
     if missing:
         notes.append(f"published and not measured: {', '.join(missing)}")
-    did_not_learn = {row.label for row in comparison.rows if row.recall and row.recall.learned is False}
+    did_not_learn = {row.label for row in comparison.rows if did_not_learn_to_recall(row)}
     without_recall = sorted(encodings & did_not_learn)
     if without_recall and numbers[0].metric == ACCURACY:
         notes.append(f"did not learn to recall within T, so without a change: {', '.join(without_recall)}")

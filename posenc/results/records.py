@@ -15,15 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Required, cast
+from typing import Annotated, Any, Literal, NotRequired, Required, cast, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Len, MinLen
+from annotated_types import Gt, Len, MinLen
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
-from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from posenc.core.atomic_files import write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError, safe_name
+from posenc.results.beside import record_types
+from posenc.results.checks import check_aligned, wrong_record
 from posenc.results.files import read_file
 from posenc.results.numbers import perplexity
 from posenc.results.statistics.documents import Count, Number, PerDocument, Positive, ratio_interval
@@ -32,12 +33,6 @@ from posenc.settings.tree import SCHEMA_VERSION
 
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
-RECALL = "recall"  # the protocol that stands beside it
-EXACT = "exact"  # the protocol of tasks
-NEEDLE = "needle"  # the protocol whose facts have a table of their own
-RULER = "ruler"  # the protocol of RULER's needle tasks
-DISPERSION = "dispersion"  # the protocol that says why a row fails
-MEMORY = "memory"  # the protocol that says how far back predictions hang on the text
 REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
@@ -53,19 +48,14 @@ JsonInterval = Annotated[list[Number], Len(2, 2)]  # low, high
 # --- the schema
 
 
-def _wrong(problem: str) -> PydanticCustomError:
-    return PydanticCustomError("wrong_record", "{problem}", {"problem": problem})
-
-
 def _check_documents(sums: PerDocument) -> PerDocument:
     """Return sums by document whose lists are aligned and whose documents are distinct."""
     columns: list[Sequence[object]] = [sums["document"], sums["nats"], sums["targets"], sums["bytes"]]
     if "group" in sums:
         columns.append(sums["group"])
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
+    check_aligned(*columns)
     if len(set(sums["document"])) < len(sums["document"]):
-        raise _wrong("a document comes twice")
+        raise wrong_record("a document comes twice")
     return sums
 
 
@@ -88,131 +78,10 @@ def _check_curve(curve: Curve) -> Curve:
     edges = curve["edges"]
     columns: list[Sequence[object]] = [curve["nats"], curve["targets"], curve["rise"], curve["rise_ci95"]]
     if len(edges) < 2 or any(len(column) != len(edges) - 1 for column in columns):
-        raise _wrong("lists of different lengths")
+        raise wrong_record("lists of different lengths")
     if any(start >= end for start, end in pairwise(edges)):
-        raise _wrong("edges must rise")
+        raise wrong_record("edges must rise")
     return curve
-
-
-class Recall(TypedDict):
-    """Values recalled in windows of one length, aligned lists; the pairs of the training come first."""
-
-    distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
-    pairs: list[Positive]  # in each window
-    windows: list[Positive]  # with one target each
-    correct: list[Count]  # targets that no other token beats
-    nats: list[Number]  # mean
-    draw: NotRequired[Count]  # of the run's seed; without it all runs were asked in the same 128 windows
-    kind: NotRequired[str]  # of the plant, see data.plant.kind; older records do not have it
-    choices: NotRequired[Positive]  # values that a pair may have: a guess finds one in so many
-
-
-def _check_recall(recall: Recall) -> Recall:
-    """Return recall whose lists are aligned."""
-    columns: list[Sequence[object]] = [
-        recall["distance"],
-        recall["pairs"],
-        recall["windows"],
-        recall["correct"],
-        recall["nats"],
-    ]
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
-    return recall
-
-
-class Exact(TypedDict):
-    """Answers of instances of a task in windows of one length: how many are right."""
-
-    size: Positive  # of the instances, as the task counts it
-    instances: Positive
-    right: Count  # instances with a wholly right answer
-    tokens: Positive  # of all answers
-    tokens_right: Count  # tokens that no other beats, where each sees the right ones before it
-    generated_right: NotRequired[Count]  # instances with a wholly right answer that the model itself wrote
-    generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
-
-
-class Needle(TypedDict):
-    """Facts found in windows of one length, aligned lists: one place for each depth and number of keys."""
-
-    depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
-    keys: list[Positive]  # sentences in each window
-    answers: list[Positive]  # values that were asked for
-    correct: list[Count]  # values whose tokens no other token beats
-    nats: list[Number]  # mean, per token of a value
-
-
-def _check_needle(needle: Needle) -> Needle:
-    """Return needles whose lists are aligned."""
-    columns: list[Sequence[object]] = [
-        needle["depth"],
-        needle["keys"],
-        needle["answers"],
-        needle["correct"],
-        needle["nats"],
-    ]
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
-    return needle
-
-
-class Ruler(TypedDict):
-    """Values found in windows of one length, aligned lists: one place for each task of RULER."""
-
-    task: Annotated[list[str], MinLen(1)]
-    samples: list[Positive]
-    answers: list[Positive]  # values that all samples ask for
-    correct: list[Count]  # values that stand in what the model wrote
-
-
-def _check_ruler(ruler: Ruler) -> Ruler:
-    """Return values whose lists are aligned."""
-    columns: list[Sequence[object]] = [ruler["task"], ruler["samples"], ruler["answers"], ruler["correct"]]
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
-    return ruler
-
-
-class Dispersion(TypedDict):
-    """What attention does for the queries of the targets: lists have a mean for each layer."""
-
-    entropy: Annotated[list[Number], MinLen(1)]  # nats
-    first: list[Number]  # weight on the first token of the window
-    variance: list[Number]  # of the numbers of the output, over the queries
-    far_nats: Number | None  # per token: last T tokens, the older half as far as the window; null up to T
-
-
-def _check_dispersion(dispersion: Dispersion) -> Dispersion:
-    """Return dispersion whose lists are aligned."""
-    columns = (dispersion["entropy"], dispersion["first"], dispersion["variance"])
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
-    return dispersion
-
-
-class Memory(TypedDict):
-    """How next-token distributions in a window differ from those in shorter ones: aligned lists, means."""
-
-    window: Annotated[list[Positive], MinLen(1)]  # tokens of the shorter windows, ascending
-    variation: list[Number]  # total variation of the two distributions, from 0 to 1
-    variation_ci95: list[JsonInterval | None]  # over documents
-    gained: list[Number]  # rise of the right token's probability, 0 where it falls
-    lost: list[Number]  # fall of the right token's probability, 0 where it rises
-
-
-def _check_memory(memory: Memory) -> Memory:
-    """Return memory whose lists are aligned."""
-    columns: list[Sequence[object]] = [
-        memory["window"],
-        memory["variation"],
-        memory["variation_ci95"],
-        memory["gained"],
-        memory["lost"],
-    ]
-    if len({len(column) for column in columns}) > 1:
-        raise _wrong("lists of different lengths")
-    return memory
 
 
 class Extend(TypedDict):
@@ -224,7 +93,10 @@ class Extend(TypedDict):
 
 @with_config(STRICT)
 class Record(TypedDict):
-    """One stored measurement. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
+    """One stored measurement. Plain JSON; numbers are null where there is nothing to report (see `note`).
+
+    A protocol that measures more than the loss adds a field with its own name (posenc.results.beside).
+    """
 
     protocol: str  # of posenc.evaluation.protocols, or trigram: their reference
     extend: Extend | None  # test-time extension with resolved parameters; null: the model as trained
@@ -248,26 +120,20 @@ class Record(TypedDict):
     note: str | None  # why there is no number: oom, diverged, n/a
     seconds: Number  # that the measurement took
     curve: NotRequired[Annotated[Curve, AfterValidator(_check_curve)]]  # of the protocol `positions`
-    recall: NotRequired[Annotated[Recall, AfterValidator(_check_recall)]]  # of the protocol `recall`
-    exact: NotRequired[Exact]  # of the protocol `exact`
-    needle: NotRequired[Annotated[Needle, AfterValidator(_check_needle)]]  # of the protocol `needle`
-    ruler: NotRequired[Annotated[Ruler, AfterValidator(_check_ruler)]]  # of the protocol `ruler`
-    dispersion: NotRequired[Annotated[Dispersion, AfterValidator(_check_dispersion)]]  # of `dispersion`
-    memory: NotRequired[Annotated[Memory, AfterValidator(_check_memory)]]  # of the protocol `memory`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
 def _check_note(record: Record) -> Record:
     """Return a record that has a number, or a note that says why not."""
     if record["nats"] is None and record["note"] is None:
-        raise _wrong("nats: null without a note")
+        raise wrong_record("nats: null without a note")
     return record
 
 
 def _check_named(choice: dict[str, Any]) -> dict[str, Any]:
     """Return a choice that has a name."""
     if not isinstance(choice.get("name"), str) or not choice["name"]:
-        raise _wrong("must have a name")
+        raise wrong_record("must have a name")
     return choice
 
 
@@ -307,7 +173,7 @@ class Results(TypedDict):
 
     schema_version: Literal[2]
     run: RunFacts
-    records: list[Annotated[Record, AfterValidator(_check_note)]]
+    records: list[Record]
 
 
 # --- checking
@@ -332,12 +198,31 @@ def check_record(data: bytes) -> Record:
 
 @functools.cache
 def _results_adapter() -> TypeAdapter[Results]:
-    return TypeAdapter(Results)
+    fields = get_type_hints(Results, include_extras=True)
+    list_type: Any = list
+    fields["records"] = list_type[_complete_record_type()]
+    return TypeAdapter(with_config(STRICT)(_typed_dict("Results", fields)))
 
 
 @functools.cache
 def _record_adapter() -> TypeAdapter[Record]:
-    return TypeAdapter(Annotated[Record, AfterValidator(_check_note)])
+    return TypeAdapter(_complete_record_type())
+
+
+@functools.cache
+def _complete_record_type() -> Any:
+    """Return Record with the fields of the protocols that measure more than the loss, for pydantic."""
+    fields = get_type_hints(Record, include_extras=True)
+    for key, record_type in record_types().items():
+        fields[key] = NotRequired[record_type]
+    complete_type = with_config(STRICT)(_typed_dict("Record", fields))
+    return Annotated[complete_type, AfterValidator(_check_note)]
+
+
+def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
+    """Return a type of dictionaries whose fields are known only now, which mypy does not allow."""
+    make_typed_dict: Any = TypedDict
+    return make_typed_dict(name, fields)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from posenc.results.beside.base import HasNumbersBeside
 from posenc.results.cells import (
     NOT_MEASURED,
     Cell,
@@ -16,17 +18,12 @@ from posenc.results.cells import (
     make_cell,
     single,
 )
-from posenc.results.dispersion import RowDispersion
-from posenc.results.exact import RowExact
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
-from posenc.results.memory import RowMemory
-from posenc.results.needles import NeedleCell, RulerCell, needles_of, ruler_of
 from posenc.results.numbers import printed_change
-from posenc.results.plain import NOT_IN_JSON
-from posenc.results.recall import Learning, RowRecall
+from posenc.results.plain import FIELDS_IN_JSON, NOT_IN_JSON
 from posenc.results.records import REFERENCE_PROTOCOL, Metric, Record
 from posenc.results.statistics.documents import difference_if_any
 from posenc.results.statistics.intervals import Estimate
@@ -34,7 +31,7 @@ from posenc.results.statistics.verdicts import REFERENCE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(HasNumbersBeside):
     """An encoding with one set of settings; its cells are in the order of the columns."""
 
     label: str  # its name in tables: the encoding, and what tells it from its neighbours
@@ -50,12 +47,8 @@ class Row:
     undertrained: str | None  # by how much its loss at T misses the reference; null where it does not
     curve: CurveSummary | None  # of the protocol `positions`
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
-    recall: RowRecall | None  # of the protocol `recall`
-    exact: RowExact | None  # of the protocol `exact`
-    needle: tuple[NeedleCell, ...] | None  # of the protocol `needle`
-    ruler: tuple[RulerCell, ...] | None  # of the protocol `ruler`
-    dispersion: RowDispersion | None  # of the protocol `dispersion`
-    memory: RowMemory | None  # of the protocol `memory`
+    # what protocols measured beside the loss, each under its key; null where it was not measured
+    beside: Mapping[str, Any] = field(metadata=FIELDS_IN_JSON)
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
     tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
@@ -63,11 +56,6 @@ class Row:
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
     # the name that a user gives it with --labels, in text and pictures
     name: str | None = field(default=None, metadata=NOT_IN_JSON)
-
-    @property
-    def learning(self) -> Learning | None:
-        """Return how many seeds learned to recall; None where that was not measured."""
-        return None if self.recall is None else self.recall.learning
 
     @property
     def full_label(self) -> str:
@@ -85,10 +73,7 @@ class RowExtras:
     """The fields of a row that are computed apart from its cells."""
 
     recovered: Recovered | None
-    recall: RowRecall | None
-    exact: RowExact | None
-    dispersion: RowDispersion | None
-    memory: RowMemory | None
+    beside: Mapping[str, Any]
     breaks: CurveSummary | None
     undertrained: str | None
 
@@ -110,12 +95,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         undertrained=extras.undertrained,
         curve=curve_summary(group.members),
         recovered=extras.recovered,
-        recall=extras.recall,
-        exact=extras.exact,
-        needle=needles_of(group.members),
-        ruler=ruler_of(group.members),
-        dispersion=extras.dispersion,
-        memory=extras.memory,
+        beside=extras.beside,
         members=group.members,
         settings=group.settings,
         tuned=group.tuned,

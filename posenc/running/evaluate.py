@@ -260,7 +260,7 @@ def _training_precision(job: Job) -> str:
 
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
-    tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.writes_words else None
+    tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.needs_tokenizer else None
     # `job.data` has a plant only if the model was trained on it: a model knows no other keys
     return job.evaluation.request(store, job.data.plant, job.settings.seed, tokenizer)
 

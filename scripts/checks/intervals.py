@@ -23,11 +23,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator
 
+from posenc.results.beside.recall import Place, RecallCell, SeedRecall, cell_of, is_below
 from posenc.results.cells import columns_of, samples_of
 from posenc.results.discovery import load_runs
 from posenc.results.grouping import group_runs
 from posenc.results.rankings import one_ranking
-from posenc.results.recall import Place, RecallCell, SeedRecall, cell_of, is_below
 from posenc.results.statistics import ranking
 from posenc.results.statistics.documents import Sample, difference, ratio_of
 from posenc.results.statistics.intervals import CONFIDENCE

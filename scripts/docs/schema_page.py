@@ -25,8 +25,12 @@ from typing import (
     get_type_hints,
 )
 
-from posenc.results.records import SCHEMA_VERSION
+from posenc.results.beside import record_types
+from posenc.results.beside.base import NumbersBeside, all_numbers_beside
+from posenc.results.records import SCHEMA_VERSION, Record
+from posenc.results.rows import Row
 
+BESIDE = "beside"  # the field of a row and of a comparison whose keys are fields of the JSON
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = [
@@ -35,12 +39,6 @@ RESULTS = [
     "records.Extend",
     "statistics.documents.PerDocument",
     "records.Curve",
-    "records.Recall",
-    "records.Exact",
-    "records.Needle",
-    "records.Ruler",
-    "records.Dispersion",
-    "records.Memory",
 ]
 COMPARISON = [
     "comparison.Comparison",
@@ -53,20 +51,6 @@ COMPARISON = [
     "statistics.ranking.Versus",
     "cells.CurveSummary",
     "headroom.Recovered",
-    "recall.RecallColumns",
-    "recall.RowRecall",
-    "recall.RecallCell",
-    "recall.Learning",
-    "recall.Horizon",
-    "exact.ExactColumns",
-    "exact.RowExact",
-    "exact.ExactCell",
-    "exact.Spread",
-    "dispersion.RowDispersion",
-    "dispersion.DispersionCell",
-    "memory.RowMemory",
-    "memory.MemoryCell",
-    "memory.ShorterWindow",
 ]
 HEADER = """# The JSON that posenc writes
 Every run has two files for programs, `results.json` and `metrics.jsonl`. `posenc compare` writes the
@@ -144,17 +128,60 @@ def main() -> None:
 def frozen_fields() -> dict[str, dict[str, str]]:
     """Return name and type of each field of results.json, by the type that it belongs to."""
     frozen = {}
-    for name in RESULTS:
-        frozen[name.rpartition(".")[2]] = {field: kind for field, kind, _ in fields(type_of(name))}
+    for cls in types_on_disk():
+        frozen[cls.__name__] = {field: kind for field, kind, _ in fields(cls)}
     return frozen
+
+
+def types_on_disk() -> list[type]:
+    """Return the types of results.json; the last ones are what protocols measure beside the loss."""
+    return [*map(type_of, RESULTS), *(record_type(numbers) for numbers in all_numbers_beside())]
+
+
+def record_type(numbers: NumbersBeside) -> type:
+    """Return the type of a protocol's numbers in a record, without its check."""
+    kind = record_types()[numbers.key]
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def types_printed() -> list[type]:
+    """Return the types of a comparison; the last ones are what protocols measure beside the loss."""
+    printed = [type_of(name) for name in COMPARISON]
+    for numbers in all_numbers_beside():
+        for hint in (columns_type(numbers), row_type(numbers)):
+            printed += [cls for cls in dataclasses_in(hint) if cls not in printed]
+    return printed
+
+
+def row_type(numbers: NumbersBeside) -> Any:
+    """Return the type of a protocol's numbers in a row, or null: the result is `list[RowMemory | None]`."""
+    return get_args(get_type_hints(numbers.rows_of)["return"])[0]
+
+
+def columns_type(numbers: NumbersBeside) -> Any:
+    """Return the type of what a table says of a protocol's numbers; None if it says nothing."""
+    return None if numbers.columns_of is None else get_type_hints(numbers.columns_of)["return"]
+
+
+def dataclasses_in(hint: Any) -> list[type]:
+    """Return the dataclasses in a type, each before those of its fields."""
+    found = []
+    if dataclasses.is_dataclass(hint):
+        found.append(hint)
+        parts = list(get_type_hints(hint).values())
+    else:
+        parts = [part for part in get_args(hint) if part is not Ellipsis]
+    for part in parts:
+        found += [cls for cls in dataclasses_in(part) if cls not in found]
+    return found
 
 
 def page() -> str:
     """Return the page's text."""
     parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK]
-    parts += [table(name) for name in RESULTS]
-    parts += [LOGGED, table("tally.LoggedStep", "posenc.training"), PRINTED]
-    parts += [table(name) for name in COMPARISON]
+    parts += [table(cls) for cls in types_on_disk()]
+    parts += [LOGGED, table(type_of("tally.LoggedStep", "posenc.training")), PRINTED]
+    parts += [table(cls) for cls in types_printed()]
     return "\n".join([*parts, CSV])
 
 
@@ -166,9 +193,8 @@ def type_of(name: str, package: str = "posenc.results") -> type:
     return cls
 
 
-def table(name: str, package: str = "posenc.results") -> str:
+def table(cls: type) -> str:
     """Return a heading, the first line of the docstring, and a row for each field."""
-    cls = type_of(name, package)
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
     lines = [f"### {cls.__name__}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
     for field, kind, meaning in fields(cls):
@@ -188,8 +214,30 @@ def fields(cls: type) -> list[tuple[str, str, str]]:
     hidden: set[str] = set()
     if dataclasses.is_dataclass(cls):
         hidden = {field.name for field in dataclasses.fields(cls) if not field.metadata.get("json", True)}
-    names = [name for name in cls.__annotations__ if name not in hidden]
-    return [(name, json_type(hints[name]), comments.get(name, "")) for name in names]
+    described = []
+    for name in cls.__annotations__:
+        if name == BESIDE:
+            described += fields_beside(cls)
+        elif name not in hidden:
+            described.append((name, json_type(hints[name]), comments.get(name, "")))
+    if cls is Record:
+        described += fields_beside(cls)
+    return described
+
+
+def fields_beside(cls: type) -> list[tuple[str, str, str]]:
+    """Return the fields that a record, a row or a comparison has of each protocol beside the loss."""
+    described = []
+    for numbers in all_numbers_beside():
+        meaning = f"of the protocol `{numbers.protocol}`"
+        if cls is Record:
+            described.append((numbers.key, json_type(NotRequired[record_type(numbers)]), meaning))
+        elif cls is Row:
+            described.append((numbers.key, json_type(row_type(numbers)), meaning))
+        elif numbers.columns_of is not None:
+            meaning = f"{meaning}; null where no row has it"
+            described.append((numbers.key, json_type(columns_type(numbers)), meaning))
+    return described
 
 
 def comments_of(cls: type) -> dict[str, str]:

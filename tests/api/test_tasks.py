@@ -14,7 +14,7 @@ import posenc as px
 from posenc.core.errors import UserError
 from posenc.data.tasks import own_tasks
 from posenc.data.tasks.instances import PADDING, START
-from posenc.results.records import EXACT
+from posenc.results.beside.exact import EXACT
 from posenc.running import run_directory
 
 TINY_TASK = (
@@ -335,4 +335,4 @@ def test_an_unknown_task_names_the_nearest():
 def test_exact_is_the_protocol_of_tasks_alone():
     from posenc.evaluation.protocols import find_protocol, protocol_names
 
-    assert [name for name in protocol_names() if find_protocol(name).of_tasks] == [EXACT]
+    assert [name for name in protocol_names() if find_protocol(name).of_tasks] == [EXACT.protocol]

@@ -249,7 +249,7 @@ def test_with_few_documents_there_is_no_interval(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "in_longer_windows"),
+    ("protocol", "why_loss_changes"),
     [
         ("fixed-target", "the same targets see more text"),
         ("nonoverlapping", "the same text is cut into longer windows"),
@@ -257,10 +257,10 @@ def test_with_few_documents_there_is_no_interval(tmp_path):
         ("not-of-this-version", "the window is longer"),
     ],
 )
-def test_the_note_on_units_says_what_the_changes_are_due_to(tmp_path, protocol, in_longer_windows):
+def test_the_note_on_units_says_what_the_changes_are_due_to(tmp_path, protocol, why_loss_changes):
     write_run(tmp_path, records=[record(T, 1.2, protocol=protocol), record(8 * T, 2.2, protocol=protocol)])
     note = unit_note(compared(tmp_path, protocol=protocol))
-    assert note == f"loss in nats/byte at T, then the change when {in_longer_windows}"
+    assert note == f"loss in nats/byte at T, then the change when {why_loss_changes}"
 
 
 def test_a_random_probe_has_sequences(sweep):

@@ -2,7 +2,7 @@
 
 from fake_runs import compared, exact_records, write_run
 
-from posenc.results.exact import Spread
+from posenc.results.beside.exact import Spread
 
 
 def answers(root, right_by_seed, **details):

@@ -13,8 +13,8 @@ from posenc.core.errors import UserError
 from posenc.report.formats import render
 from posenc.report.lines import cells_table
 from posenc.results import load_runs
+from posenc.results.beside.recall import LEVEL
 from posenc.results.comparison import compare_runs
-from posenc.results.recall import LEVEL
 from posenc.results.statistics.proportions import clopper_pearson, wilson
 
 LOSSES = [record(multiple * T, 1.3) for multiple in (1, 2, 4, 8)]

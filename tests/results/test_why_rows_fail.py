@@ -11,7 +11,13 @@ from posenc.report.charts import make_chart
 from posenc.report.looks import PAPER
 from posenc.report.reports import rows_table
 from posenc.report.sentences import why_notes
-from posenc.results.dispersion import DispersionCell, is_sink_broken, is_spread, reasons_of, variance_ratio
+from posenc.results.beside.dispersion import (
+    DispersionCell,
+    is_sink_broken,
+    is_spread,
+    reasons_of,
+    variance_ratio,
+)
 from posenc.results.records import check_record
 
 LAYERS = 2

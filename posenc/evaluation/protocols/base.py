@@ -48,15 +48,16 @@ class Protocol(ABC, Generic[PlanT]):
     title: ClassVar[str]  # what is scored, in a few words: a heading of the page
     explain: ClassVar[str]  # a line of `compare --explain`
     note: ClassVar[str | None] = None  # a line below the table of `compare --full`
-    # why the loss differs between columns: the end of "the change when ..." in the note below a table
-    in_longer_windows: ClassVar[str] = "the same targets see more text"
+    # the end of "the change when ..." in the note below a table: what differs between its columns
+    why_loss_changes: ClassVar[str] = "the same targets see more text"
     unit: ClassVar[str] = UNIT
     sample_noun: ClassVar[str] = "document"  # whose scatter gives the interval of a single seed
     of_tasks: ClassVar[bool] = False  # True: it scores answers of a task; False: it scores text
-    writes_words: ClassVar[bool] = False  # True: `plan` writes words of its own and needs the tokenizer
+    needs_tokenizer: ClassVar[bool] = False  # True: `plan` writes words of its own into the text
     count_key: ClassVar[str] = "max_targets"  # the key of `eval` that says how much of a text it scores
-    refuses_given: ClassVar[str | None] = None  # why it cannot score models that posenc did not train
-    refuses_transformers: ClassVar[str | None] = None  # why it cannot score models of transformers
+    # why it cannot score models that posenc did not train, and why not those of transformers
+    reason_against_given_models: ClassVar[str | None] = None
+    reason_against_transformers: ClassVar[str | None] = None
 
     Settings: ClassVar[type[ProtocolSettings]] = ProtocolSettings  # the type of this protocol's settings
 

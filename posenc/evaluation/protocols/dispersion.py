@@ -24,7 +24,7 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import DISPERSION, Dispersion
+from posenc.results.beside.dispersion import Dispersion
 from posenc.settings.numbers import Share
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class WatchedBlocks(Blocks):
 
 
 class DispersionProtocol(Protocol[WatchedBlocks]):
-    name = DISPERSION
+    name = "dispersion"
     title = "what attention does"
     explain = "entropy of attention, weight on the first token, variance of the output: why a row fails"
     note = "attention of the fixed targets' queries, mean over layers; a mean over heads and queries"
-    refuses_given = REFUSAL
-    refuses_transformers = REFUSAL
+    reason_against_given_models = REFUSAL
+    reason_against_transformers = REFUSAL
 
     class Settings(ProtocolSettings):
         target_fraction: Share
@@ -95,7 +95,7 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
         sums = plan.sums(context, watched.nats.sum(axis=1))
         if not is_finite(dispersion):
             return sums  # a record holds finite numbers only: without these it says `diverged`
-        return replace(sums, extra={DISPERSION: dispersion})
+        return replace(sums, extra={self.name: dispersion})
 
     def _fixed_target(self) -> FixedTarget:
         return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))

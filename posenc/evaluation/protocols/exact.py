@@ -23,8 +23,7 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import EXACT
-from posenc.results.records import Exact as ExactCounts
+from posenc.results.beside.exact import Exact as ExactCounts
 from posenc.settings.numbers import Flag, Whole
 
 if TYPE_CHECKING:
@@ -62,14 +61,14 @@ class TaskPlan(Plan):
 
 
 class Exact(Protocol[TaskPlan]):
-    name = EXACT
+    name = "exact"
     title = "whole answers"
     explain = "share of the instances of a task whose answer is wholly right"
     note = "instances of a task whose answer is wholly right"
     unit = "nats per token of the answer"
     sample_noun = "instance"
     of_tasks = True
-    refuses_transformers = "asks for what posenc trained: bytes of a task"
+    reason_against_transformers = "asks for what posenc trained: bytes of a task"
 
     class Settings(ProtocolSettings):
         # runs that were stored before there were tasks do not name these
@@ -122,7 +121,7 @@ class Exact(Protocol[TaskPlan]):
             targets=is_target.sum(axis=1),
             bytes=np.zeros(plan.count, dtype=np.int64),
             of_text=False,
-            extra={EXACT: counts},
+            extra={self.name: counts},
         )
 
 

@@ -59,7 +59,7 @@ class Induction(Protocol[Sequences]):
     title = "second copy of a random sequence"
     explain = "loss on the second copy of a random sequence"
     note = "loss on the second copy of a random sequence"
-    in_longer_windows = "more random tokens stand between the copies"
+    why_loss_changes = "more random tokens stand between the copies"
     unit = "nats per token of the second copy"
     sample_noun = "sequence"
 

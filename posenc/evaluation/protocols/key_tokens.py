@@ -95,7 +95,7 @@ class KeyTokens(Protocol[KeyBlocks]):
     title = "targets that far text makes clear"
     explain = "the fixed targets that far text makes clear"
     note = "the fixed targets that a model trained at 8T predicts clearly better from far text"
-    refuses_transformers = "needs a reference with this model's tokenizer"
+    reason_against_transformers = "needs a reference with this model's tokenizer"
 
     class Settings(ProtocolSettings):
         key_tokens: Annotated[Text, AfterValidator(absolute_path)] | None  # null: the reference that ships

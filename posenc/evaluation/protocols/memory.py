@@ -34,8 +34,8 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import MEMORY, JsonInterval
-from posenc.results.records import Memory as MemoryByWindow
+from posenc.results.beside.memory import Memory as MemoryByWindow
+from posenc.results.records import JsonInterval
 from posenc.results.statistics.documents import ratio_interval
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Share
@@ -72,7 +72,7 @@ class ComparedBlocks(Blocks):
 
 
 class Memory(Protocol[ComparedBlocks]):
-    name = MEMORY
+    name = "memory"
     title = "text farther back"
     explain = "how far the next-token distribution moves when text farther back comes in, for any model"
     note = "memory is not use: it also rises where a model breaks, so read it beside the change of the loss"
@@ -129,7 +129,7 @@ class Memory(Protocol[ComparedBlocks]):
             gained=np.maximum(compared.gain, 0).mean(axis=(1, 2)).tolist(),
             lost=np.maximum(-compared.gain, 0).mean(axis=(1, 2)).tolist(),
         )
-        return replace(sums, extra={MEMORY: by_window})
+        return replace(sums, extra={self.name: by_window})
 
     def _fixed_target(self) -> FixedTarget:
         return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))

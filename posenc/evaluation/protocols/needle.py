@@ -38,8 +38,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.records import NEEDLE
-from posenc.results.records import Needle as NeedleCounts
+from posenc.results.beside.needle import Needle as NeedleCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Number, Whole, check_whole
 
@@ -150,12 +149,12 @@ class NeedleTexts(Plan):
 
 
 class Needle(Protocol[NeedleTexts]):
-    name = NEEDLE
+    name = "needle"
     title = "facts in a text"
     explain = "words that stand somewhere in the text, asked for at its end"
     note = explain
     unit = "nats per token of the value"
-    writes_words = True
+    needs_tokenizer = True
     count_key = "needle.windows"
 
     class Settings(ProtocolSettings):
@@ -229,7 +228,7 @@ class Needle(Protocol[NeedleTexts]):
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
             return sums
-        return dataclasses.replace(sums, extra={NEEDLE: counts})
+        return dataclasses.replace(sums, extra={self.name: counts})
 
 
 def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Question) -> np.ndarray:

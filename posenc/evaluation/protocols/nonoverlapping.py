@@ -25,7 +25,7 @@ class NonOverlapping(Protocol[Spans]):
     name = "nonoverlapping"
     title = "windows that do not overlap"
     explain = "as in papers; rewards longer windows"
-    in_longer_windows = "the same text is cut into longer windows"
+    why_loss_changes = "the same text is cut into longer windows"
     note = "rewards longer windows: use it only to compare with papers"
 
     def plan(self, request: EvalRequest) -> Spans:

@@ -33,8 +33,7 @@ from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.records import RECALL
-from posenc.results.records import Recall as RecallCounts
+from posenc.results.beside.recall import Recall as RecallCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Text, Whole, check_whole
 from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, PlantSettings, TokensOrMultiple
@@ -134,13 +133,13 @@ class PlantedTexts(Plan):
 
 
 class Recall(Protocol[PlantedTexts]):
-    name = RECALL
+    name = "recall"
     title = "planted values"
     explain = "values of planted pairs, asked for at the end of a window"
     note = explain
-    in_longer_windows = "the pairs may stand farther back"
+    why_loss_changes = "the pairs may stand farther back"
     unit = "nats per value"
-    refuses_given = "asks for what posenc planted in the training text"
+    reason_against_given_models = "asks for what posenc planted in the training text"
 
     class Settings(ProtocolSettings):
         recall: RecallSettings
@@ -260,7 +259,7 @@ class Recall(Protocol[PlantedTexts]):
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
             return sums
-        return dataclasses.replace(sums, extra={RECALL: counts})
+        return dataclasses.replace(sums, extra={self.name: counts})
 
 
 def no_texts(request: EvalRequest) -> PlantedTexts:

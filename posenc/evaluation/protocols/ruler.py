@@ -37,8 +37,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import RULER
-from posenc.results.records import Ruler as RulerCounts
+from posenc.results.beside.ruler import Ruler as RulerCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Text, Whole
 
@@ -100,13 +99,13 @@ class RulerPlan(Plan):
 
 
 class RulerProtocol(Protocol[RulerPlan]):
-    name = RULER
+    name = "ruler"
     title = "RULER's needles"
     explain = "values that RULER's prompts hide and ask for, found in what the model writes"
     note = explain
     unit = "nats per token of the answer"
     sample_noun = "sample"
-    writes_words = True
+    needs_tokenizer = True
     count_key = "ruler.samples"
 
     class Settings(ProtocolSettings):
@@ -167,7 +166,7 @@ class RulerProtocol(Protocol[RulerPlan]):
             targets=np.array([answer.targets for answer in answers]),
             bytes=np.zeros(n_samples, dtype=np.int64),
             of_text=False,
-            extra={RULER: counts} if np.isfinite(nats).all() else {},
+            extra={self.name: counts} if np.isfinite(nats).all() else {},
         )
 
 

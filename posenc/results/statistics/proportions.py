@@ -6,9 +6,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, student_quantile
+
+
+@dataclass
+class FactCount:
+    """Count facts that were found, over seeds."""
+
+    correct: int = 0
+    answers: int = 0
+    samples: int = 0  # that are drawn independently
+
+    def add(self, correct: int, answers: int, samples: int) -> None:
+        """Add those of a seed."""
+        self.correct += correct
+        self.answers += answers
+        self.samples += samples
+
+    @property
+    def share(self) -> float:
+        """Return the share of the answers that are correct."""
+        return self.correct / self.answers
 
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:

@@ -89,8 +89,8 @@ def logits_with_bias(model, tokens, bias):
 
 def test_models_that_posenc_did_not_train_are_refused():
     protocol = protocol_of("dispersion")
-    assert "weights of the attention" in protocol.refuses_given
-    assert protocol.refuses_transformers == protocol.refuses_given
+    assert "weights of the attention" in protocol.reason_against_given_models
+    assert protocol.reason_against_transformers == protocol.reason_against_given_models
 
 
 def test_windows_must_hold_the_targets(asked_of):

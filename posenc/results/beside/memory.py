@@ -6,10 +6,44 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Annotated
 
+from annotated_types import MinLen
+from pydantic import AfterValidator
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
-from posenc.results.records import Memory
+from posenc.results.records import JsonInterval
+from posenc.results.statistics.documents import Number, Positive
 from posenc.results.statistics.intervals import Interval, mean_and_spread
+
+# --- in a record
+
+
+class Memory(TypedDict):
+    """How next-token distributions in a window differ from those in shorter ones: aligned lists, means."""
+
+    window: Annotated[list[Positive], MinLen(1)]  # tokens of the shorter windows, ascending
+    variation: list[Number]  # total variation of the two distributions, from 0 to 1
+    variation_ci95: list[JsonInterval | None]  # over documents
+    gained: list[Number]  # rise of the right token's probability, 0 where it falls
+    lost: list[Number]  # fall of the right token's probability, 0 where it rises
+
+
+def _check(memory: Memory) -> Memory:
+    """Return memory whose lists are aligned."""
+    check_aligned(
+        memory["window"], memory["variation"], memory["variation_ci95"], memory["gained"], memory["lost"]
+    )
+    return memory
+
+
+RECORD = Annotated[Memory, AfterValidator(_check)]
+
+
+# --- in a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +90,19 @@ class RowMemory:
         return next((cell for cell in self.cells if cell.multiple == multiple), None)
 
 
+def _rows_of(table: TableBeside) -> list[RowMemory | None]:
+    return [memory_of_row(members) for members in table.rows]
+
+
+MEMORY: NumbersBeside[Memory, RowMemory, None] = NumbersBeside(protocol="memory", rows_of=_rows_of, order=60)
+
+
 def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
     """Return the memory of a row, given as its members of the protocol; None without a number."""
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
         for measurement in member.measurements:
-            if measurement.memory is not None and measurement.nats is not None:
+            if MEMORY.measured(measurement) is not None and measurement.nats is not None:
                 by_window[measurement.window].append(measurement)
     if not by_window:
         return None
@@ -74,7 +115,7 @@ def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:
     Seeds that were compared with other windows than the first are left out.
     """
     first = measured[0]
-    memories = [measurement.memory for measurement in measured if measurement.memory is not None]
+    memories = [memory for memory in map(MEMORY.measured, measured) if memory is not None]
     windows = memories[0]["window"]
     alike = [memory for memory in memories if memory["window"] == windows]
     shorter = [_shorter_window(alike, index, first.train_length) for index in range(len(windows))]

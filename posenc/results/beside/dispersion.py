@@ -17,9 +17,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import MinLen
+from pydantic import AfterValidator
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
+from posenc.results.statistics.documents import Number
+from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
 FAR_SHARE = 0.5  # of the change at W: far positions alone make at least as much
 SPREAD_SHARE = 0.5  # of log(W / T), by which the entropy of equal weights rises
@@ -29,6 +37,30 @@ SINK_SHARES = 2.0  # equal shares on the first token at T: with less there is no
 LESS_SINK = 0.5  # of the weight at T: with less the sink is broken
 
 Reason = Literal["positions", "spread", "sink"]
+
+
+# --- in a record
+
+
+class Dispersion(TypedDict):
+    """What attention does for the queries of the targets: lists have a mean for each layer."""
+
+    entropy: Annotated[list[Number], MinLen(1)]  # nats
+    first: list[Number]  # weight on the first token of the window
+    variance: list[Number]  # of the numbers of the output, over the queries
+    far_nats: Number | None  # per token: last T tokens, the older half as far as the window; null up to T
+
+
+def _check(dispersion: Dispersion) -> Dispersion:
+    """Return dispersion whose lists are aligned."""
+    check_aligned(dispersion["entropy"], dispersion["first"], dispersion["variance"])
+    return dispersion
+
+
+RECORD = Annotated[Dispersion, AfterValidator(_check)]
+
+
+# --- in a row
 
 
 @dataclass(frozen=True)
@@ -103,6 +135,20 @@ class RowDispersion:
         return cell.far_nats - self.at_t.nats
 
 
+def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
+    """Return what attention does in each row, with the reasons of the rows that collapse."""
+    rows = []
+    for members, cells in zip(table.rows, table.cells, strict=True):
+        verdict_at_longest = cells[-1].verdict if cells else None
+        rows.append(dispersion_of_row(members, has_collapsed=verdict_at_longest == COLLAPSED_WORD))
+    return rows
+
+
+DISPERSION: NumbersBeside[Dispersion, RowDispersion, None] = NumbersBeside(
+    protocol="dispersion", rows_of=_rows_of, order=50
+)
+
+
 def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDispersion | None:
     """Return the dispersion of a row, given as its members of the protocol `dispersion`.
 
@@ -111,7 +157,7 @@ def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDisp
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
         for measurement in member.measurements:
-            if measurement.dispersion is not None and measurement.nats is not None:
+            if DISPERSION.measured(measurement) is not None and measurement.nats is not None:
                 by_window[measurement.window].append(measurement)
     cells = tuple(_cell_of(measured) for _, measured in sorted(by_window.items()))
     if not cells:
@@ -126,7 +172,7 @@ def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDisp
 
 def _cell_of(measured: Sequence[Measurement]) -> DispersionCell:
     """Return the mean over seeds; `measured` are the seeds' measurements of one window."""
-    dispersions = [measurement.dispersion for measurement in measured if measurement.dispersion is not None]
+    dispersions = [numbers for numbers in map(DISPERSION.measured, measured) if numbers is not None]
     losses = [measurement.nats for measurement in measured if measurement.nats is not None]
     far_losses = [dispersion["far_nats"] for dispersion in dispersions if dispersion["far_nats"] is not None]
     all_have_far = len(far_losses) == len(dispersions)

@@ -14,12 +14,19 @@ that between the two places of a pair, in tokens. `within` T is the mean over th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal, NotRequired
 
+from annotated_types import MinLen
+from pydantic import AfterValidator
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside
 from posenc.results.cells import single
+from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
+from posenc.results.statistics.documents import Count, Number, Positive
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread
 from posenc.results.statistics.proportions import (
     clopper_pearson,
@@ -35,6 +42,34 @@ SAME_RECALL = 0.1  # a row that finds at most this share less than the best may 
 
 Rank = Literal["best", "tied", "unresolved", "below"]
 Needs = Literal["seeds", "windows"]
+
+
+# --- in a record
+
+
+class Recall(TypedDict):
+    """Values recalled in windows of one length, aligned lists; the pairs of the training come first."""
+
+    distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
+    pairs: list[Positive]  # in each window
+    windows: list[Positive]  # with one target each
+    correct: list[Count]  # targets that no other token beats
+    nats: list[Number]  # mean
+    draw: NotRequired[Count]  # of the run's seed; without it all runs were asked in the same 128 windows
+    kind: NotRequired[str]  # of the plant, see data.plant.kind; older records do not have it
+    choices: NotRequired[Positive]  # values that a pair may have: a guess finds one in so many
+
+
+def _check(recall: Recall) -> Recall:
+    """Return recall whose lists are aligned."""
+    check_aligned(recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"])
+    return recall
+
+
+RECORD = Annotated[Recall, AfterValidator(_check)]
+
+
+# --- in a row
 
 
 @dataclass(frozen=True, order=True)
@@ -131,47 +166,98 @@ class RecallColumns:
     guess: float | None  # per cent that a guess among all values finds; null if it is not the same for all
 
 
-def recall_of_rows(
-    rows: Sequence[Sequence[Member]], level: float, left_out: Collection[float] = ()
-) -> tuple[RecallColumns | None, list[RowRecall | None]]:
-    """Return the columns, None if no row has recall, and the recall of each row.
-
-    A row is given as its members of the protocol `recall`. Windows in `left_out`, multiples of T, have no
-    column.
-    """
-    measured: list[Measurement] = []
-    for members in rows:
-        measured += _with_recall(members)
-    windows = {measurement.multiple for measurement in measured}
-    multiples = tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in left_out))
-    recalls = [_recall_of(members, level, multiples) for members in rows]
-    if not any(recalls):
-        return None, recalls
-    hashes = {measurement.target_set.targets_hash for measurement in measured}
-    if len(hashes) == 1:  # all rows were asked the same questions
-        recalls = _ranked(recalls, [_seeds_that_count(members) for members in rows])
-    return _columns(measured, level, multiples), recalls
-
-
-def _columns(measured: Sequence[Measurement], level: float, multiples: tuple[float, ...]) -> RecallColumns:
-    """Return the columns of recall for all measurements of a table."""
-    records = [measurement.recall for measurement in measured if measurement.recall is not None]
+def _columns_of(table: TableBeside) -> RecallColumns | None:
+    """Return the windows in which the rows of a table recall; None if no row has recall."""
+    measured = _measured_in(table)
+    if not measured:
+        return None
+    records = [_recorded(measurement) for measurement in measured]
     choices = single(record.get("choices") for record in records)
     return RecallColumns(
-        level=level,
-        multiples=multiples,
+        level=table.recall_level,
+        multiples=_multiples_of(table),
         has_fixed_draw=any(map(_has_fixed_draw, measured)),
         kind=single(record.get("kind") for record in records),
         guess=None if choices is None else 100 / choices,
     )
 
 
+def _rows_of(table: TableBeside) -> list[RowRecall | None]:
+    """Return the recall of each row, ranked if all rows were asked the same questions."""
+    multiples = _multiples_of(table)
+    recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
+    hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
+    if len(hashes) == 1:
+        recalls = _ranked(recalls, [_seeds_that_count(members) for members in table.rows])
+    return recalls
+
+
+def _multiples_of(table: TableBeside) -> tuple[float, ...]:
+    """Return the windows past T that have a column of recall, as multiples of T."""
+    windows = {measurement.multiple for measurement in _measured_in(table)}
+    # Windows that --columns leaves out have no column of recall either. A window in which only recall was
+    # measured is not among them, and so it has a column.
+    return tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in table.left_out))
+
+
+def _measured_in(table: TableBeside) -> list[Measurement]:
+    """Return the measurements of all rows that have recall."""
+    measured: list[Measurement] = []
+    for members in table.rows:
+        measured += _with_recall(members)
+    return measured
+
+
 def _with_recall(members: Sequence[Member]) -> list[Measurement]:
     """Return the members' measurements that have recall."""
     measured: list[Measurement] = []
     for member in members:
-        measured += [measurement for measurement in member.measurements if measurement.recall is not None]
+        measured += [
+            measurement for measurement in member.measurements if RECALL.measured(measurement) is not None
+        ]
     return measured
+
+
+def _farthest_accuracy(recall: RowRecall) -> float | None:
+    """Return the accuracy in the longest window; None if it was not measured or no seed learned to recall."""
+    if not recall.learned or not recall.beyond:
+        return None
+    farthest = recall.beyond[-1]
+    return None if farthest is None else farthest.accuracy
+
+
+RECALL: NumbersBeside[Recall, RowRecall, RecallColumns] = NumbersBeside(
+    protocol="recall",
+    rows_of=_rows_of,
+    columns_of=_columns_of,
+    sort_number=_farthest_accuracy,
+    order=10,
+)
+
+
+def learning_of(row: HasNumbersBeside) -> Learning | None:
+    """Return how many seeds of a row learned to recall; None where that was not measured."""
+    recall = RECALL.of(row)
+    return None if recall is None else recall.learning
+
+
+def did_not_learn_to_recall(row: HasNumbersBeside) -> bool:
+    """Tell whether a row has recall, and none of its seeds learned it."""
+    recall = RECALL.of(row)
+    return recall is not None and recall.learned is False
+
+
+def farthest_recall_of(row: HasNumbersBeside) -> RecallCell | None:
+    """Return the recall of a row in the longest window; None without a number."""
+    recall = RECALL.of(row)
+    return recall.beyond[-1] if recall is not None and recall.beyond else None
+
+
+def _recorded(measurement: Measurement) -> Recall:
+    """Return the recall of a measurement that has some."""
+    recall = RECALL.measured(measurement)
+    assert recall is not None
+    return recall
 
 
 def _seeds_that_count(members: Sequence[Member]) -> int:
@@ -229,20 +315,17 @@ def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
 
 def _trained_pairs(measurement: Measurement) -> int:
     """Return how many pairs a window of the training has: those questions are stored first."""
-    assert measurement.recall is not None
-    return measurement.recall["pairs"][0]
+    return _recorded(measurement)["pairs"][0]
 
 
 def _has_fixed_draw(measurement: Measurement) -> bool:
     """Return whether all runs have these windows, as in records from before posenc 0.2."""
-    assert measurement.recall is not None
-    return "draw" not in measurement.recall
+    return "draw" not in _recorded(measurement)
 
 
 def _by_place(measurement: Measurement) -> list[tuple[Place, SeedRecall]]:
     """Return the recall of a seed at each distance and number of pairs of a window."""
-    recall = measurement.recall
-    assert recall is not None
+    recall = _recorded(measurement)
     by_place = []
     for index, distance in enumerate(recall["distance"]):
         place = Place(measurement.multiple, measurement.window, distance, recall["pairs"][index])
@@ -283,7 +366,7 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
     seeds: list[SeedRecall] = []
     place: Place | None = None
     for measurement in measured:
-        if measurement is None or measurement.recall is None:
+        if measurement is None or RECALL.measured(measurement) is None:
             continue
         pairs = _trained_pairs(measurement)
         at_distances = [recall for place, recall in _by_place(measurement) if place.pairs == pairs]

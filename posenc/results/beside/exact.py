@@ -9,15 +9,40 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NotRequired
 
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.beside.base import NumbersBeside, TableBeside
 from posenc.results.measurements import Member
-from posenc.results.records import Exact
+from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.proportions import clopper_pearson
 
 LEARNED = 90.0  # per cent of whole answers in windows of T: a seed below it did not learn the task
 ROUNDING = 1e-9  # per cent: 0.9 as a float may fall short of 90 by as much
 QUARTILES_FROM = 5  # seeds: with as many or more, quartiles are shown
+
+
+# --- in a record
+
+
+class Exact(TypedDict):
+    """Answers of instances of a task in windows of one length: how many are right."""
+
+    size: Positive  # of the instances, as the task counts it
+    instances: Positive
+    right: Count  # instances with a wholly right answer
+    tokens: Positive  # of all answers
+    tokens_right: Count  # tokens that no other beats, where each sees the right ones before it
+    generated_right: NotRequired[Count]  # instances with a wholly right answer that the model itself wrote
+    generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
+
+
+RECORD = Exact
+
+
+# --- in a row
 
 
 @dataclass(frozen=True)
@@ -72,17 +97,19 @@ class ExactColumns:
     multiples: tuple[float, ...]  # of T
 
 
-def exact_of_rows(
-    rows: Sequence[Sequence[Member]], level: float, multiples: Sequence[float]
-) -> tuple[ExactColumns | None, list[RowExact | None]]:
-    """Return the columns, None without a number, and the answers of each row.
+def _columns_of(table: TableBeside) -> ExactColumns | None:
+    """Return the columns of a table of tasks; None if no row has an answer in windows of T."""
+    has_answers = any(_within(member) is not None for members in table.rows for member in members)
+    return ExactColumns(LEARNED, table.multiples) if has_answers else None
 
-    A row is given as its members of the protocol `exact`.
-    """
-    answers = [_exact_of(members, level, multiples) for members in rows]
-    if not any(answers):
-        return None, answers
-    return ExactColumns(level, tuple(multiples)), answers
+
+def _rows_of(table: TableBeside) -> list[RowExact | None]:
+    return [_exact_of(members, LEARNED, table.multiples) for members in table.rows]
+
+
+EXACT: NumbersBeside[Exact, RowExact, ExactColumns] = NumbersBeside(
+    protocol="exact", rows_of=_rows_of, columns_of=_columns_of, is_beside_losses=False, order=20
+)
 
 
 def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowExact | None:
@@ -107,7 +134,7 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
 
 def _within(member: Member) -> Exact | None:
     """Return the answers of a run as trained, in windows of T."""
-    return None if member.crop_line is None else member.crop_line.exact
+    return None if member.crop_line is None else EXACT.measured(member.crop_line)
 
 
 def _has_learned(member: Member, level: float) -> bool:
@@ -122,10 +149,11 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
     answers: list[Exact] = []
     for member in members:
         measurement = member.by_multiple.get(multiple)
-        if measurement is None or measurement.exact is None:
+        answers_of_seed = None if measurement is None else EXACT.measured(measurement)
+        if measurement is None or answers_of_seed is None:
             return None
         windows.append(measurement.window)
-        answers.append(measurement.exact)
+        answers.append(answers_of_seed)
     # The instances are the same for all seeds, so their sizes and counts are those of the first.
     return ExactCell(
         multiple=multiple,

@@ -1,0 +1,93 @@
+"""Facts found in a text: what a row found by the protocol `needle`, all seeds together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le, MinLen
+from pydantic import AfterValidator
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from posenc.results.beside.base import NumbersBeside, TableBeside, by_rising_window
+from posenc.results.checks import check_aligned
+from posenc.results.measurements import Member
+from posenc.results.statistics.documents import Count, Number, Positive
+from posenc.results.statistics.intervals import Interval
+from posenc.results.statistics.proportions import FactCount, wilson
+
+# --- in a record
+
+
+class Needle(TypedDict):
+    """Facts found in windows of one length, aligned lists: one place for each depth and number of keys."""
+
+    depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
+    keys: list[Positive]  # sentences in each window
+    answers: list[Positive]  # values that were asked for
+    correct: list[Count]  # values whose tokens no other token beats
+    nats: list[Number]  # mean, per token of a value
+
+
+def _check(needle: Needle) -> Needle:
+    """Return needles whose lists are aligned."""
+    check_aligned(needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"])
+    return needle
+
+
+RECORD = Annotated[Needle, AfterValidator(_check)]
+
+
+# --- in a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedleCell:
+    """The facts that a row found at a depth in windows of one length."""
+
+    keys: int  # sentences in each window
+    depth: float  # of the asked one: 0 is the beginning of the text, 1 its end
+    multiple: float  # of T: the window
+    window: int  # tokens
+    correct: int  # values found, of all seeds
+    answers: int  # values asked for
+    share: float  # of the answers that are correct
+    ci95: Interval  # over the answers
+
+
+def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
+    return [_needles_of(members) for members in table.rows]
+
+
+NEEDLE: NumbersBeside[Needle, tuple[NeedleCell, ...], None] = NumbersBeside(
+    protocol="needle", rows_of=_rows_of, is_beside_losses=False, order=30
+)
+
+
+def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
+    """Return what a row found; None where it was not measured."""
+    counts: dict[tuple[int, float, float, int], FactCount] = defaultdict(FactCount)
+    for measurement in by_rising_window(members):
+        needle = NEEDLE.measured(measurement)
+        if needle is None:
+            continue
+        columns = zip(needle["keys"], needle["depth"], needle["correct"], needle["answers"], strict=True)
+        for keys, depth, correct, answers in columns:
+            key = (keys, depth, measurement.multiple, measurement.window)
+            counts[key].add(correct, answers, answers)
+    cells = []
+    for (keys, depth, multiple, window), count in counts.items():
+        cell = NeedleCell(
+            keys=keys,
+            depth=depth,
+            multiple=multiple,
+            window=window,
+            correct=count.correct,
+            answers=count.answers,
+            share=count.share,
+            ci95=wilson(count.share, count.samples),
+        )
+        cells.append(cell)
+    return tuple(cells) or None
