@@ -28,7 +28,7 @@ from posenc.config.overrides import CommandLine
 from posenc.core.console import starting
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
-from posenc.report.chart_kinds import PLOTS
+from posenc.report.chart_kinds import plots
 from posenc.running.invocation import Invocation
 
 app = typer.Typer(
@@ -149,8 +149,8 @@ def compare_command(
     plot_kind: Annotated[
         Text,
         option(
-            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in PLOTS.items())}.",
-            complete=complete_names(*PLOTS),
+            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in plots().items())}.",
+            complete=complete_names(*plots()),
         ),
     ] = None,
     size: Annotated[

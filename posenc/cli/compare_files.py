@@ -14,9 +14,7 @@ from posenc.core.paths import output_file
 from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.figure import FORMATS, Figure, check_font, check_kind, size_in_points
 from posenc.report.formats import render
-from posenc.results.beside.exact import EXACT
-from posenc.results.beside.needle import NEEDLE
-from posenc.results.beside.recall import RECALL
+from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import Comparison
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 PICTURES = {f".{format}": format for format in FORMATS}
 PAGES = {".html": "html", ".htm": "html"}
 TABLES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json", ".txt": "table"}
-# instead of the default
-PLOT_OF_PROTOCOL = {RECALL.protocol: "recall", EXACT.protocol: "exact", NEEDLE.protocol: "needle"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def check_files(options: FileOptions, protocol: str) -> Outputs:
     if options.html is not None:
         files.append(_output_file("--html", options.html, PAGES))
     files += [_output_file("--out", name, {**PICTURES, **PAGES, **TABLES}) for name in options.out]
-    plot_kind = options.plot_kind or PLOT_OF_PROTOCOL.get(protocol, DEFAULT_PLOT)
+    plot_kind = options.plot_kind or chart_of_protocol(protocol) or DEFAULT_PLOT
     outputs = Outputs(files, plot_kind, _figure(options))
     if outputs.pictures:
         check_kind(plot_kind)

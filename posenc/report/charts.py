@@ -5,29 +5,23 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
 
 from posenc.core.errors import UserError, visible
-from posenc.report.chart import Chart, Panel, RowNames, panels_of
-from posenc.report.chart_kinds import OWN_CAPTION, PLOTS
-from posenc.report.exact_charts import exact_chart, tasks_grid
+from posenc.report.chart import Chart, RowNames, panels_of
+from posenc.report.chart_kinds import OWN_CAPTION
 from posenc.report.figure import (
     DEFAULT,
     PAGE_WIDTH,
     POINTS_OF_INCH,
     Figure,
 )
-from posenc.report.grid_charts import change_grid, recall_grid
-from posenc.report.line_charts import change_chart, loss_chart
 from posenc.report.looks import PAPER, Look, configured, specification
-from posenc.report.memory_chart import memory_chart
-from posenc.report.needle_charts import needle_grid
-from posenc.report.use_chart import use_chart
+from posenc.report.parts import chart_kinds
 from posenc.report.vega import draw_svg, image_bytes
-from posenc.report.why_chart import why_chart
 from posenc.results.comparison import Comparison
 
 NARROWEST_PANEL = 150  # points, with its axis
@@ -39,38 +33,9 @@ TOLERANCE = 1.0  # points, of the size of a figure: Vega rounds the width of its
 DRAFTS = 5  # a figure is drawn at most so many times to find the size of its panels
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of chart."""
-
-    make: Callable[[Sequence[Panel], RowNames, Look], Chart | None]
-    problem: str = "no run has a number yet"  # if there is nothing to draw
-    needs_full_width: bool = False  # panels stand below each other
-
-
-NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
-NO_NEEDLE = "no run was asked for facts: posenc eval run=DIR 'eval.protocols=[needle]'"
-NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
-NO_DISPERSION = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,dispersion]'"
-NO_MEMORY = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,memory]'"
-KINDS_OF_CHARTS = {
-    "context": Kind(loss_chart),
-    "change": Kind(change_chart),
-    "heatmap": Kind(change_grid, needs_full_width=True),
-    "recall": Kind(recall_grid, NO_RECALL),
-    "needle": Kind(needle_grid, NO_NEEDLE),
-    "use": Kind(use_chart, NO_RECALL),
-    "exact": Kind(exact_chart, NO_TASK),
-    "tasks": Kind(tasks_grid, NO_TASK, needs_full_width=True),
-    "memory": Kind(memory_chart, NO_MEMORY),
-    "why": Kind(why_chart, NO_DISPERSION),
-}
-assert KINDS_OF_CHARTS.keys() == PLOTS.keys()
-
-
 def make_chart(kind: str, comparisons: Sequence[Comparison], names: RowNames, look: Look) -> Chart | None:
-    """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
-    return KINDS_OF_CHARTS[kind].make(panels_of(comparisons), names, look)
+    """Return the chart of a kind, a panel for each comparison; None without a number."""
+    return chart_kinds()[kind].make(panels_of(comparisons), names, look)
 
 
 # --- files
@@ -94,10 +59,10 @@ def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = D
     look = PAPER if figure.font is None else PAPER.with_font(figure.font)
     chart = make_chart(kind, comparisons, RowNames(comparisons), look)
     if chart is None:
-        raise UserError("--plot-kind", kind, KINDS_OF_CHARTS[kind].problem)
+        raise UserError("--plot-kind", kind, chart_kinds()[kind].problem)
     width = figure.width or PAGE_WIDTH
     columns = max(1, min(len(chart.panels), int(width // NARROWEST_PANEL)))
-    if KINDS_OF_CHARTS[kind].needs_full_width:
+    if chart_kinds()[kind].needs_full_width:
         columns = 1
     grid = Grid(columns, rows=math.ceil(len(chart.panels) / columns))
     return Drawing(_draw_to_size(chart, figure, look, grid), width, chart.caption)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TextIO
 
 from posenc.core.paths import choice_files
-from posenc.report.needles import found_tables
+from posenc.report.parts import protocols_with_tables, tables_of_parts
 from posenc.report.reports import short_report
 from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text, terminal_width, write
-from posenc.results.beside.needle import NEEDLE
-from posenc.results.beside.ruler import RULER
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run, resume_command
@@ -37,8 +35,8 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [short_report(comparison) for comparison in comparisons]
     # What follows belongs to all tables, so it stands below the last one.
     for protocol in protocols[1:]:
-        if protocol in (NEEDLE.protocol, RULER.protocol):
-            tables = _tables_of_facts(runs, protocol)
+        if protocol in protocols_with_tables():
+            tables = _tables_of_protocol(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
     if saved is not None:
         is_undertrained = any(row.undertrained for comparison in comparisons for row in comparison.rows)
@@ -47,11 +45,11 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     write(terminal_text(reports, width, has_color(stream)), stream)
 
 
-def _tables_of_facts(runs: Sequence[Run], protocol: str) -> list[Table]:
+def _tables_of_protocol(runs: Sequence[Run], protocol: str) -> list[Table]:
     """Return the tables of a protocol that is not the first one measured, for the end of its report."""
     tables = []
     for comparison in compare_runs(runs, CompareRequest(protocol)):
-        tables += found_tables(comparison.rows)
+        tables += tables_of_parts(comparison.rows)
     return tables
 
 

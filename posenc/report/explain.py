@@ -1,35 +1,15 @@
-"""The rules of the tables, for --explain: every term with its meaning, and the thresholds in force."""
+"""The rules of the tables, for --explain: every term with its meaning, in which the thresholds are."""
 
 from __future__ import annotations
 
 import textwrap
 
-from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, Term
+from posenc.report.parts import cell_columns, row_columns
+from posenc.report.parts.base import Term
 from posenc.report.protocol_words import protocol_meanings
-from posenc.results.beside.dispersion import FAR_SHARE, LESS_SINK, LESS_VARIANCE, SINK_WEIGHT, SPREAD_SHARE
-from posenc.results.beside.exact import LEARNED
-from posenc.results.beside.recall import KEPT, LEVEL, SAME_RECALL
-from posenc.results.records import BREAK
-from posenc.results.statistics.verdicts import COLLAPSED, REFERENCE, SAME
 
 WIDTH = 80
 INDENT = 10  # columns of the term before its meaning
-# Every number that the text of a term names in braces.
-THRESHOLDS = {
-    "same": SAME,
-    "same_recall": SAME_RECALL,
-    "collapsed": COLLAPSED,
-    "reference": REFERENCE,
-    "break_at": BREAK,
-    "level": LEVEL,
-    "learned": LEARNED,
-    "kept": KEPT,
-    "far_share": FAR_SHARE,
-    "spread_share": SPREAD_SHARE,
-    "less_variance": LESS_VARIANCE,
-    "sink_weight": SINK_WEIGHT,
-    "less_sink": 1 - LESS_SINK,  # LESS_SINK is what remains of the weight; the text says how much is lost
-}
 LENGTHS: Term = ("T", "training length; 8x is a context of 8T, its loss on the same targets")
 BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
 
@@ -37,12 +17,12 @@ BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
 def terms_of_tables() -> list[Term]:
     """Return every term of the tables with its meaning."""
     terms = [LENGTHS]
-    for cell_column in CELL_COLUMNS:
+    for cell_column in cell_columns():
         terms += cell_column.terms
-    for row_column in ROW_COLUMNS:
+    for row_column in row_columns():
         terms += row_column.terms
     terms.append(BEYOND)
-    return [(term, meaning.format(**THRESHOLDS)) for term, meaning in terms]
+    return terms
 
 
 def rules_of_tables() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.chart_kinds import PLOTS
+from posenc.report.chart_kinds import plots
 from posenc.report.texts import row_label
 from posenc.results.comparison import Comparison
 
@@ -68,9 +68,9 @@ def check_picture(option: str, path: Path) -> Path:
 
 
 def check_kind(kind: str) -> None:
-    """Raise UserError for a kind that is not in PLOTS."""
-    if kind not in PLOTS:
-        raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
+    """Raise UserError for a kind of chart that there is not."""
+    if kind not in plots():
+        raise UserError("--plot-kind", kind, "no such plot", allowed=list(plots()))
 
 
 # --- names of rows

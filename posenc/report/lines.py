@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
-from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, with_interval
-from posenc.results.beside.recall import RECALL, RecallCell, RowRecall
+from posenc.report.parts import cell_columns, csv_lines, row_columns
+from posenc.report.parts.base import Line, with_interval
 from posenc.results.comparison import Comparison, Row
 from posenc.results.grouping import full_label
 from posenc.results.identity import Conditions
 from posenc.results.seeds import SeedCell, seed_cells
-
-Line = dict[str, Any]
 
 
 def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
@@ -80,41 +77,20 @@ class LineHead:
 
 
 def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
-    """Yield a line for each cell of a row, and for each place of its recall."""
+    """Yield a line for each cell of a row, then the further ones, such as those of its recall."""
     head = LineHead.of(comparison, row).columns()
     row_fields: Line = {}
-    for row_column in ROW_COLUMNS:
+    for row_column in row_columns():
         row_fields |= row_column.csv(comparison, row)
     for cell in row.cells:
         line = dict(head)
-        for cell_column in CELL_COLUMNS:
+        for cell_column in cell_columns():
             line |= cell_column.csv(comparison, row, cell)
         yield line | row_fields
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
-    recall = RECALL.of(row)
-    if recall is not None:
-        for recall_cell in recall.grid:
-            yield head | _recall_fields(recall, recall_cell)
-
-
-def _recall_fields(recall: RowRecall, cell: RecallCell) -> Line:
-    learning = recall.learning
-    return {
-        "protocol": RECALL.protocol,
-        "target_set": None,  # windows are counted instead
-        "multiple": cell.multiple,
-        "window": cell.window,
-        "seeds": cell.seeds,
-        "distance": cell.distance,
-        "pairs": cell.pairs,
-        "windows": cell.windows,
-        "recall": cell.accuracy,
-        "recall_sd": cell.spread,
-        **with_interval("recall", cell.accuracy, cell.ci95),
-        "recall_seeds": None if learning is None else learning.seeds,
-        "recall_seeds_learned": None if learning is None else learning.learned,
-    }
+    for line in csv_lines(row):
+        yield head | line
 
 
 def _seed_fields(cell: SeedCell) -> Line:

@@ -21,8 +21,9 @@ from posenc.core.errors import visible
 from posenc.report.chart import RowNames, distinct_facts
 from posenc.report.charts import make_chart
 from posenc.report.exact import is_exact
-from posenc.report.explain import THRESHOLDS, terms_of_tables
+from posenc.report.explain import terms_of_tables
 from posenc.report.looks import PAGE, configured, specification
+from posenc.report.parts import chart_kinds
 from posenc.report.protocol_words import heading_of, protocol_meanings
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.runs_table import ListedRun, run_table
@@ -33,6 +34,7 @@ from posenc.report.texts import row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
 from posenc.results.runs import Run
+from posenc.results.statistics.verdicts import COLLAPSED, SAME
 from posenc.results.summary import summarize
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
@@ -55,8 +57,6 @@ WORD_CLASSES = {  # style classes of the words in cells
 MARK_MEANINGS = {BEST: "best of its column", TIED: "tied with the best"}
 CHART_HEIGHT = 280  # pixels
 LEGEND_COLUMNS = 2  # fit a phone
-CHARTS_OF_LOSSES = ("context", "change", "use", "needle", "memory")
-CHARTS_OF_TASKS = ("exact",)
 RUN_COLUMNS = ("run", "status", "encoding", "T", "seed", "tokens", "precision", "corpus")
 MOST_OPEN_RUNS = 12  # a longer list is folded
 # On a phone a row turns into a card of four columns. A cell with a longer text takes two of them, or a line.
@@ -137,7 +137,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
         version=__version__,
         chips=WORD_CLASSES,
         means=MARK_MEANINGS,
-        thresholds=THRESHOLDS,
+        thresholds={"same": SAME, "collapsed": COLLAPSED},
         has_baseline=any(comparison.header.baseline is not None for comparison in comparisons),
         terms=terms_of_tables(),
         protocols=protocol_meanings(),
@@ -231,9 +231,11 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
     if comparison.header.protocol == RECALL.protocol:
         return []
     charts = []
-    kinds = CHARTS_OF_TASKS if is_exact(comparison) else CHARTS_OF_LOSSES
-    for kind in kinds:
-        chart = make_chart(kind, [comparison], names, PAGE)
+    kind_of_table = "tasks" if is_exact(comparison) else "losses"
+    for kind in chart_kinds().values():
+        if kind.page != kind_of_table:
+            continue
+        chart = make_chart(kind.name, [comparison], names, PAGE)
         if chart is None or len(chart.panels) > 1:  # the page has no room for a panel of each row
             continue
         layers = chart.layers.properties(

@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from posenc.core.errors import plural
-from posenc.report.columns import (
-    CELL_COLUMNS,
-    LOSS_HEAD,
-    ROW_COLUMNS,
-    breaks_text,
-    half_width,
-    loss_text,
-    rank_of_number,
-)
+from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, loss_text, rank_of_number
 from posenc.report.exact import exact_notes, exact_table, is_exact
-from posenc.report.needles import found_tables
+from posenc.report.parts import cell_columns, row_columns, tables_of_parts
 from posenc.report.sentences import (
     also_measured_note,
     answer,
@@ -103,7 +95,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     lengths = _lengths_of_table(comparison, with_short_lengths)
     notes += [marks_note(comparison, lengths), more_note(comparison)]
     table = rows_table(comparison, with_short_lengths)
-    tables = [table, *found_tables(comparison.rows)]
+    tables = [table, *tables_of_parts(comparison.rows)]
     return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes))
 
 
@@ -155,7 +147,7 @@ def full_report(comparison: Comparison) -> Report:
     recall_columns = RECALL.columns(comparison)
     if recall_columns is not None:
         tables.append(recall_table(comparison, recall_columns))
-    tables += found_tables(comparison.rows)
+    tables += tables_of_parts(comparison.rows)
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
     return Report(facts, answer(comparison), tables, full_notes(comparison), has_gap=True)
@@ -189,7 +181,7 @@ def _run_report(comparison: Comparison) -> Report:
         also_measured_note(header),
         *left_out_notes(header),
     ]
-    tables = [_run_table(comparison, row), *found_tables([row])]
+    tables = [_run_table(comparison, row), *tables_of_parts([row])]
     return Report(facts_of(comparison), answer(comparison), tables, _non_empty(notes), has_gap=True)
 
 
@@ -217,7 +209,7 @@ def _run_head(column: Column) -> str:
 def _quantity_lines(comparison: Comparison, cells: Sequence[tuple[Row, Cell]]) -> list[QuantityLine]:
     """Return the quantities that have a text in any of the cells."""
     lines = []
-    for column in CELL_COLUMNS:
+    for column in cell_columns():
         if column.head is None:
             continue
         texts = [column.text(comparison, row, cell) for row, cell in cells]
@@ -315,9 +307,9 @@ def _number_and_half_width(comparison: Comparison, cell: Cell) -> tuple[str, str
 
 
 def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
-    """Return the columns of ROW_COLUMNS that are in the table of one screen and have a text."""
+    """Return the columns of rows that are in the table of one screen and have a text."""
     columns = []
-    for column in ROW_COLUMNS:
+    for column in row_columns():
         write_text = column.short
         if kind is TableKind.PAPER and column.paper is not None:
             write_text = column.paper
@@ -489,25 +481,10 @@ def _lengths_table(comparison: Comparison) -> Table:
 def _rows_figures_table(comparison: Comparison) -> Table:
     """Return the figures of each row that are of no length: seeds, headroom, recall horizon."""
     columns = [_names_column(comparison.rows)]
-    for column in ROW_COLUMNS:
+    for column in row_columns():
         if column.head is None:
             continue
         texts = [column.text(row) for row in comparison.rows]
         if any(texts):
             columns.append(text_column(column.head(comparison), [text or "-" for text in texts]))
     return Table(tuple(columns), "per row")
-
-
-def cell_lines(cell: Cell, metric: str) -> list[str]:
-    """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
-    if cell.mean is None:
-        return [loss_text(metric, cell)]
-    lines = [loss_text(metric, cell) + half_width(metric, cell.spread)]
-    # At T a model as trained has no change; with an extension it may have one.
-    is_itself = cell.multiple == 1 and cell.change == 0
-    if cell.change is not None and not is_itself:
-        half = half_width(metric, cell.change_spread, cell.change_ci95)
-        lines.append(printed_change(cell.change, metric) + half)
-    if cell.verdict:
-        lines.append(short_verdict(cell.verdict))
-    return lines

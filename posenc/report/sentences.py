@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import plural, visible
-from posenc.report.columns import (
+from posenc.report.cell_texts import (
     breaks_text,
     horizon_text,
     rank_of_number,

@@ -19,7 +19,7 @@ from fake_runs import (
 
 from posenc.core.errors import UserError
 from posenc.report.chart import RowNames
-from posenc.report.chart_kinds import PLOTS
+from posenc.report.chart_kinds import plots
 from posenc.report.charts import draw_figure, make_chart
 from posenc.report.figure import (
     Figure,
@@ -111,7 +111,7 @@ def swept(tmp_path_factory):
 # --- what is drawn
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@pytest.mark.parametrize("kind", plots())
 def test_every_kind_is_as_wide_as_a_page_and_names_its_rows(swept, kind):
     root, texts = svg_of(kind, comparisons_for(kind, swept), caption="auto")
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(PAGE_WIDTH, abs=2)
@@ -317,7 +317,7 @@ def test_a_chart_without_a_number_says_how_to_get_one(tmp_path):
 # --- what a paper needs
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@pytest.mark.parametrize("kind", plots())
 def test_a_chart_is_valid(swept, kind):
     """Against the schema of Vega-Lite, which posenc itself does not check."""
     assert chart_of(kind, comparisons_for(kind, swept)).layers.to_dict(validate=True)
@@ -375,7 +375,7 @@ def test_a_renamed_row_keeps_its_style(swept):
     assert names.styles["Ours"] == style_of("rope", "rope")
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@pytest.mark.parametrize("kind", plots())
 def test_a_renamed_row_has_its_new_name_in_every_chart(swept, kind):
     made = chart_of(kind, renamed(comparisons_for(kind, swept), ["rope=Ours"]))
     names = {point[key] for point in points_of(made) for key in ("panel", "row") if key in point}

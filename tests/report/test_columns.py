@@ -6,9 +6,9 @@ import io
 import pytest
 from fake_runs import T, compared, record, write_run
 
-from posenc.report import columns, explain, lines, reports
-from posenc.report.columns import CELL_COLUMNS, ROW_COLUMNS, CellColumn, RowColumn
+from posenc.report import explain, parts
 from posenc.report.formats import render
+from posenc.report.parts.base import CellColumn, ReportPart, RowColumn
 
 PER_CELL = CellColumn(
     head=lambda comparison: "seeds of it",
@@ -27,9 +27,9 @@ PER_ROW = RowColumn(
 
 @pytest.fixture
 def new_columns(monkeypatch):
-    for module in (columns, reports, lines, explain):
-        monkeypatch.setattr(module, "CELL_COLUMNS", (*CELL_COLUMNS, PER_CELL))
-        monkeypatch.setattr(module, "ROW_COLUMNS", (*ROW_COLUMNS, PER_ROW))
+    new_part = ReportPart(cell_columns=(PER_CELL,), row_columns=(PER_ROW,))
+    known_parts = parts.all_parts()
+    monkeypatch.setattr(parts, "all_parts", lambda: (*known_parts, new_part))
 
 
 def test_a_column_by_window_is_in_the_table_of_everything(new_columns, sweep):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_runs import DOCUMENTS, T, record, write_run
 
-from posenc.report.columns import recovered_text
+from posenc.report.cell_texts import recovered_text
 from posenc.report.formats import render
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs

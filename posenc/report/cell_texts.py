@@ -1,0 +1,129 @@
+"""The numbers of cells and rows as text: losses, changes, shares, lengths."""
+
+from __future__ import annotations
+
+from posenc.report.texts import length_text
+from posenc.results.beside.recall import RowRecall
+from posenc.results.cells import Cell, CurveSummary
+from posenc.results.comparison import Comparison, Row
+from posenc.results.headroom import Recovered
+from posenc.results.numbers import printed, printed_change
+from posenc.results.statistics.intervals import Interval
+from posenc.results.statistics.ranking import Versus
+from posenc.results.statistics.verdicts import short_verdict
+
+LOSS_HEAD = "loss"
+LONGEST_REASON = 12  # characters of the reason why a cell has no number
+
+
+def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
+    """Return ± the spread over seeds, else ± half the interval; empty without either."""
+    half = spread
+    if half is None and interval is not None:
+        half = (interval[1] - interval[0]) / 2
+    return "" if half is None else f"±{printed(half, metric)}"
+
+
+def loss_text(metric: str, cell: Cell) -> str:
+    """Return the loss, or the first words of the reason why there is none."""
+    if cell.mean is not None:
+        return printed(cell.mean, metric)
+    reason, _, _ = (cell.note or "-").partition(",")
+    return reason[:LONGEST_REASON]
+
+
+def change_text(metric: str, cell: Cell) -> str:
+    """Return the change against T with its sign; empty without one."""
+    return "" if cell.change is None else printed_change(cell.change, metric)
+
+
+def versus_text(metric: str, versus: Versus | None) -> str:
+    """Return `+0.120 [+0.100, +0.140] p<0.001`; `-` for the best row, and where nothing is compared."""
+    if versus is None or versus.word == "best":
+        return "-"
+    parts = [printed_change(versus.difference, metric)]
+    if versus.ci95 is not None:
+        low, high = (printed_change(end, metric) for end in versus.ci95)
+        parts.append(f"[{low}, {high}]")
+    if versus.p is not None:
+        parts.append("p<0.001" if versus.p < 0.001 else f"p={versus.p:.3f}")
+    if versus.method != "welch":
+        parts.append(versus.method)
+    return " ".join(parts)
+
+
+def recovered_text(recovered: Recovered | None) -> str:
+    """Return the recovered share, `12%`; `<-100%` below that; empty if far text is worth nothing."""
+    if recovered is None or recovered.share is None:
+        return ""
+    return "<-100%" if recovered.share < -1 else f"{100 * recovered.share:z.0f}%"
+
+
+def recovered_with_interval(recovered: Recovered | None) -> str:
+    """Return the recovered share with half its interval, `12% ±3`."""
+    if recovered is None or recovered.share is None:
+        return ""
+    text = f"{100 * recovered.share:z.0f}%"
+    if recovered.ci95 is None:
+        return text
+    low, high = recovered.ci95
+    half_percent = 100 * (high - low) / 2
+    return f"{text} ±{half_percent:.0f}"
+
+
+def horizon_text(recall: RowRecall | None) -> str:
+    """Return `3.5x`; `7x+` where no longer distance was asked for, `0x` where no distance has half."""
+    if recall is None or recall.learned is None:
+        return ""
+    if recall.horizon is None:
+        return "did not learn"
+    text = length_text(round(recall.horizon.multiple, 2))
+    return f"{text}+" if recall.horizon.longest else text
+
+
+def breaks_text(curve: CurveSummary) -> str:
+    """Return where the seeds of a row break: `1.44x`, `1.44x-2x (2 of 3 seeds)`, `no break`, `unclear`."""
+    positions = sorted(position for position in curve.breaks_at if position is not None)
+    if not positions:
+        return "no break" if all(curve.holds) else "unclear"
+    first = length_text(round(positions[0] / curve.train_length, 2))
+    last = length_text(round(positions[-1] / curve.train_length, 2))
+    text = first if first == last else f"{first}-{last}"
+    seeds = len(curve.breaks_at)
+    return text if len(positions) == seeds else f"{text} ({len(positions)} of {seeds} seeds)"
+
+
+def is_base(row: Row, cell: Cell) -> bool:
+    """Return whether the changes of the row are measured against this cell."""
+    return cell.multiple == 1 and row.extend is None and row.curve is None
+
+
+def rank_of_number(comparison: Comparison, cell: Cell) -> Versus | None:
+    """Return the rank of the number that a cell of the rows' table shows; None for one that has no rank.
+
+    That is the loss at T, elsewhere the change. A difference to a baseline has the rank of the loss: the
+    baseline has one loss for all rows of a column.
+    """
+    if comparison.header.baseline is not None or cell.multiple == 1:
+        return cell.versus_best
+    return cell.change_versus_best
+
+
+def has_curves(comparison: Comparison) -> bool:
+    """Tell whether the table shows curves by position."""
+    return any(row.curve is not None for row in comparison.rows)
+
+
+def cell_lines(cell: Cell, metric: str) -> list[str]:
+    """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
+    if cell.mean is None:
+        return [loss_text(metric, cell)]
+    lines = [loss_text(metric, cell) + half_width(metric, cell.spread)]
+    # At T a model as trained has no change; with an extension it may have one.
+    is_itself = cell.multiple == 1 and cell.change == 0
+    if cell.change is not None and not is_itself:
+        half = half_width(metric, cell.change_spread, cell.change_ci95)
+        lines.append(printed_change(cell.change, metric) + half)
+    if cell.verdict:
+        lines.append(short_verdict(cell.verdict))
+    return lines

@@ -1,0 +1,134 @@
+"""The losses by window: loss, change against T, interval and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from posenc.report.cell_texts import LOSS_HEAD, change_text, half_width, has_curves, is_base, loss_text
+from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, with_interval
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Row
+from posenc.results.statistics.verdicts import COLLAPSED, SAME, short_verdict
+
+if TYPE_CHECKING:
+    from posenc.report.chart import Chart, Panel, RowNames
+    from posenc.report.looks import Look
+
+
+def _window_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
+
+
+def _loss_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    name = f"loss_{comparison.header.metric}"
+    return {name: cell.mean, f"{name}_sd": cell.spread}
+
+
+def _change_head(comparison: Comparison) -> str:
+    return "rise" if has_curves(comparison) else "change"
+
+
+def _change_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "-" if is_base(row, cell) else change_text(comparison.header.metric, cell)
+
+
+def _change_spread_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "" if is_base(row, cell) else half_width(comparison.header.metric, cell.change_spread)
+
+
+def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    name = f"change_{comparison.header.metric}"
+    fields = {name: cell.change, f"{name}_sd": cell.change_spread}
+    fields |= with_interval(name, cell.change, cell.change_ci95)
+    if cell.verdict is not None:  # the margins of a verdict are in bits per byte, whatever the metric
+        fields |= with_interval("change_bpb", cell.verdict_change, cell.verdict_ci95)
+    return fields
+
+
+def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    return "" if row.undertrained else short_verdict(cell.verdict or "")
+
+
+def _verdict_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    return {"verdict": cell.verdict}
+
+
+def _loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    from posenc.report.line_charts import loss_chart  # here, since it imports altair
+
+    return loss_chart(panels, names, look)
+
+
+def _change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    from posenc.report.line_charts import change_chart
+
+    return change_chart(panels, names, look)
+
+
+def _change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
+    from posenc.report.grid_charts import change_grid
+
+    return change_grid(panels, names, look)
+
+
+CELL_COLUMNS = (
+    CellColumn(csv=_window_csv),
+    CellColumn(
+        head=lambda comparison: LOSS_HEAD,
+        text=lambda comparison, row, cell: loss_text(comparison.header.metric, cell),
+        csv=_loss_csv,
+        terms=(
+            ("loss", "nats/token, or nats/byte where a token is a byte; --metric bpb, ppl"),
+            ("1x (T)", "the crop line: the loss if you truncate the text to T tokens"),
+        ),
+    ),
+    CellColumn(
+        head=lambda comparison: "sd",
+        text=lambda comparison, row, cell: half_width(comparison.header.metric, cell.spread),
+    ),
+    CellColumn(
+        head=_change_head,
+        text=_change_column_text,
+        csv=_change_csv,
+        terms=(
+            ("change", "loss minus the loss at 1x as trained; above 0, longer text harms"),
+            ("±", "several seeds: standard deviation over seeds; one seed: half the 95% CI"),
+        ),
+    ),
+    CellColumn(
+        head=lambda comparison: "95% CI",
+        text=lambda comparison, row, cell: half_width(comparison.header.metric, None, cell.change_ci95),
+        terms=(
+            (
+                "95% CI",
+                "over test documents (by folder, book or article where known) and seeds; with one seed over "
+                "documents only: it says nothing about other seeds",
+            ),
+        ),
+    ),
+    CellColumn(head=lambda comparison: f"sd of {_change_head(comparison)}", text=_change_spread_text),
+    CellColumn(
+        head=lambda comparison: "verdict",
+        text=_verdict_text,
+        csv=_verdict_csv,
+        is_words=True,
+        terms=(
+            (
+                "verdict",
+                f"on the change in bits/byte, with its whole 95% CI: same within {SAME:g}, better or worse "
+                f"beyond it, collapsed above {COLLAPSED:g}; unclear: the CI crosses a threshold",
+            ),
+        ),
+    ),
+)
+
+PART = ReportPart(
+    cell_columns=CELL_COLUMNS,
+    charts=(
+        ChartKind(name="context", make=_loss_chart, page="losses"),
+        ChartKind(name="change", make=_change_chart, page="losses"),
+        ChartKind(name="heatmap", make=_change_grid, needs_full_width=True),
+    ),
+    order=10,
+)

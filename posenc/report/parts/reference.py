@@ -1,0 +1,21 @@
+"""The loss of the byte trigram on the targets of the rows."""
+
+from __future__ import annotations
+
+from posenc.report.parts.base import CsvFields, ReportPart, RowColumn
+from posenc.results.comparison import Comparison, Row
+
+
+def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
+    header = comparison.header
+    if header.reference is None:
+        return {}
+    return {f"reference_{header.metric}": header.reference.mean}
+
+
+ROW_COLUMNS = (RowColumn(csv=_reference_csv),)
+
+PART = ReportPart(
+    row_columns=ROW_COLUMNS,
+    order=70,
+)

@@ -1,0 +1,35 @@
+"""The training of a row: its seeds, and whether it was trained too little to say anything."""
+
+from __future__ import annotations
+
+from posenc.report.parts.base import CsvFields, ReportPart, RowColumn
+from posenc.results.comparison import Comparison, Row
+from posenc.results.statistics.verdicts import REFERENCE
+
+
+def _undertrained_csv(comparison: Comparison, row: Row) -> CsvFields:
+    return {"undertrained": row.undertrained is not None}
+
+
+def _seeds_text(row: Row) -> str:
+    return " ".join(str(seed) for seed in row.seeds)
+
+
+ROW_COLUMNS = (
+    RowColumn(
+        csv=_undertrained_csv,
+        terms=(
+            (
+                "undertrained",
+                f"at T not {REFERENCE:g} bits/byte below a byte trigram of the training text: its change "
+                "past T says nothing about the encoding",
+            ),
+        ),
+    ),
+    RowColumn(head=lambda comparison: "seeds", text=_seeds_text),
+)
+
+PART = ReportPart(
+    row_columns=ROW_COLUMNS,
+    order=40,
+)

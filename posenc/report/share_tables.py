@@ -1,0 +1,30 @@
+"""Tables of shares by window, each with its interval: what `needle` and `ruler` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posenc.report.tables import Table, table_of_rows
+from posenc.report.texts import length_text, percent_interval
+from posenc.results.beside.needle import NeedleCell
+from posenc.results.beside.ruler import RulerCell
+
+
+def table_of_shares(
+    first_head: str, heads: Sequence[str], cells: Sequence[NeedleCell | RulerCell], title: str
+) -> Table:
+    """Return a table with a line for each distinct head; heads[i] is the line of cells[i]."""
+    multiples = sorted({cell.multiple for cell in cells})  # windows as multiples of T, a column each
+    text_of = {(head, cell.multiple): _cell_text(cell) for head, cell in zip(heads, cells, strict=True)}
+    lines = []
+    for head in dict.fromkeys(heads):
+        texts = [text_of.get((head, multiple), "-") for multiple in multiples]
+        lines.append([head, *texts])
+    # at most four decimals: 1.3333x
+    lengths = [length_text(round(multiple, 4)) for multiple in multiples]
+    return table_of_rows([first_head, *lengths], lines, title)
+
+
+def _cell_text(cell: NeedleCell | RulerCell) -> str:
+    """Return the share and its 95% interval, `98 [91, 100]`."""
+    return f"{100 * cell.share:.0f} {percent_interval(cell.ci95)}"
