@@ -140,6 +140,7 @@ class Member:
 
 def measurement_of(run: Run, record: Record) -> Measurement:
     """Return a record of a run, flattened."""
+    fields: Mapping[str, object] = record
     return Measurement(
         run=run,
         protocol=record["protocol"],
@@ -161,7 +162,7 @@ def measurement_of(run: Run, record: Record) -> Measurement:
         documents=record["documents"],
         sums=record["per_document"],
         curve=record.get("curve"),
-        beside={key: value for key, value in record.items() if key in keys_beside()},
+        beside={key: fields[key] for key in keys_beside() if key in fields},
     )
 
 
