@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.results.measurements import Measurement, Member, pair_of
-from posenc.results.numbers import as_text
 from posenc.results.records import BREAK, Curve, Metric
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import Sample, difference_if_any
@@ -82,8 +81,9 @@ class CurveSummary:
 
 def single(values: Iterable[Any]) -> Any:
     """Return the value that all of them have; None if they differ or if there are no values."""
-    distinct = {as_text(value): value for value in values}
-    return next(iter(distinct.values())) if len(distinct) == 1 else None
+    compared = list(values)
+    is_shared = bool(compared) and all(value == compared[-1] for value in compared)
+    return compared[-1] if is_shared else None
 
 
 # --- columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ LARGEST_CONFIG = 1_000_000  # bytes
 def read_file(folder: Path, name: str, largest: int = LARGEST) -> bytes | None:
     """Return the bytes of a file; None if it is missing or not a regular file. Raises ValueError, OSError."""
     path = folder / name
-    if not path.is_file():  # opening a pipe would block
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    size = path.stat().st_size
-    if size > largest:
-        raise ValueError(f"{name}: too large ({size} bytes, at most {largest})")
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+        return None
+    if status.st_size > largest:
+        raise ValueError(f"{name}: too large ({status.st_size} bytes, at most {largest})")
     return path.read_bytes()
 
 

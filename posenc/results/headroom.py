@@ -78,7 +78,8 @@ class Recovered:
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
     """Return the losses of the runs that share their targets with a run of a shorter T."""
-    if protocol not in PROTOCOLS_WITH_WORTH:
+    train_lengths = {run.facts["context_length"] for run in runs if run.facts is not None}
+    if protocol not in PROTOCOLS_WITH_WORTH or len(train_lengths) < 2:
         return []
     measured_runs: list[LongTrained] = []
     for run in runs:

@@ -232,11 +232,11 @@ def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
 
     All results have the same keys. The set of targets is left out if it differs because of another key.
     """
-    values = [conditions_of_member.texts() for conditions_of_member in conditions]
-    keys = differing(values)
+    texts = {distinct: distinct.texts() for distinct in set(conditions)}  # members share most of them
+    keys = differing(list(texts.values()))
     if not CAUSES_OF_TARGETS.isdisjoint(keys):
         keys = [key for key in keys if key != TARGET_SET]
-    return [{key: row[key] for key in keys} for row in values]
+    return [{key: texts[row][key] for key in keys} for row in conditions]
 
 
 def _conditions(member: Member, model: str, target_set: str) -> Conditions:

@@ -6,6 +6,7 @@ in another precision is never in one row with the rest.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import Counter, defaultdict
@@ -94,7 +95,7 @@ class Measurement:
     curve: Curve | None = None
     beside: Mapping[str, Any] = field(default_factory=dict)  # what the protocol measured beside the loss
 
-    @property
+    @functools.cached_property  # measurements are grouped by it again and again
     def circumstances(self) -> Circumstances:
         """Return its targets, its precision and its plant."""
         return Circumstances(self.target_set, self.precision, self.other_plant)
@@ -439,6 +440,8 @@ def _of_one_tuning(measured: Sequence[Measurement]) -> list[Measurement]:
 
     Knobs that were tuned anew on other lengths may differ, and a row made of both would belong to neither.
     """
+    if all(measurement.extend is None for measurement in measured):
+        return list(measured)  # a model as trained has no knobs
     by_knobs: dict[str, list[Measurement]] = defaultdict(list)
     for measurement in measured:
         # `resolved` has the values at the window, so it differs between the measurements of a row

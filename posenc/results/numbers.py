@@ -46,8 +46,9 @@ def as_text(value: object) -> str:
         return "null"
     if type(value) is int:
         return str(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, float) and math.isfinite(value):
+        is_whole = value.is_integer() and abs(value) < 1e15
+        return str(int(value) if is_whole else value)
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -23,7 +23,7 @@ from posenc.results.records import Record, RunFacts, check_results
 from posenc.settings.stored import read_settings
 from posenc.settings.tree import RunSettings, SubjectSettings
 
-SEED_LINE = re.compile(rb"^seed: (\d{1,18})\n", re.M)
+SEED_LINE = re.compile(rb"\nseed: (\d{1,18})\n")
 METRICS = "metrics.jsonl"
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 StoredSettings = RunSettings | SubjectSettings
@@ -142,7 +142,7 @@ def _settings(run_dir: Path) -> StoredSettings | None:
     seed = SEED_LINE.search(text)
     if seed is None:
         return read_settings(text)
-    settings_of_seed_0 = _parsed(text[: seed.start()] + b"seed: 0\n" + text[seed.end() :])
+    settings_of_seed_0 = _parsed(text[: seed.start()] + b"\nseed: 0\n" + text[seed.end() :])
     return settings_of_seed_0.with_changes(seed=int(seed[1]))
 
 

@@ -7,6 +7,7 @@ change all follow from it.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
 
@@ -72,17 +73,35 @@ class Settings(BaseModel):
     def marked(self, *marks: Mark) -> dict[str, Any]:
         """Return the fields with one of these marks as nested plain data, without empty groups."""
         values: dict[str, Any] = {}
-        earlier = earlier_values(type(self))
-        for name, mark in marks_of_fields(type(self)).items():
-            value = getattr(self, name)
-            is_as_earlier = name in earlier and value == earlier[name]
-            if mark in marks and not is_as_earlier:
-                values[name] = value.plain() if isinstance(value, Settings) else value
-            elif mark is None and isinstance(value, Settings):
+        for field in _fields_to_read(type(self), marks):
+            value = getattr(self, field.name)
+            if field.is_marked and value != field.earlier:
+                values[field.name] = value.plain() if isinstance(value, Settings) else value
+            elif not field.is_marked and isinstance(value, Settings):
                 marked_in_group = value.marked(*marks)
                 if marked_in_group:
-                    values[name] = marked_in_group
+                    values[field.name] = marked_in_group
         return values
+
+
+@dataclass(frozen=True)
+class _FieldToRead:
+    """A field with one of the marks that are asked for, or a group that may have such fields."""
+
+    name: str
+    is_marked: bool
+    earlier: Any  # its value in runs without the field, see `defines_run`; `...` where all runs have it
+
+
+@functools.cache  # a comparison of 2,000 runs asks 24,000 times
+def _fields_to_read(model: type[Settings], marks: tuple[Mark, ...]) -> list[_FieldToRead]:
+    """Return the fields of a type with one of these marks, and its groups."""
+    earlier = earlier_values(model)
+    return [
+        _FieldToRead(name, is_marked=mark is not None, earlier=earlier.get(name, ...))
+        for name, mark in marks_of_fields(model).items()
+        if mark is None or mark in marks
+    ]
 
 
 def mark_of(extra: Any) -> Mark | None:
@@ -90,7 +109,7 @@ def mark_of(extra: Any) -> Mark | None:
     return Mark[extra["mark"]] if isinstance(extra, dict) and "mark" in extra else None
 
 
-@functools.cache  # a comparison of 2,000 runs asks 72,000 times
+@functools.cache
 def marks_of_fields(model: type[Settings]) -> dict[str, Mark | None]:
     """Return the mark of each field of a settings type; None for a group of fields."""
     return {name: mark_of(field.json_schema_extra) for name, field in model.model_fields.items()}

@@ -81,7 +81,8 @@ def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
     if not size > 0:
         raise ValueError(f"no {per} to divide by")
     rest = size - counts
-    left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+    rest[rest <= 0] = np.nan  # without the only unit that has a count there is no loss
+    left_out = (total - sums) / rest
     freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
     return Ratio(len(sums), float(total / size), left_out, freedom)
 
@@ -108,15 +109,19 @@ def document_part(first: Sequence[Ratio], second: Sequence[Ratio] = ()) -> Docum
     All ratios are of the same units. Without `second` it is the variance of mean(first). The variance is None
     below MIN_DOCUMENTS.
     """
-    import numpy as np
-
-    left_out = np.mean([ratio.left_out for ratio in first], axis=0)
+    left_out = _mean_left_out(first)
     if second:
-        left_out = left_out - np.mean([ratio.left_out for ratio in second], axis=0)
+        left_out = left_out - _mean_left_out(second)
     freedom = min(ratio.freedom for ratio in (*first, *second))
     if first[0].documents < MIN_DOCUMENTS:
         return DocumentPart(None, freedom)
     return DocumentPart(jackknife_variance(left_out), freedom)
+
+
+def _mean_left_out(ratios: Sequence[Ratio]) -> np.ndarray:
+    """Return what the mean of the ratios is without one unit each."""
+    left_out = [ratio.left_out for ratio in ratios]
+    return sum(left_out[1:], start=left_out[0]) / len(ratios)
 
 
 def jackknife_variance(left_out: np.ndarray) -> float:
