@@ -103,9 +103,16 @@ def latex(reports: Sequence[Report]) -> str:
     r"""Return a `table` environment with booktabs rules for each report, to be \input into a paper."""
     blocks = [PREAMBLE]
     for report in reports:
-        caption = latex_text(", ".join(report.facts))
+        caption = latex_text(" ".join([_sentence(", ".join(report.facts)), *map(_sentence, report.notes)]))
         blocks += [_latex_table(table, caption, report.label) for table in report.tables]
     return "\n".join(blocks)
+
+
+def _sentence(note: str) -> str:
+    """Return a note of a table as a sentence of a caption. A setting such as `beyond=untrained` stays as it is."""
+    first_word = re.match(r"[a-z]+(?=[ :])", note)
+    beginning = first_word[0].capitalize() if first_word else ""
+    return beginning + note[len(beginning) :] + "."
 
 
 def _latex_table(table: Table, caption: str, label: str) -> str:

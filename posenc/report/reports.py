@@ -106,21 +106,21 @@ def _is_one_measured_row(comparison: Comparison) -> bool:
 
 
 def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
-    """Return the table of a paper: each number with its ±, and the facts as its caption."""
+    """Return the table of a paper: each number with its ±, and the notes that explain it."""
     header = comparison.header
     conditions = [str(value) for value in header.group.values()]
     label = "-".join(["posenc", header.protocol, header.metric, *conditions])
     return Report(
-        facts=[*facts_of(comparison), *_paper_notes(comparison, with_short_lengths)],
+        facts=facts_of(comparison),
         answer="",
         tables=[rows_table(comparison, with_short_lengths, TableKind.PAPER)],
-        notes=[],
+        notes=_paper_notes(comparison, with_short_lengths),
         label="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", label),
     )
 
 
 def _paper_notes(comparison: Comparison, with_short_lengths: bool) -> list[str]:
-    """Return the notes that end the caption of a paper's table."""
+    """Return what the numbers and marks of a paper's table mean."""
     if is_exact(comparison):
         return exact_notes(comparison)
     notes = []

@@ -52,10 +52,18 @@ def test_markdown_aligns_numbers_to_the_right_and_words_to_the_left(sweep):
     assert [cell.endswith(":") for cell in rule] == [False, True, True, True, True, False]
 
 
-def test_the_caption_says_what_the_numbers_are(sweep):
-    caption = render([compared(sweep)], "markdown").splitlines()[0]
-    assert caption.startswith("**4 encodings, 3 seeds, ")
-    assert "standard deviation over seeds" in caption
+def test_markdown_says_above_what_was_run_and_below_what_the_numbers_are(sweep):
+    lines = render([compared(sweep)], "markdown").splitlines()
+    assert lines[0].startswith("**4 encodings, 3 seeds, ")
+    assert "- ±: standard deviation over seeds" in lines[-4:]
+
+
+def test_the_caption_of_latex_is_sentences(sweep):
+    caption = render([compared(sweep)], "latex").partition(r"\caption{")[2].partition("}\n")[0]
+    assert caption.startswith("4 encodings, 3 seeds, ")
+    assert ". Loss in nats/byte at T, then the change" in caption
+    assert r" $\pm$: standard deviation over seeds. Bold: lowest" in caption
+    assert caption.endswith(".")
 
 
 def test_latex_has_a_caption_a_label_and_a_line_for_each_row(sweep):
@@ -95,9 +103,9 @@ def test_the_caption_has_the_policies_past_t(tmp_path):
 @pytest.mark.parametrize(("protocol", "times"), [("fixed-target", 1), ("recall", 0)])
 def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses(recalling, protocol, times):
     comparisons = compare_runs(load_runs([recalling]), CompareRequest(protocol))
-    caption = render(comparisons, "markdown").splitlines()[0]
-    assert "each with its 95% CI" in caption
-    assert caption.count("±: half the 95% CI") == times
+    notes = render(comparisons, "markdown").rpartition("|\n")[2]
+    assert "each with its 95% CI" in notes
+    assert notes.count("±: half the 95% CI") == times
 
 
 def test_recall_in_a_paper_has_its_interval(recalling):

@@ -136,13 +136,13 @@ def test_the_terminal_and_the_papers_name_the_quantities_alike(sweep):
     comparison = compared(sweep)
     quantities = "lowest loss at T, lowest change past T; "
     assert any(f"* {quantities}" in note for note in short_report(comparison).notes)
-    assert any(f"bold: {quantities}" in fact for fact in paper_report(comparison).facts)
+    assert any(f"bold: {quantities}" in note for note in paper_report(comparison).notes)
 
 
 def test_the_caption_of_a_paper_names_what_is_unresolved(tmp_path):
     write_noisy(tmp_path, "alibi", [1.86, 2.26])
     write_noisy(tmp_path, "nope", [2.75, 3.15])
-    (note,) = [fact for fact in paper_report(compared(tmp_path)).facts if fact.startswith("bold")]
+    (note,) = [note for note in paper_report(compared(tmp_path)).notes if note.startswith("bold")]
     assert "unresolved (nope at T)" in note
 
 
