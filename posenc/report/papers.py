@@ -109,7 +109,7 @@ def latex(reports: Sequence[Report]) -> str:
 
 
 def _sentence(note: str) -> str:
-    """Return a note of a table as a sentence of a caption. A setting such as `beyond=untrained` stays as it is."""
+    """Return a note of a table as a sentence. A setting such as `beyond=untrained` keeps its small letter."""
     first_word = re.match(r"[a-z]+(?=[ :])", note)
     beginning = first_word[0].capitalize() if first_word else ""
     return beginning + note[len(beginning) :] + "."
