@@ -1,4 +1,4 @@
-"""FoX, the forgetting transformer: a forget gate in the softmax, and nothing else that tells positions.
+"""FoX, the forgetting transformer: a forget gate for every token, and no other encoding of positions.
 
 Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h).
   x     the layer's normed input

@@ -198,13 +198,14 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def initialize(model: Decoder, seed: int) -> None:
-    """Fill every parameter from (seed, parameter name): the encoding has no influence on other parameters.
+    """Fill every parameter from (seed, parameter name), so that values do not depend on other parameters.
 
     Weights are normal, with these standard deviations:
       token embeddings  d_model^-1/2. Tied logits then have unit variance, and sinusoidal positions expect it.
       linear maps       fan_in^-1/2; of the two that write into the residual stream this is multiplied by
                         (2 n_layers)^-1/2, as in GPT-2
-    Norms are one. The encoding and its options have their own rules.
+    The short convolution is uniform, as torch's are. Norms are one. The encoding and its options have their
+    own rules.
     """
     initialize_encoding(model.encoding, "encoding", seed)
     for number, option in enumerate(model.options):

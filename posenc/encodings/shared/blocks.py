@@ -18,6 +18,7 @@ def rows_of_block(prepared: Tensor, window: int, s: Tensor) -> Tensor:
 def reversed_cumsum(x: Tensor) -> Tensor:
     """Sum each entry and all later ones of the last dimension.
 
-    It adds from the end, so that sums of the last few entries are exact. Total minus cumsum would not be.
+    It adds from the end, so that a sum of the last few entries has the rounding error of few terms. The total
+    minus `cumsum` would have that of all.
     """
     return x.flip(-1).cumsum(-1).flip(-1)

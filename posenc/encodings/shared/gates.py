@@ -47,7 +47,7 @@ class CumulativeGates(Encoding):
         sums, weight = state
         queries, keys = s.shape[-2:]
         # float32 is finest near 0, so the sum at the block's first query is subtracted from all others first.
-        # It is not that at the last query: the rounding of an earlier query would depend on a later token.
+        # With the sum at its last query the rounding of an earlier query would depend on a later token.
         start = keys - queries  # index of the block's first query
         since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
         difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)
