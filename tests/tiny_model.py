@@ -10,9 +10,9 @@ import torch
 
 from posenc.data import WindowSampler, prepare
 from posenc.encodings.base import Shape
+from posenc.encodings.building import build_of_shape
 from posenc.encodings.options import build_options
 from posenc.encodings.positions import position_limits
-from posenc.encodings.registry import build_of_shape
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.settings.tree import DataSettings, TokenizerSettings

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.registry import part_parameters
+from posenc.encodings.building import part_parameters
 from posenc.evaluation.models.callables import CallableModel
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.records import RunFacts

@@ -11,9 +11,10 @@ import torch
 from posenc.core.errors import UserError
 from posenc.encodings import list_encodings
 from posenc.encodings.base import Shape
+from posenc.encodings.building import build_of_shape, resolve_encoding, sources_of
 from posenc.encodings.options import build_options
 from posenc.encodings.positions import check_positions, position_limits
-from posenc.encodings.registry import build_of_shape, encoding_class, resolve_encoding, sources_of
+from posenc.encodings.registry import encoding_class
 from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posenc.data import prepare
-from posenc.encodings.registry import default_parameters
+from posenc.encodings.building import default_parameters
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.fixed_target import FixedTarget

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.registry import build_of_shape
+from posenc.encodings.building import build_of_shape
 from posenc.model import kernels
 from posenc.model.inputs import Heads, Layer
 

@@ -21,9 +21,9 @@ from posenc.core.errors import UserError, first_line
 from posenc.core.seeds import generator_for
 from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.building import build_of_shape
 from posenc.encodings.positions.offset import Offset
 from posenc.encodings.positions.randomized import Randomized
-from posenc.encodings.registry import build_of_shape
 from posenc.laws.float64 import Float64
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize

@@ -11,7 +11,7 @@ from in_process import working_in
 import posenc as px
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.encodings.registry import sources_of
+from posenc.encodings.building import sources_of
 
 TEXT = "some text"
 

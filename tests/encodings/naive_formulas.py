@@ -15,8 +15,8 @@ import torch
 from tiny_model import encoding_of
 
 from posenc.core.seeds import generator_for
+from posenc.encodings.building import default_parameters
 from posenc.encodings.options import build_options
-from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.laws.subject import AnyPositions
 from posenc.model.inputs import Heads, Layer

@@ -14,8 +14,9 @@ from tiny_model import encoding_of
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.encodings import list_encodings, registry
+from posenc.encodings.building import resolve_encoding, sources_of
 from posenc.encodings.other_names import OTHER_NAMES
-from posenc.encodings.registry import encoding_class, own_encodings, resolve_encoding, sources_of
+from posenc.encodings.registry import encoding_class, own_encodings
 from posenc.encodings.rope import RoPE
 from posenc.settings.signature import parameters_of
 

@@ -10,7 +10,7 @@ import torch
 from tiny_model import T
 
 from posenc.core.paths import conf_dir
-from posenc.encodings.registry import default_parameters
+from posenc.encodings.building import default_parameters
 from posenc.evaluation.attention import entropies, watch_windows
 from posenc.model.attention import LatentAttention
 from posenc.model.kernels import changed_limits

@@ -5,9 +5,9 @@ import functools
 from composed import train_settings
 
 from posenc.encodings.base import Shape
+from posenc.encodings.building import default_parameters
 from posenc.encodings.options import build_options
 from posenc.encodings.positions import position_limits
-from posenc.encodings.registry import default_parameters
 from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 from posenc.running.law_check import SHORT, SMALL, VOCABULARY, changed, subject_of

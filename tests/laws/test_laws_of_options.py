@@ -5,7 +5,7 @@ from subjects import ATTENTION, named, subject
 
 from posenc.encodings.attention_options import attention_options
 from posenc.encodings.attention_options.sink import Sink
-from posenc.encodings.registry import default_parameters
+from posenc.encodings.building import default_parameters
 from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 from posenc.running.law_check import SHORT

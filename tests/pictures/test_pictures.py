@@ -12,8 +12,8 @@ from composed import train_settings
 from posenc.core.paths import conf_dir
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
+from posenc.encodings.building import default_parameters
 from posenc.encodings.positions.randomized import Randomized
-from posenc.encodings.registry import default_parameters
 from posenc.encodings.shared.composed import Composed
 from posenc.model.decoder import ModelShape
 from posenc.pictures import measure as measure_module

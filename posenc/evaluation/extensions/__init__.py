@@ -12,8 +12,8 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
+from posenc.encodings.building import without_name
 from posenc.encodings.modules import classes_with_a_name
-from posenc.encodings.registry import without_name
 from posenc.evaluation.extensions.base import Extension, Length, NotForThisEncodingError, Times, leaves
 from posenc.evaluation.models import Subject
 from posenc.settings.base import Choice

@@ -1,0 +1,137 @@
+"""Build encodings from the settings of the group `encoding`: check their parameters, then construct them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from posenc.core.errors import UserError
+from posenc.core.paths import choice_file
+from posenc.core.plugins import source_hash
+from posenc.encodings.registry import encoding_class, list_encodings
+from posenc.settings.signature import check_arguments, defaults_of, parameters_of
+
+if TYPE_CHECKING:
+    from posenc.encodings.base import Encoding, Shape
+
+
+def default_parameters(name: str) -> dict[str, Any]:
+    """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package.
+
+    They are {} without such a file.
+    """
+    path = choice_file("encoding", name)
+    if path is None:
+        return {}
+    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a choice: all of its settings but the name."""
+    return {str(key): value for key, value in settings.items() if key != "name"}
+
+
+def part_parameters(cls: type[Encoding]) -> list[str]:
+    """Return the names of the parameters that take encodings: those declared as list[Encoding]."""
+    from posenc.encodings.base import Encoding
+
+    return [key for key, kind in parameters_of(cls).items() if kind == list[Encoding]]
+
+
+def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the `encoding` settings as a run stores them: typed (base=10000 is 10000.0), parts in full."""
+    name = settings.get("name")
+    if not isinstance(name, str):
+        problem = "is missing" if name is None else "must be a name"
+        raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
+    cls = encoding_class(name, plugins)
+    parameters = {**defaults_of(cls), **without_name(settings)}
+    parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
+    # The signature asks for built encodings, but the settings have names or mappings. So the signature is
+    # checked with empty lists in their place, and the parts are checked one by one below.
+    without_parts = parameters | {key: [] for key in parts}
+    checked = check_arguments(cls, without_parts, "encoding")
+    for key, value in parts.items():
+        checked[key] = _resolve_parts(value, f"encoding.{key}", plugins)
+    return {"name": name, **checked}
+
+
+def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the settings of encodings that are parts of another one, each in full. Raises UserError."""
+    if not isinstance(parts, list):
+        raise UserError(key, parts, "wrong type", allowed="a list, each a name or a mapping")
+    resolved: list[dict[str, Any]] = []
+    for i, part in enumerate(parts):
+        key_of_part = f"{key}[{i}]"
+        settings = {"name": part} if isinstance(part, str) else part
+        if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
+            allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
+            raise UserError(key_of_part, part, "not an encoding", allowed=allowed)
+        try:
+            resolved.append(resolve_encoding(_with_defaults(settings, plugins), plugins))
+        except UserError as error:
+            raise error.within(f"in {key_of_part}") from None
+    return resolved
+
+
+def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
+    """Return the settings; those that are missing have the values of the YAML."""
+    encoding_class(settings["name"], plugins)  # refuses an unknown name before it becomes part of a path
+    return {**default_parameters(settings["name"]), **settings}
+
+
+def build_encoding(
+    name: str,
+    *,
+    d_model: int,
+    n_heads: int,
+    head_dim: int,
+    n_layers: int,
+    train_length: int,
+    **parameters: Any,
+) -> Encoding:
+    """Build an encoding for a model of this shape. Parameters left out have the values of its YAML.
+
+    `plugins`, a list, may be among the parameters. Raises UserError.
+    """
+    from posenc.encodings.base import Shape
+
+    plugins = parameters.pop("plugins", ())
+    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length)
+    return build_of_shape(shape, {"name": name, **parameters}, plugins)
+
+
+def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> Encoding:
+    """Build an encoding from its settings. Those left out have the values of its YAML. Raises UserError."""
+    complete_settings = resolve_encoding(_with_defaults(settings, plugins), plugins)
+    return _build(shape, complete_settings, plugins)
+
+
+def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
+    """Build an encoding, and before it the encodings that are its parts, from complete settings."""
+    cls = encoding_class(settings["name"], plugins)
+    parameters = without_name(settings)
+    for key in part_parameters(cls):
+        parameters[key] = [_build(shape, part, plugins) for part in parameters[key]]
+    try:
+        return cls(shape, **parameters)
+    except ValueError as error:
+        raise UserError("encoding", settings["name"], str(error)) from error
+
+
+def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what identifies the code of an encoding and of its parts, for a run's hash.
+
+    For posenc's own classes it is the revision. For all others it is also a hash of the text of their module
+    and its helpers, since nobody raises a revision while trying things out.
+    """
+    cls = encoding_class(settings["name"], plugins)
+    is_own = cls.__module__.startswith("posenc.encodings.")
+    source = None if is_own else source_hash(cls)
+    sources: dict[str, Any] = {"revision": cls.revision, "source": source}
+    parts = [part for key in part_parameters(cls) for part in settings[key]]
+    if parts:
+        sources["parts"] = [sources_of(part, plugins) for part in parts]
+    return sources
