@@ -87,6 +87,7 @@ def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_ta
     acting = context.effective_encoding(window)
     if "positions" in acting.hooks or acting.beyond == "truncate":
         raise NotApplicableError("n/a: no position is far")
+    # The encoding of the longer window acts, as it does there; FarApart only gives its positions.
     placed_far = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
     read = context.text_reader(stops, length)
     scores = passes.score_windows(

@@ -151,7 +151,7 @@ def measure_cell(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
         document_sums = sums.for_record(context.store.splits[context.split])
         extra = sums.extra
     except (NotApplicableError, OutOfMemoryError) as reason:
-        note = str(reason)
+        note = str(reason)  # in place of numbers, so that the evaluation goes on with the next cell
     record_context = RecordContext(
         corpus=corpus,
         train_length=context.context_length,

@@ -225,6 +225,7 @@ def run_windows(
         windows_of_draw = count / len(draws)
         return (draw + 1 - remaining / windows_of_draw) / len(draws)
 
+    # The windows of a batch share one tensor of positions, so each draw has batches of its own.
     for draw, pos in enumerate(draws):
         remaining = np.arange(draw, count, len(draws))  # windows with these positions
         while len(remaining):
@@ -236,7 +237,7 @@ def run_windows(
                 run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding, on_layer))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, inputs)
-                continue
+                continue  # with the same windows
             remaining = remaining[batch_size:]
             context.on_batch(share_done(draw, len(remaining)))
 
@@ -327,6 +328,8 @@ def forward(
     tokens = tokens.to(context.device)
     inputs = tokens[:, :-1]  # (B, inputs)
     targets = tokens[:, -n_targets:]  # (B, targets)
+    # A given model has ways of its own from tokens to logits. posenc's decoder gives hidden states, whose
+    # losses are computed without all of their logits in memory at once.
     if isinstance(context.model, CallableModel):
         with autocast(_precision_of(context, context.model), context.device):
             scored = context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
@@ -391,6 +394,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
         text = batch.tokens.clone()  # (B, W + 1)
         is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
         is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
+        # From left to right, because a token depends on those that the model wrote before it.
         for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
             context.check_stop()
             choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
@@ -427,7 +431,7 @@ def write_text(
                 step = model.next_logits(new_tokens.to(context.device), past, encoding)
             past = step.past
             choice = int(step.logits[0].argmax())
-        else:
+        else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
             choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
         if choice in end_tokens:
             break

@@ -139,6 +139,7 @@ def resolve_evaluation(
     parameters = check_parameters(settings.protocol_parameters)
     lengths = eval_lengths(settings, context_length)
     protocols = tuple(with_settings(name, parameters) for name in names)
+    # Knobs are chosen by fixed-target, whether the user wants its records or not.
     headline = with_settings(FixedTarget.name, parameters)
     assert isinstance(headline, FixedTarget)
     tries = 0

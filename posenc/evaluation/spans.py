@@ -54,6 +54,7 @@ def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | No
     ends = span_starts + first_targets + targets  # (spans, steps), exclusive, in the document
     inputs = np.minimum(targets if window is None else window, ends - 1)  # (spans, steps)
     stops = context.document_starts[plan.documents][:, None] + ends  # (spans, steps), in the store
+    # Spans and steps are one flat axis from here on, so that a batch can hold any of them.
     nats = np.zeros(ends.size)
     for group in _groups_of_one_shape(inputs, targets):
         losses = context.text_losses(stops.ravel()[group.steps], group.inputs, group.targets)

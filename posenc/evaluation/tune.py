@@ -107,6 +107,7 @@ def try_candidates(
 
 def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
     """Return the best candidate. Its settings also name the tuned knobs and the split they were tuned on."""
+    # A knob was tuned if it has several values among the candidates.
     first = candidates[0].extension.settings
     tuned_knobs = []
     for knob in sorted(first):

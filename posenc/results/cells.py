@@ -159,6 +159,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
     pairs = _pairs(seeds)
     change = _change(seeds, pairs, metric)
+    # A row must not look better because its worst seeds have no numbers.
     represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents

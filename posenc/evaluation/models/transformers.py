@@ -239,7 +239,7 @@ class TransformersModel(CallableModel):
         decoder = self.model.base_model
         output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
         tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-        # For several devices accelerate gives the object a `forward` of its own, which must come back.
+        # For several devices accelerate gives the object a `forward` of its own, which must be put back.
         forward_of_object = vars(decoder).get("forward")
         decoder.forward = lambda *_, **__: output_of_block
         try:

@@ -81,6 +81,7 @@ def attention(
     states = [part.prepare(q, q_scaled, k, options.layer) for part in parts.redistanced]
     for part in parts.rotating:
         q, k = part.rotate(q, k, pos, pos, options.layer)
+    # Queries go in blocks, since the scores of a long text with itself would not fit into memory.
     blocks = []
     # The block with the most keys comes first, so that one rotation to new positions serves all blocks.
     for start in reversed(range(0, length, QUERY_BLOCK)):

@@ -243,7 +243,7 @@ def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Q
             sentence = plan.vocabulary.sentence(plan.keys[row, number], plan.values[row, number])
             needles.append(np.concatenate((sentence, plan.vocabulary.after_value)))
         places = (plan.places[row, : question.keys] % np.uint64(length + 1)).astype(np.int64)
-        places[0] = round(question.depth * length)
+        places[0] = round(question.depth * length)  # the first key is asked for, so its depth is not drawn
         asked_again = np.concatenate(needles[: plan.queries])
         tail = asked_again[: plan.tail_length]  # without the end of the last sentence
         windows.append(np.concatenate((with_needles(text, needles, places), tail)))

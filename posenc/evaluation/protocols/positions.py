@@ -59,7 +59,7 @@ class Positions(Protocol[Spans]):
         length = context.context_length
         if window < length:
             raise NotApplicableError(f"n/a: positions need a window of T = {length} tokens or more")
-        stops = plan.stops(context)
+        stops = plan.stops(context)  # (N,)
         # `text_losses` remembers its passes: if `nonoverlapping` runs too, it has made this one.
         nats = context.text_losses(stops, window, window)  # (N, W)
         level_nats = nats[:, length // 2 : length]  # (N, T/2)

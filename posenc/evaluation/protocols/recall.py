@@ -290,6 +290,7 @@ def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray,
     eligible = np.flatnonzero(ends_of_documents)
     if not len(eligible):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    # in random order, and from the beginning again if there are more windows than documents
     order = permutations(raw_draws(len(eligible), seed_for(seed, "documents"), 0))
     documents = eligible[order[np.arange(count) % len(eligible)]]
     n_ends = ends_of_documents[documents].astype(np.uint64)
@@ -306,6 +307,7 @@ def draw_pairs(
     cue_draws, value_draws = np.split(raw, [plant.cue_draws], axis=1)
     for row, (document, end) in enumerate(zip(documents, ends, strict=True)):
         text = request.store.document(request.split, document)[end - request.lengths.longest - 1 : end]
+        # small draws are taken first, and this bit makes a draw larger than all others
         cue_draws[row, plant.draws_of_used(text)] |= IN_TEXT
     return plant.draw_cues(cue_draws, pairs), plant.draw_values(value_draws)
 

@@ -103,7 +103,7 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
     reference_row = rows[reference_index]
     other_rows = [index for index in rows if index != reference_index]
     estimates = [unpaired(rows[index], reference_row) for index in other_rows]
-    sides = 2 if reference is None else 1
+    sides = 2 if reference is None else 1  # as `compare_with` says
     corrected, levels = _holm([_p_value(estimate, sides) for estimate in estimates])
     result: dict[int, Versus] = {}
     if reference is None:
