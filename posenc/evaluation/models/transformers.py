@@ -181,7 +181,7 @@ class TransformersModel(CallableModel):
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
         options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
-        with self._acting(encoding):
+        with self._with_encoding(encoding):
             output = self.model(self._inputs(tokens), use_cache=False, **options)
         return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
 
@@ -200,7 +200,7 @@ class TransformersModel(CallableModel):
         decoder = self.model.base_model
         if decoder is self.model:  # no module of it returns hidden states
             return super().target_logits(tokens, n_targets, encoding)
-        with self._acting(encoding), self._reporting_layers(on_layer):
+        with self._with_encoding(encoding), self._reporting_layers(on_layer):
             output = decoder(self._inputs(tokens), use_cache=False)
         hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
 
@@ -224,7 +224,7 @@ class TransformersModel(CallableModel):
             return super().next_logits(tokens, past, encoding)
         inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
         options = {"logits_to_keep": 1} if self.can_limit_logits else {}
-        with self._acting(encoding):
+        with self._with_encoding(encoding):
             output = self.model(inputs, past_key_values=past, use_cache=True, **options)
         logits = self.checked(output.logits[:, -1:], (len(tokens), 1))
         return NextLogits(logits[:, -1], past=output.past_key_values)
@@ -283,24 +283,25 @@ class TransformersModel(CallableModel):
         return tokens.to(self.model.device)
 
     @contextmanager
-    def _acting(self, encoding: Encoding | None) -> Iterator[None]:
+    def _with_encoding(self, encoding: Encoding | None) -> Iterator[None]:
         """Let `encoding` act in the model; None is that of training.
 
         Raises NotApplicableError past the last position.
         """
         acting = self.effective_encoding if encoding is None else encoding
-        with self._rotated(acting), self._attending(acting):
+        with self._with_rotation_of(acting), self._with_attention_of(acting):
             try:
                 yield
             except (IndexError, RuntimeError) as error:
-                # a table of positions ends, as GPT-J's table of angles does
+                # Some tables of positions end, such as GPT-J's table of angles. torch has no error of its own
+                # for that.
                 message = str(error)
                 if "out of bounds" not in message and "out of range" not in message:
                     raise
                 raise NotApplicableError(f"n/a: {first_line(error)}") from error
 
     @contextmanager
-    def _rotated(self, acting: Encoding) -> Iterator[None]:
+    def _with_rotation_of(self, acting: Encoding) -> Iterator[None]:
         """Replace each rotation by a copy with an extension's frequencies, and put it back at the end."""
         for name, original in self.rotations.items():
             copied: Any = copy.deepcopy(original)
@@ -318,11 +319,12 @@ class TransformersModel(CallableModel):
         if changes_distances(parts):
             rotation.stop(copied)  # the attention function turns queries and keys
             return
-        rotation.write(copied, next((part for part in parts if isinstance(part, Rotary)), None))
+        rotary = next((part for part in parts if isinstance(part, Rotary)), None)  # None: `drop` removed it
+        rotation.write(copied, rotary)
 
     @contextmanager
-    def _attending(self, acting: Encoding) -> Iterator[None]:
-        """Replace the model's attention function by posenc's if the acting encoding needs that."""
+    def _with_attention_of(self, acting: Encoding) -> Iterator[None]:
+        """Replace the model's attention function by posenc's while an encoding acts, if it needs that."""
         parts = AttentionParts.of(leaves(acting))
         if not parts:
             yield
@@ -335,10 +337,10 @@ class TransformersModel(CallableModel):
         def attend(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **layer_options: Any
         ) -> tuple[Tensor, None]:
-            """Compute the attention of a layer. The rotation of other layers is left alone."""
+            """Compute the attention of a layer, as trained if it turns by another rotation."""
             options = score_options(module, q.shape[-1], layer_options)
-            acts = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
-            return attention(parts if acts else as_trained, q, k, v, mask, options), None
+            is_extended = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
+            return attention(parts if is_extended else as_trained, q, k, v, mask, options), None
 
         AttentionInterface.register(ATTENTION_NAME, attend)
         AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
