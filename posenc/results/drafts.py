@@ -1,9 +1,9 @@
-"""Drafts of tables: which rows and columns a request gives, before any number is computed."""
+"""Drafts of tables: their rows and columns, before any number is computed."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +25,9 @@ MOST_DAMAGED = 3  # runs to name if all are damaged
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What is compared and shown; the defaults choose everything, in the order of names.
+    """What is compared and shown. By default that is everything, in the order of names.
 
-    `rows`, `columns`, `sort` and `baseline` apply to the tables that have such rows and columns.
+    `rows`, `columns`, `sort` and `baseline` apply to those tables that have such rows and columns.
     """
 
     protocol: str = HEADLINE  # or ALL_PROTOCOLS
@@ -44,13 +44,13 @@ DEFAULT_REQUEST = CompareRequest()
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
-    """Return the protocols that any of the runs has records of; the headline first, no reference."""
+    """Return the protocols that any run has records of, the headline first. The trigram is left out."""
     names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 
 def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
-    """Return the tables that a request asks for, in their order. Raises UserError for what no table has."""
+    """Return the tables of a request, in their order. Raises UserError for what no table has."""
     request = suited_to_tasks(runs, request)
     _check(runs, request)
     drafts = _with_chosen_rows(_all_drafts(runs, request), request.rows)
@@ -65,7 +65,7 @@ def suited_to_tasks(runs: Sequence[Run], request: CompareRequest) -> CompareRequ
 
 
 def _check(runs: Sequence[Run], request: CompareRequest) -> None:
-    """Refuse a request that no runs could fulfil. Raises UserError."""
+    """Raise UserError for a request that no runs could fulfil, and if there are no runs to read."""
     if not 0 <= request.recall_level <= 100:  # nan, too
         raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
     if request.metric not in METRICS:
@@ -82,13 +82,13 @@ def _check(runs: Sequence[Run], request: CompareRequest) -> None:
 
 @dataclass(frozen=True)
 class Draft:
-    """The rows and columns of a table."""
+    """A table without numbers: its rows and columns."""
 
     protocol: str
     metric: Metric
-    values: dict[str, str]  # what tells it from the other tables
+    values: dict[str, str]  # the conditions in which it differs from the other tables
     mixed: dict[str, list[str]]  # the conditions in which its rows differ, with all values
-    groups: tuple[RowGroup, ...]
+    groups: tuple[RowGroup, ...]  # its rows
     left_out: Mapping[Path, Counter[str]]  # how many records no table shows, by run and reason
     columns: tuple[Column, ...] = ()
 
@@ -113,8 +113,8 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
         rankings = [one_ranking(runs, protocol)] if request.allow_mixed else split_runs(runs, protocol)
         for ranking in rankings:
             metric = _metric(request, protocol, ranking.members)
-            # With all protocols a table without numbers is left out: its runs are rows of another table. If
-            # nothing has been measured yet, it is the only table.
+            # With all protocols, a table without numbers is left out, since its runs are rows of another
+            # table. But if nothing was measured at all, it is the only table.
             if ranking.members or not measured or request.protocol != ALL_PROTOCOLS:
                 groups = tuple(group_runs(ranking))
                 drafts.append(Draft(protocol, metric, ranking.values, {}, groups, ranking.left_out))
@@ -122,7 +122,7 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 
 def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -> Metric:
-    """Return the metric of a table; curves are in nats per token alone. Raises UserError."""
+    """Return the metric of a table. Curves have no other than nats per token. Raises UserError."""
     measurements = [measurement for member in members for measurement in member.measurements]
     has_curves = any(measurement.curve is not None for measurement in measurements)
     if not has_curves or request.metric == "nats":
@@ -133,10 +133,10 @@ def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -
 
 
 def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[Draft]:
-    """Return the tables with the rows that fit a pattern, and without tables that have no such row.
+    """Return the tables with the rows that fit a pattern. Tables without such rows are left out.
 
-    Of the conditions, a table keeps those in which it still differs from another table, and a row keeps those
-    in which it differs from another row. Raises UserError for a pattern that no row fits.
+    A table keeps the conditions in which it still differs from another table, and a row those in which it
+    differs from another row. Raises UserError for a pattern that no row fits.
     """
     groups = [group for draft in drafts for group in draft.groups]
     for pattern in patterns:
@@ -144,13 +144,13 @@ def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[
             names = sorted({name for group in groups for name in group.names})
             raise UserError("--rows", pattern, "there is no such row", allowed=names)
     if patterns:
-        drafts = [replace(draft, groups=_chosen(draft.groups, patterns)) for draft in drafts]
+        drafts = [replace(draft, groups=_fitting_groups(draft.groups, patterns)) for draft in drafts]
         drafts = [draft for draft in drafts if draft.groups]
     shared = _shared_keys([draft.values for draft in drafts])
     return [_with_mixed(draft, shared) for draft in drafts]
 
 
-def _chosen(groups: Sequence[RowGroup], patterns: Sequence[str]) -> tuple[RowGroup, ...]:
+def _fitting_groups(groups: Sequence[RowGroup], patterns: Sequence[str]) -> tuple[RowGroup, ...]:
     """Return the rows that fit a pattern, in the order of the patterns."""
     indices: list[int] = []
     for pattern in patterns:
@@ -162,47 +162,54 @@ def _chosen(groups: Sequence[RowGroup], patterns: Sequence[str]) -> tuple[RowGro
 def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
     """Return the keys that have the same value in all tables."""
     keys = {key for values in tables for key in values}
-    return {key for key in keys if len({values.get(key) for values in tables}) == 1}
+    shared_keys = set()
+    for key in keys:
+        distinct_values = {values.get(key) for values in tables}
+        if len(distinct_values) == 1:
+            shared_keys.add(key)
+    return shared_keys
 
 
 def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
-    """Return the table without the values that all tables share, and with what its own rows differ in."""
+    """Return the table without the values that all tables share, and with those in which its rows differ."""
     conditions = conditions_of(draft.members)
-    mixed_by_member = telling_texts(conditions)  # the same keys for each: those in which members differ
+    mixed_by_member = telling_texts(conditions)  # for each member the keys in which members differ
     by_member: dict[tuple[Path, Circumstances], _MemberConditions] = {}
-    for index, member in enumerate(draft.members):
-        of_member = _MemberConditions(conditions[index], mixed_by_member[index])
-        by_member[member.run.path, member.circumstances] = of_member
-    keys = mixed_by_member[0] if mixed_by_member else {}
+    mixed_values: dict[str, set[str]] = defaultdict(set)
+    for member, conditions_of_member, mixed in zip(draft.members, conditions, mixed_by_member, strict=True):
+        key_of_member = (member.run.path, member.circumstances)
+        by_member[key_of_member] = _MemberConditions(conditions_of_member, mixed)
+        for key, value in mixed.items():
+            mixed_values[key].add(value)
     return replace(
         draft,
         values={key: value for key, value in draft.values.items() if key not in shared},
-        mixed={key: sorted({mixed[key] for mixed in mixed_by_member}) for key in keys},
+        mixed={key: sorted(values) for key, values in mixed_values.items()},
         groups=tuple(_with_conditions(group, by_member) for group in draft.groups),
     )
 
 
 @dataclass(frozen=True)
 class _MemberConditions:
-    """The conditions of a member, and those of them in which the members of its table differ, as text."""
+    """The conditions of a member."""
 
     conditions: Conditions
-    mixed: dict[str, str]
+    mixed: dict[str, str]  # those in which the members of its table differ, as text
 
 
 def _with_conditions(
     group: RowGroup, by_member: Mapping[tuple[Path, Circumstances], _MemberConditions]
 ) -> RowGroup:
-    """Return the row with the conditions of its first run with numbers, else those of its settings."""
+    """Return the row with the conditions of its first run with numbers; without one, by its settings."""
     for member in group.members:
         if member.by_multiple:
-            of_member = by_member[member.run.path, member.circumstances]
-            return replace(group, conditions=of_member.conditions, mixed=of_member.mixed)
+            member_conditions = by_member[member.run.path, member.circumstances]
+            return replace(group, conditions=member_conditions.conditions, mixed=member_conditions.mixed)
     return replace(group, conditions=planned_conditions(group.members[0].run), mixed={})
 
 
 def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[Draft]:
-    """Return the tables with the columns of these multiples; a table that has none of them keeps all its own.
+    """Return the tables with the columns of these multiples. A table that has none of them keeps its own.
 
     Raises UserError for a multiple that no table has.
     """
@@ -213,21 +220,24 @@ def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[D
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
             allowed = ", ".join(f"{other:g}x" for other in sorted(measured))
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
-    return [
-        replace(draft, columns=_columns_near(columns, multiples) or columns)
-        for draft, columns in zip(drafts, columns_by_draft, strict=True)
-    ]
+    with_columns = []
+    for draft, columns in zip(drafts, columns_by_draft, strict=True):
+        columns_of_request = _columns_near(columns, multiples)
+        with_columns.append(replace(draft, columns=columns_of_request or columns))
+    return with_columns
 
 
 def _columns_near(columns: Sequence[Column], multiples: Sequence[float]) -> tuple[Column, ...]:
-    return tuple(
-        replace(column, shown=True)
-        for column in columns
-        if any(_is_near(multiple, column.multiple) for multiple in multiples)
-    )
+    """Return the columns at these multiples. They are shown, even if they are bins that tables leave out."""
+    near = []
+    for column in columns:
+        if any(_is_near(multiple, column.multiple) for multiple in multiples):
+            near.append(replace(column, shown=True))
+    return tuple(near)
 
 
 def _is_near(multiple: float, other: float) -> bool:
+    """Tell whether two multiples are the same, except for rounding."""
     return math.isclose(multiple, other, rel_tol=1e-4)
 
 
@@ -235,9 +245,9 @@ def _is_near(multiple: float, other: float) -> bool:
 
 
 def find_baseline(draft: Draft, name: str) -> int:
-    """Return the index of the row that `name` means: a full label, a label, or an encoding with one row.
+    """Return the index of the row that `name` means. Raises UserError if it means none or several.
 
-    Raises UserError.
+    A name is a full label, a label, or an encoding that has a single row.
     """
     exact_names_first: list[Callable[[RowGroup], set[str]]] = [
         lambda group: {group.full_label},

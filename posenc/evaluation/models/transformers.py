@@ -293,8 +293,7 @@ class TransformersModel(CallableModel):
             try:
                 yield
             except (IndexError, RuntimeError) as error:
-                # Some tables of positions end, such as GPT-J's table of angles. torch has no error of its own
-                # for that.
+                # torch has no error of its own for the end of a table, such as GPT-J's table of angles
                 message = str(error)
                 if "out of bounds" not in message and "out of range" not in message:
                     raise

@@ -1,13 +1,13 @@
 """Dispersion: what attention does in a row by length, and which reasons of a collapse the numbers support.
 
-A reason is supported if its criterion holds at the longest window W, in means over seeds. A row may have
-several reasons, or none. They are directions, not proofs: only the first one is an experiment.
-  positions  The last T tokens alone, with the older half of them placed as far away as W reaches, lose at
-             least half of what the row loses at W. So positions do harm without one more key.
-  spread     The entropy, mean over layers, rises by at least half of log(W / T), so that attention spreads to
-             at least sqrt(W / T) times as many keys. And the variance of the output falls below half.
-  sink       The layer with most weight on the first token at T loses more than half of this weight. It is a
-             sink if at T it has at least a tenth of the weight, and twice an equal share.
+A row that collapses can have several reasons, or none. Each has a criterion, for means over seeds at the
+longest window W. Reasons are directions to look in, not proofs: only the first one is an experiment.
+  positions  The loss over the last T tokens alone, with the first half of them placed as far away as W
+  reaches, rises by at least half of the row's rise at W. So far positions do harm without more keys.
+  spread     The entropy, mean over layers, rises by at least half of log(W / T): attention spreads to at
+  least sqrt(W / T) times as many keys. And the variance of the output falls to less than half.
+  sink       The layer with the most weight on the first token at T loses more than half of that weight. At T
+  this must be at least a tenth of all weight, and twice an equal share.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.documents import Number
 from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
-FAR_SHARE = 0.5  # of the change at W: far positions alone make at least as much
-SPREAD_SHARE = 0.5  # of log(W / T), by which the entropy of equal weights rises
-LESS_VARIANCE = 0.5  # of the variance at T
-SINK_WEIGHT = 0.1  # on the first token at T: with less there is no sink
-SINK_SHARES = 2.0  # equal shares on the first token at T: with less there is no sink
-LESS_SINK = 0.5  # of the weight at T: with less the sink is broken
+FAR_SHARE = 0.5  # far positions alone must make at least this share of the change at W
+SPREAD_SHARE = 0.5  # the entropy must rise by this share of log(W / T), the rise of equal weights
+LESS_VARIANCE = 0.5  # the variance must fall below this share of that at T
+SINK_WEIGHT = 0.1  # a sink has at least this weight on the first token at T
+SINK_SHARES = 2.0  # a sink has at least this many equal shares of the weight at T
+LESS_SINK = 0.5  # a sink with less than this share of its weight at T is broken
 
 Reason = Literal["positions", "spread", "sink"]
 
@@ -65,7 +65,7 @@ RECORD = Annotated[Dispersion, AfterValidator(_check)]
 
 @dataclass(frozen=True)
 class DispersionCell:
-    """What attention does in windows of one length, mean over seeds; lists have a value for each layer."""
+    """What attention does in windows of one length, mean over seeds. Lists have a value for each layer."""
 
     multiple: float  # of T
     window: int  # tokens
@@ -111,14 +111,14 @@ class RowDispersion:
 
     @property
     def variance_ratio(self) -> float | None:
-        """Return the variance in the longest window over that at T, geometric mean of the layers."""
+        """Return the variance in the longest window divided by that at T, as geometric mean over layers."""
         return None if self.at_t is None else variance_ratio(self.at_t, self.longest)
 
     @property
     def far_share(self) -> float | None:
-        """Return the change by far positions alone as a share of the change in the longest window.
+        """Return the change by far positions alone, as a share of the change in the longest window.
 
-        None without the former, and where the loss does not rise.
+        None if far positions were not measured, or if the loss does not rise.
         """
         far_change = self.far_change(self.longest)
         if self.at_t is None or far_change is None or self.longest.nats <= self.at_t.nats:
@@ -126,9 +126,9 @@ class RowDispersion:
         return far_change / (self.longest.nats - self.at_t.nats)
 
     def far_change(self, cell: DispersionCell) -> float | None:
-        """Return the change against T that positions as far as in a window make by themselves, in nats.
+        """Return the change against T, in nats, if only positions are as far as in a window.
 
-        None where they were not scored.
+        None if that was not measured.
         """
         if self.at_t is None or cell.far_nats is None:
             return None
@@ -150,9 +150,9 @@ DISPERSION: NumbersBeside[Dispersion, RowDispersion, None] = NumbersBeside(
 
 
 def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDispersion | None:
-    """Return the dispersion of a row, given as its members of the protocol `dispersion`.
+    """Return the dispersion of a row by its members of the protocol `dispersion`; None without any number.
 
-    None if none of them has a number. Only a row that has collapsed gets reasons.
+    Only a row that has collapsed gets reasons.
     """
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
@@ -171,7 +171,7 @@ def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDisp
 
 
 def _cell_of(measured: Sequence[Measurement]) -> DispersionCell:
-    """Return the mean over seeds; `measured` are the seeds' measurements of one window."""
+    """Return the means over seeds; `measured` are the measurements of one window, one for each seed."""
     dispersions = [numbers for numbers in map(DISPERSION.measured, measured) if numbers is not None]
     losses = [measurement.nats for measurement in measured if measurement.nats is not None]
     far_losses = [dispersion["far_nats"] for dispersion in dispersions if dispersion["far_nats"] is not None]
@@ -206,7 +206,7 @@ def reasons_of(at_t: DispersionCell, longest: DispersionCell, far_share: float |
 
 
 def is_spread(at_t: DispersionCell, longest: DispersionCell) -> bool:
-    """Tell whether attention spreads over more keys, and its outputs differ less for it."""
+    """Tell whether attention spreads over more keys, and its outputs differ less."""
     rise = longest.mean_entropy - at_t.mean_entropy
     rise_of_equal_weights = math.log(longest.window / at_t.window)
     if rise < SPREAD_SHARE * rise_of_equal_weights:
@@ -216,7 +216,7 @@ def is_spread(at_t: DispersionCell, longest: DispersionCell) -> bool:
 
 
 def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
-    """Tell whether the layer with most weight on the first token at T loses it."""
+    """Tell whether the layer with the most weight on the first token at T has a sink, and loses it."""
     layer = at_t.sink_layer
     weight = at_t.first[layer]
     is_sink = weight >= max(SINK_WEIGHT, SINK_SHARES / at_t.window)
@@ -224,8 +224,9 @@ def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
 
 
 def variance_ratio(at_t: DispersionCell, cell: DispersionCell) -> float | None:
-    """Return the variance over that at T, geometric mean of the layers; None if one of them has none."""
+    """Return the variance divided by that at T, geometric mean over layers; None if a variance is 0."""
     if not all(at_t.variance) or not all(cell.variance):
         return None
-    logarithms = [math.log(far / near) for near, far in zip(at_t.variance, cell.variance, strict=True)]
+    pairs = zip(at_t.variance, cell.variance, strict=True)
+    logarithms = [math.log(variance / variance_at_t) for variance_at_t, variance in pairs]
     return math.exp(fmean(logarithms))

@@ -1,7 +1,7 @@
-"""Exact match: which seeds of a row learned a task within T, and how many answers those get right beyond.
+"""Exact match: which seeds of a row learned a task within T, and how many answers these get right beyond.
 
-Outcomes are bimodal: a seed finds a rule that holds for longer instances, or it does not (arXiv 2402.09371).
-So the number of seeds that learned comes first, then the median and the range of these, never a mean.
+A seed finds a rule that holds for longer instances, or it does not, with little in between (arXiv
+2402.09371). So the number of seeds that learned comes first, then their median and range, and never a mean.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.proportions import clopper_pearson
 
-LEARNED = 90.0  # per cent of whole answers in windows of T: a seed below it did not learn the task
-ROUNDING = 1e-9  # per cent: 0.9 as a float may fall short of 90 by as much
-QUARTILES_FROM = 5  # seeds: with as many or more, quartiles are shown
+LEARNED = 90.0  # per cent; a seed with fewer whole answers in windows of T did not learn the task
+ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
+QUARTILES_FROM = 5  # seeds; with fewer there are no quartiles
 
 
 # --- in a record
@@ -66,16 +66,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class ExactCell:
-    """Answers of the seeds of a row in windows of one length; shares from 0 to 1."""
+    """The answers of the seeds of a row in windows of one length, as shares from 0 to 1."""
 
     multiple: float  # of T
     window: int  # tokens
     size: int  # of the instances, as the task counts it
     instances: int  # in each seed
-    seeds: int  # behind the numbers: those that learned; if none learned, all
+    seeds: int  # those that learned, or all if none did
     whole: Spread  # share of instances whose answer is wholly right
-    tokens: Spread  # share of right tokens in answers, where each sees the right ones before it
-    generated_tokens: Spread | None  # the same, where each sees the model's own tokens before it
+    tokens: Spread  # share of right tokens in answers, if the model reads the right tokens before each
+    generated_tokens: Spread | None  # the same, if the model reads its own tokens before each
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
     if not measured:
         return None
     learned = [member for member in measured if _has_learned(member, level)]
-    # A run that diverged is a seed that did not learn. A run that was stopped may still learn: it is missing.
+    # A run that diverged did not learn. One that was stopped may still learn, so it counts as missing.
     diverged = sum(member.run.state == "diverged" for member in members)
     seeds = len(measured) + diverged
     missing = len(members) - seeds
@@ -154,7 +154,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
             return None
         windows.append(measurement.window)
         answers.append(answers_of_seed)
-    # The instances are the same for all seeds, so their sizes and counts are those of the first.
+    # All seeds have the same instances, so the first one tells their size and their number.
     return ExactCell(
         multiple=multiple,
         window=windows[0],
@@ -168,7 +168,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
 
 
 def _generated(answers: Sequence[Exact]) -> Spread | None:
-    """Return the share of right tokens that seeds wrote themselves; None if any of them wrote none."""
+    """Return the share of right tokens among those that seeds wrote themselves; None if a seed wrote none."""
     shares = []
     for answer in answers:
         if "generated_tokens_right" not in answer:

@@ -67,7 +67,7 @@ NEEDLE: NumbersBeside[Needle, tuple[NeedleCell, ...], None] = NumbersBeside(
 
 
 def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
-    """Return what a row found; None where it was not measured."""
+    """Return what a row found; None if it was not measured."""
     counts: dict[tuple[int, float, float, int], FactCount] = defaultdict(FactCount)
     for measurement in by_rising_window(members):
         needle = NEEDLE.measured(measurement)

@@ -1,14 +1,15 @@
-"""Recall: how many seeds learned it, what those find within T and beyond, and how far back they find it.
+"""Recall: how many seeds learned it, what these find within T and beyond, and how far back they find it.
 
-A seed learns to recall or it does not. So no model is like the mean over all seeds, and a 95% interval of
-this mean covers only 72 to 75% where half to four fifths of the seeds learn. Two numbers are given instead:
+A window holds planted `pairs` of a cue and a value. At its end the cue of one pair comes again, and its value
+is asked for. The `distance` of the two places is in tokens. Recall `within` T is the mean over distances in
+windows of T.
+
+A seed either learns to recall or does not. So no model is like the mean over all seeds, and if half to four
+fifths of the seeds learn, a 95% interval of this mean covers only 72 to 75%. Instead there are two numbers:
 how many seeds learned, with a binomial interval, and the mean of what these find, with an interval over them.
 
-Each seed draws its own windows. In records from before posenc 0.2 all seeds have the same 128 windows, and
-the interval is another one (statistics/proportions.py).
-
-Terms: a window holds planted key-value `pairs`, and a value is asked for again at its end. The `distance` is
-that between the two places of a pair, in tokens. `within` T is the mean over the distances in windows of T.
+Each seed draws its own windows. In records from before posenc 0.2 all seeds have the same 128 windows, which
+needs another interval (statistics/proportions.py).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from posenc.results.statistics.proportions import (
     interval_on_shared_windows,
 )
 
-LEVEL = 90.0  # per cent within T: a seed below it did not learn to recall
-ROUNDING = 1e-9  # per cent: 0.9 as a float may fall short of 90 by as much
-KEPT = 0.5  # share of the accuracy within T that is left at the recall horizon
+LEVEL = 90.0  # per cent; a seed that finds less within T did not learn to recall
+ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
+KEPT = 0.5  # the recall horizon is where this share of the accuracy within T is left
 SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEVEL
 
 Rank = Literal["best", "tied", "unresolved", "below"]
@@ -94,9 +95,9 @@ class SeedRecall:
 
 @dataclass(frozen=True)
 class RecallCell:
-    """The values that the seeds of a row find in windows of one length; shares from 0 to 1.
+    """The values that the seeds of a row find in windows of one length, as shares from 0 to 1.
 
-    They are the seeds that learned, or all of a row in which none did.
+    Only seeds that learned count, or all of them if none did.
     """
 
     multiple: float  # of T: the window
@@ -111,7 +112,7 @@ class RecallCell:
     seeds: int
     has_fixed_draw: bool  # whether all seeds share the windows, as in records from before posenc 0.2
     rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
-    needs: Needs | None = None  # of what more would settle it, if it is unresolved
+    needs: Needs | None = None  # whether more seeds or more windows would settle what is unresolved
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
@@ -121,7 +122,7 @@ class RecallCell:
 
 @dataclass(frozen=True)
 class Learning:
-    """How many seeds of a row, as trained, recall enough within T."""
+    """How many seeds of a row learned: they find enough within T, as trained."""
 
     seeds: int  # seeds with a number
     learned: int  # how many of these learned
@@ -261,7 +262,7 @@ def _recorded(measurement: Measurement) -> Recall:
 
 
 def _seeds_that_count(members: Sequence[Member]) -> int:
-    """Return how many seeds a cell must have to be ranked: those with numbers and those that diverged."""
+    """Return how many seeds a cell must have to be ranked: all with numbers, and those that diverged."""
     return sum(bool(member.by_multiple) or member.run.state == "diverged" for member in members)
 
 
@@ -305,7 +306,7 @@ def _has_learned(member: Member, level: float) -> bool | None:
 
 
 def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
-    """Return how many seeds learned, of those whose recall within T was measured; None without any."""
+    """Return how many seeds learned, among those that were measured within T; None if there are none."""
     seeds = len(has_learned) - has_learned.count(None)
     if seeds == 0:
         return None
@@ -314,12 +315,12 @@ def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
 
 
 def _trained_pairs(measurement: Measurement) -> int:
-    """Return how many pairs a window of the training has: those questions are stored first."""
+    """Return how many pairs a training window has. Questions with as many are stored first."""
     return _recorded(measurement)["pairs"][0]
 
 
 def _has_fixed_draw(measurement: Measurement) -> bool:
-    """Return whether all runs have these windows, as in records from before posenc 0.2."""
+    """Tell whether all runs have the same windows, as in records from before posenc 0.2."""
     return "draw" not in _recorded(measurement)
 
 
@@ -359,7 +360,7 @@ def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
 
 
 def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
-    """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
+    """Return the mean over distances in windows of T, with as many pairs as in training; None without any.
 
     All distances are asked for in the same texts, so the interval is over the windows of one distance.
     """
@@ -379,7 +380,7 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
 
 
 def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
-    """Return how many seeds have no number, and how many did not learn in a row in which others did."""
+    """Return how many seeds have no number, and how many did not learn although others did."""
     notes = []
     missing = sum(not _with_recall([member]) for member in members)
     if missing:
@@ -390,7 +391,7 @@ def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
 
 
 def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
-    """Return how far back a row finds values; `cells` are those with as many pairs as in training."""
+    """Return how far back a row finds values. `cells` have as many pairs as in training."""
     longest_window = max(cell.multiple for cell in cells)
     in_longest = [cell for cell in cells if cell.multiple == longest_window]
     least_accuracy = KEPT * within.accuracy
@@ -405,8 +406,8 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
     """Return the rows with their ranks; `seeds` is how many seeds of each row must have recall.
 
-    Rows are ranked by what the seeds that learned find. No row may win because its worse seeds are missing: a
-    row of which a seed diverged or was not measured is not ranked.
+    Rows are ranked by what their seeds that learned find. No row may win because its worse seeds are missing,
+    so a row is not ranked if one of its seeds diverged or was not measured.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
     ranked_columns = [_with_ranks(_rankable_cells(rows, seeds, column)) for column in range(columns)]
@@ -453,6 +454,7 @@ def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
 
 
 def _rank(cell: RecallCell, best: RecallCell, confidence: float) -> Rank:
+    """Return the rank of a cell that is not the best one."""
     _, high = _difference(cell, best, confidence)
     if high <= SAME_RECALL:
         return "tied"
@@ -473,13 +475,13 @@ def _difference(cell: RecallCell, best: RecallCell, confidence: float) -> Interv
 
 
 def _needs(cell: RecallCell, best: RecallCell) -> Needs:
-    """Return what makes an interval too wide: the windows or the seeds. A single seed always does."""
+    """Return which makes the interval too wide, seeds or windows. It is seeds if a row has a single one."""
     if min(cell.seeds, best.seeds) == 1:
         return "seeds"
     # Without a spread the interval is over the windows alone.
     over_windows = [replace(compared, spread=None).interval(CONFIDENCE) for compared in (cell, best)]
     over_both = [compared.ci95 for compared in (cell, best)]
-    # The squared widths of both sources add up, so the larger source has more than half of the sum.
+    # The squared widths of both sources add up, so a source with more than half of the sum is the larger one.
     return "windows" if 2 * _sum_of_squares(over_windows) > _sum_of_squares(over_both) else "seeds"
 
 
@@ -488,18 +490,18 @@ def _sum_of_squares(intervals: Sequence[Interval]) -> float:
 
 
 def _with_cells(row: RowRecall | None, ranked: Sequence[RecallCell | None]) -> RowRecall | None:
-    """Return a row in which ranked cells stand in place of its own.
+    """Return a row with ranked cells in place of its cells without ranks.
 
-    `ranked` has one for each column, None where the cell of the row has no rank.
+    `ranked` has a cell for each column; None if the row has no rank there.
     """
     if row is None:
         return None
-    ranked_of: dict[RecallCell | None, RecallCell] = {}
+    with_rank: dict[RecallCell | None, RecallCell] = {}  # from cells without a rank to those with one
     for cell, ranked_cell in zip(row.beyond, ranked, strict=True):
         if cell is not None and ranked_cell is not None:
-            ranked_of[cell] = ranked_cell
+            with_rank[cell] = ranked_cell
     return replace(
         row,
-        beyond=tuple(ranked_of.get(cell, cell) for cell in row.beyond),
-        grid=tuple(ranked_of.get(cell, cell) for cell in row.grid),  # the grid has the same cells
+        beyond=tuple(with_rank.get(cell, cell) for cell in row.beyond),
+        grid=tuple(with_rank.get(cell, cell) for cell in row.grid),  # the grid has the same cells
     )
