@@ -64,7 +64,8 @@ def panel(columns: Sequence[TextColumn], rows: Sequence[str], with_names: bool) 
     x_axis = alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False, title=title)
     y_axis = alt.Axis(ticks=False, domain=False, labels=with_names, title=None)
     x = alt.X("measured_on:O", sort=texts, axis=x_axis)
-    y = alt.Y("row:O", sort=list(rows), axis=y_axis)
+    # with the domain, rows that a panel lacks keep their place
+    y = alt.Y("row:O", sort=list(rows), scale=alt.Scale(domain=list(rows)), axis=y_axis)
     color = alt.Color(
         "verdict:N",
         scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
