@@ -6,7 +6,7 @@ Formula: score_ij + MLP_h(f(i - j)).
 The network is evaluated once for each distance, not for each pair of tokens.
 Departures: the paper has images, whose positions have two dimensions, and its network has layer norms. Here
 positions have one dimension, and there are no norms. The last layer starts at zero, so that training begins
-without a bias. r is divided by T.
+without a bias. Without `log_distance` the input is r / T, where the paper takes r itself.
 """
 
 from collections.abc import Mapping

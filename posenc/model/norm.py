@@ -64,13 +64,13 @@ class _RmsNorm(torch.autograd.Function):
         # The second term of d_x is the part along x, which the norm takes out.
         x, weight, inverse = ctx.saved_tensors
         width = x.shape[-1]
-        # (..., d): g, a copy in any case, since it is changed in place below
-        d_y = grad.to(x.dtype) if grad.dtype != x.dtype else grad.clone()
-        product = d_y * x  # (..., d)
+        # (..., d), always a copy, since it is changed in place below
+        g = grad.to(x.dtype) if grad.dtype != x.dtype else grad.clone()
+        product = g * x  # (..., d)
         d_weight = inverse.reshape(1, -1).mm(product.reshape(-1, width)).view(width)
-        dot = (product @ weight)[..., None]  # (..., 1)
+        dot = (product @ weight)[..., None]  # (..., 1), <g x, w>
         cube = inverse * inverse * inverse
         along_x = dot * cube.div_(width)  # (..., 1)
-        scaled = d_y.mul_(weight).mul_(inverse)  # (..., d)
+        scaled = g.mul_(weight).mul_(inverse)  # (..., d)
         d_x = scaled.addcmul_(x, along_x, value=-1.0)
         return d_x, d_weight, None

@@ -97,8 +97,8 @@ class _BiasGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, bias, q, k, v, log_sum = ctx.saved_tensors
-        dot = _row_dot(grad, y)
-        d_bias = bias_gradient(q, k, v, grad, log_sum, dot, bias, ctx.scale, ctx.by_distance)
+        grad_dot_y = _row_dot(grad, y)
+        d_bias = bias_gradient(q, k, v, grad, log_sum, grad_dot_y, bias, ctx.scale, ctx.by_distance)
         no_gradients = (None,) * 6  # of q, k, v, log_sum, scale and by_distance
         return grad, d_bias.to(bias.dtype), *no_gradients
 
@@ -128,18 +128,18 @@ class _GateGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, high, low, weight, q, k, v, log_sum = ctx.saved_tensors
-        dot = _row_dot(grad, y)
+        grad_dot_y = _row_dot(grad, y)
         factor = torch.ones_like(high) if weight is None else weight.float().contiguous()
         is_weighted = weight is not None
-        columns, rows, weighted_rows = gate_gradients(
-            q, k, v, grad, log_sum, dot, high, low, factor, ctx.scale, is_weighted
+        column_sums, row_sums, weighted_row_sums = gate_gradients(
+            q, k, v, grad, log_sum, grad_dot_y, high, low, factor, ctx.scale, is_weighted
         )
-        # C_t is in the bias -g_i C_i + g_i C_j twice: of a key it gets the gradient `columns`, of a query
-        # -g_t `rows`. In exact numbers `rows` is zero, since softmax ignores what is added to a whole row.
-        # It is subtracted all the same: in bf16 it has the same rounding errors as `columns`, and they cancel
-        # when the gradients are summed along the text. Without it they would pile up.
-        d_sums = (columns - factor * rows).to(ctx.sums_dtype)
-        d_weight = None if weight is None else weighted_rows.to(weight.dtype)
+        # C_t is in the bias -g_i C_i + g_i C_j twice: of a key it gets the gradient `column_sums`, of a query
+        # -g_t `row_sums`. In exact numbers `row_sums` are zero, since softmax ignores what is added to a
+        # whole row. They are subtracted all the same: in bf16 they have the same rounding errors as
+        # `column_sums`, which cancel when the gradients are summed along the text. Otherwise they pile up.
+        d_sums = (column_sums - factor * row_sums).to(ctx.sums_dtype)
+        d_weight = None if weight is None else weighted_row_sums.to(weight.dtype)
         no_gradients = (None,) * 5  # of q, k, v, log_sum and scale
         return grad, d_sums, d_weight, *no_gradients
 
@@ -157,7 +157,7 @@ def bias_gradient(
     v: Tensor,
     grad: Tensor,
     log_sum: Tensor,
-    dot: Tensor,
+    grad_dot_y: Tensor,
     bias: Tensor,
     scale: float,
     by_distance: bool,
@@ -165,13 +165,13 @@ def bias_gradient(
     """Return the gradient of a bias that all texts share, in the shape of the bias, at least float32.
 
     The tensors are those of `with_bias_gradient`; `grad` is the gradient g of the output, (B, H, T, E), and
-    `dot` is g_i . y_i, (B, H, T).
+    `grad_dot_y` is g_i . y_i, (B, H, T).
     """
     if q.is_cuda:
         from posenc.model.triton_score_gradients import pair_gradient
 
         # (H, T, T): [h, i, j] for query i and key j; with `by_distance` [h, i, r] for query i and distance r
-        gradients = pair_gradient(q, k, v, grad, log_sum, dot, bias, scale, by_distance)
+        gradients = pair_gradient(q, k, v, grad, log_sum, grad_dot_y, bias, scale, by_distance)
         if not by_distance:
             return gradients
         d_table = gradients.new_zeros(bias.shape)
@@ -181,7 +181,7 @@ def bias_gradient(
     length = q.shape[2]
     distance = _distances(length, q.device)
     bias_of_pairs = bias[:, distance.clamp_min(0)] if by_distance else bias
-    d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias_of_pairs, scale).sum(0)  # (H, T, T)
+    d_s = _score_gradient(q, k, v, grad, log_sum, grad_dot_y, bias_of_pairs, scale).sum(0)  # (H, T, T)
     if not by_distance:
         return d_s
     d_table = d_s.new_zeros(bias.shape)
@@ -192,10 +192,17 @@ def bias_gradient(
 
 @bias_gradient.register_fake
 def _bias_gradient_fake(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, *_: object
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    grad_dot_y: Tensor,
+    bias: Tensor,
+    *_: object,
 ) -> Tensor:
     """Tell the compiler the shape, dtype and layout of what `bias_gradient` returns."""
-    return dot.new_empty(bias.shape)  # in the dtype of `dot`, which is float32 or wider
+    return grad_dot_y.new_empty(bias.shape)  # in the dtype of `grad_dot_y`, which is float32 or wider
 
 
 @torch.library.custom_op("posenc::gate_gradients", mutates_args=())
@@ -205,7 +212,7 @@ def gate_gradients(
     v: Tensor,
     grad: Tensor,
     log_sum: Tensor,
-    dot: Tensor,
+    grad_dot_y: Tensor,
     high: Tensor,
     low: Tensor,
     factor: Tensor,
@@ -214,33 +221,34 @@ def gate_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return three sums of the gradients of scores, (B, H, T) float32 each.
 
-    columns        at j: sum over i of g_i d s_ij, the gradient of C_j as a key
-    rows           at i: sum over j of d s_ij
-    weighted_rows  at i: sum over j of -(C_i - C_j) d s_ij, the gradient of g_i (ignore unless `is_weighted`)
+    column_sums        at j: sum over i of g_i d s_ij, the gradient of C_j as a key
+    row_sums           at i: sum over j of d s_ij
+    weighted_row_sums  at i: sum over j of -(C_i - C_j) d s_ij, the gradient of g_i, if `is_weighted`
 
     `high` + `low` are the sums C, `factor` is g, (B, H, T) float32 each.
     """
     if q.is_cuda:
         from posenc.model.triton_score_gradients import gate_sums
 
-        return gate_sums(q, k, v, grad, log_sum, dot, high, low, factor, scale, is_weighted)
+        return gate_sums(q, k, v, grad, log_sum, grad_dot_y, high, low, factor, scale, is_weighted)
     # C_i - C_j, by parts: for near tokens the difference of the high parts is exact.
     difference = (high[..., :, None] - high[..., None, :]) + (low[..., :, None] - low[..., None, :])
     bias = -factor[..., None] * difference  # (B, H, T, T)
-    d_s = _score_gradient(q, k, v, grad, log_sum, dot, bias, scale)  # (B, H, T, T)
-    columns = (d_s * factor[..., None]).sum(-2)
-    rows = d_s.sum(-1)
-    weighted_rows = -(d_s * difference).sum(-1)
+    d_s = _score_gradient(q, k, v, grad, log_sum, grad_dot_y, bias, scale)  # (B, H, T, T)
+    column_sums = (d_s * factor[..., None]).sum(-2)
+    row_sums = d_s.sum(-1)
+    weighted_row_sums = -(d_s * difference).sum(-1)
     # the fake version below promises contiguous tensors
-    return columns.contiguous(), rows.contiguous(), weighted_rows.contiguous()
+    return column_sums.contiguous(), row_sums.contiguous(), weighted_row_sums.contiguous()
 
 
 @gate_gradients.register_fake
 def _gate_gradients_fake(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, *_: object
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, grad_dot_y: Tensor, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tell the compiler the shape, dtype and layout of what `gate_gradients` returns."""
-    return dot.new_empty(dot.shape), dot.new_empty(dot.shape), dot.new_empty(dot.shape)
+    shape = grad_dot_y.shape
+    return grad_dot_y.new_empty(shape), grad_dot_y.new_empty(shape), grad_dot_y.new_empty(shape)
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
@@ -250,12 +258,19 @@ def _distances(length: int, device: torch.device) -> Tensor:
 
 
 def _score_gradient(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, log_sum: Tensor, dot: Tensor, bias: Tensor, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    log_sum: Tensor,
+    grad_dot_y: Tensor,
+    bias: Tensor,
+    scale: float,
 ) -> Tensor:
     """Return d s_ij by the formula, (B, H, T, T); zero for the future."""
-    wide = dot.dtype
+    wide = grad_dot_y.dtype
     s = (q @ k.transpose(-1, -2)).to(wide) * scale + bias
     p = (s - log_sum[..., None].to(wide)).exp()
     d_p = (grad @ v.transpose(-1, -2)).to(wide)
-    d_s = p * (d_p - dot[..., None])
+    d_s = p * (d_p - grad_dot_y[..., None])
     return d_s.masked_fill(_distances(q.shape[2], q.device) < 0, 0.0)

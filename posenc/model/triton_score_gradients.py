@@ -6,7 +6,12 @@ one tile of the square, and sums over the batch. In `_gate_kernel` it has a colu
 with all later queries, and sums over queries and over keys.
 
 B batch, H heads, T tokens, D head width of queries and keys, E that of values. Arguments such as q_b, q_h and
-q_t are strides of q by text, head and token.
+q_t are strides of q by text, head and token. The other arguments have the names of score_gradients.py:
+  grad        g, the gradient of the output y, (B, H, T, E)
+  grad_dot_y  g_i . y_i, the sum of their products over E, (B, H, T)
+  log_sum     the logarithm of the sum of exp(s_ij) over keys j, (B, H, T)
+  high, low   two float32 parts of C, the cumulated gates: C_i = high_i + low_i, (B, H, T)
+  factor      the weight of a query in the bias of gates, -factor_i (C_i - C_j), (B, H, T)
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from torch import Tensor
 ROWS = 64  # queries of a tile
 COLUMNS = 64  # keys of a tile
 WARPS = 4
-LEAST_PRODUCT = 16  # least width of a tensor in Triton's products
+LEAST_DOT_WIDTH = 16  # `tl.dot` takes no narrower tensors
 
 
 @triton.jit
@@ -33,18 +38,18 @@ def _load_rows(base, index, token_stride, length, WIDTH: tl.constexpr, PADDED: t
 
 
 @triton.jit
-def _score_gradient(q, k, v, grad, log_sum, dot, bias, i, j, length, scale, PRECISION: tl.constexpr):
+def _score_gradient(q, k, v, grad, log_sum, grad_dot_y, bias, i, j, length, scale, PRECISION: tl.constexpr):
     """Return d s_ij of a tile of queries i and keys j, zero where j is in the future."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale + bias
     d_p = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     is_seen = (i[:, None] >= j[None, :]) & (i[:, None] < length)
     p = tl.where(is_seen, tl.exp(s - log_sum[:, None]), 0.0)
-    return p * (d_p - dot[:, None])
+    return p * (d_p - grad_dot_y[:, None])
 
 
 @triton.jit
 def _pair_kernel(
-    q, k, v, grad, log_sum, dot, bias, out,
+    q, k, v, grad, log_sum, grad_dot_y, bias, out,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t,
     batch, heads, length, bias_width, scale,
     D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr,
@@ -54,7 +59,7 @@ def _pair_kernel(
     first_row = tl.program_id(0) * ROWS
     first_column = tl.program_id(1) * COLUMNS
     head = tl.program_id(2).to(tl.int64)
-    if first_column > first_row + ROWS - 1:
+    if first_column > first_row + ROWS - 1:  # all keys of the tile are in the future
         return
     i = first_row + tl.arange(0, ROWS)
     j = first_column + tl.arange(0, COLUMNS)
@@ -72,12 +77,12 @@ def _pair_kernel(
         grad_tile = _load_rows(grad + b * g_b + head * g_h, i, g_t, length, E, E_PADDED)
         row = (b * heads + head) * length + i
         log_sum_tile = tl.load(log_sum + row, mask=i < length, other=0.0)
-        dot_tile = tl.load(dot + row, mask=i < length, other=0.0)
+        grad_dot_y_tile = tl.load(grad_dot_y + row, mask=i < length, other=0.0)
         total += _score_gradient(
-            q_tile, k_tile, v_tile, grad_tile, log_sum_tile, dot_tile, tile_of_bias, i, j, length, scale,
-            PRECISION,
+            q_tile, k_tile, v_tile, grad_tile, log_sum_tile, grad_dot_y_tile, tile_of_bias, i, j, length,
+            scale, PRECISION,
         )  # fmt: skip
-    if BY_DISTANCE:  # row i holds its keys by distance, so that the caller's sum over rows is one by distance
+    if BY_DISTANCE:  # the last index is i - j: the caller sums over i
         index_in_out = (head * length + i[:, None]) * length + (i[:, None] - j[None, :])
     else:
         index_in_out = (head * length + i[:, None]) * length + j[None, :]
@@ -86,7 +91,7 @@ def _pair_kernel(
 
 @triton.jit
 def _gate_kernel(
-    q, k, v, grad, log_sum, dot, high, low, factor, columns, rows, weighted_rows,
+    q, k, v, grad, log_sum, grad_dot_y, high, low, factor, column_sums, row_sums, weighted_row_sums,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t,
     texts_and_heads, heads, length, scale,
     D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr,
@@ -94,9 +99,11 @@ def _gate_kernel(
 ):  # fmt: skip
     """Sum the gradients of the scores of a tile of keys j of one head and text.
 
-    columns        sum over queries i of g_i d s_ij, (B, H, T)
-    rows           sum over the keys j of this tile of d s_ij, (tiles, B, H, T)
-    weighted_rows  sum over the keys j of this tile of -(C_i - C_j) d s_ij, (tiles, B, H, T)
+    column_sums        sum over queries i of factor_i d s_ij, (B, H, T)
+    row_sums           sum over the keys j of this tile of d s_ij, (tiles, B, H, T)
+    weighted_row_sums  sum over the keys j of this tile of -(C_i - C_j) d s_ij, (tiles, B, H, T)
+
+    C_i is high_i + low_i. `weighted_row_sums` is written only with WEIGHTED.
     """
     tile = tl.program_id(0)
     first_column = tile * COLUMNS
@@ -110,7 +117,8 @@ def _gate_kernel(
     high_j = tl.load(high + at_j, mask=j < length, other=0.0)
     low_j = tl.load(low + at_j, mask=j < length, other=0.0)
     column_sum = tl.zeros((COLUMNS,), dtype=tl.float32)
-    for first_row in range((first_column // ROWS) * ROWS, length, ROWS):
+    first_row_that_sees = (first_column // ROWS) * ROWS  # of the tile of queries that holds the first key
+    for first_row in range(first_row_that_sees, length, ROWS):
         i = first_row + tl.arange(0, ROWS)
         at_i = text_and_head * length + i
         q_tile = _load_rows(q + b * q_b + head * q_h, i, q_t, length, D, D_PADDED)
@@ -118,19 +126,22 @@ def _gate_kernel(
         factor_i = tl.load(factor + at_i, mask=i < length, other=0.0)
         high_i = tl.load(high + at_i, mask=i < length, other=0.0)
         low_i = tl.load(low + at_i, mask=i < length, other=0.0)
+        # C_i - C_j, by parts: for near tokens the difference of the high parts is exact.
         difference = (high_i[:, None] - high_j[None, :]) + (low_i[:, None] - low_j[None, :])
         bias = -factor_i[:, None] * difference
         log_sum_tile = tl.load(log_sum + at_i, mask=i < length, other=0.0)
-        dot_tile = tl.load(dot + at_i, mask=i < length, other=0.0)
+        grad_dot_y_tile = tl.load(grad_dot_y + at_i, mask=i < length, other=0.0)
         d_s = _score_gradient(
-            q_tile, k_tile, v_tile, grad_tile, log_sum_tile, dot_tile, bias, i, j, length, scale, PRECISION
-        )
+            q_tile, k_tile, v_tile, grad_tile, log_sum_tile, grad_dot_y_tile, bias, i, j, length, scale,
+            PRECISION,
+        )  # fmt: skip
         column_sum += tl.sum(d_s * factor_i[:, None], axis=0)
-        index_in_rows = tile.to(tl.int64) * texts_and_heads * length + at_i
-        tl.store(rows + index_in_rows, tl.sum(d_s, axis=1), mask=i < length)
+        index_in_row_sums = tile.to(tl.int64) * texts_and_heads * length + at_i
+        tl.store(row_sums + index_in_row_sums, tl.sum(d_s, axis=1), mask=i < length)
         if WEIGHTED:
-            tl.store(weighted_rows + index_in_rows, -tl.sum(d_s * difference, axis=1), mask=i < length)
-    tl.store(columns + at_j, column_sum, mask=j < length)
+            weighted_row_sum = -tl.sum(d_s * difference, axis=1)
+            tl.store(weighted_row_sums + index_in_row_sums, weighted_row_sum, mask=i < length)
+    tl.store(column_sums + at_j, column_sum, mask=j < length)
 
 
 def pair_gradient(
@@ -139,7 +150,7 @@ def pair_gradient(
     v: Tensor,
     grad: Tensor,
     log_sum: Tensor,
-    dot: Tensor,
+    grad_dot_y: Tensor,
     bias: Tensor,
     scale: float,
     by_distance: bool,
@@ -156,7 +167,7 @@ def pair_gradient(
     _pair_kernel[grid](
         *tensors,
         log_sum.contiguous(),
-        dot.contiguous(),
+        grad_dot_y.contiguous(),
         bias,
         out,
         *_strides(*tensors),
@@ -178,7 +189,7 @@ def gate_sums(
     v: Tensor,
     grad: Tensor,
     log_sum: Tensor,
-    dot: Tensor,
+    grad_dot_y: Tensor,
     high: Tensor,
     low: Tensor,
     factor: Tensor,
@@ -188,18 +199,19 @@ def gate_sums(
     """Return the three sums of `gate_gradients`, (B, H, T) float32; the third is 0 unless `is_weighted`."""
     batch, heads, length, _ = q.shape
     tiles = triton.cdiv(length, COLUMNS)
-    columns = torch.empty(batch, heads, length, device=q.device)
+    column_sums = torch.empty(batch, heads, length, device=q.device)
     # Zeros, since queries before a tile of keys do not see it, and no program writes their sums.
-    rows = torch.zeros(tiles, batch, heads, length, device=q.device)
-    weighted_rows = torch.zeros_like(rows) if is_weighted else rows
+    row_sums = torch.zeros(tiles, batch, heads, length, device=q.device)
+    # A kernel needs some pointer; without WEIGHTED it does not write there.
+    weighted_row_sums = torch.zeros_like(row_sums) if is_weighted else row_sums
     tensors = _dense_rows(q, k, v, grad)
-    numbers_of_tokens = [tensor.contiguous() for tensor in (log_sum, dot, high, low, factor)]
+    numbers_of_tokens = [tensor.contiguous() for tensor in (log_sum, grad_dot_y, high, low, factor)]
     _gate_kernel[(tiles, batch * heads)](
         *tensors,
         *numbers_of_tokens,
-        columns,
-        rows,
-        weighted_rows,
+        column_sums,
+        row_sums,
+        weighted_row_sums,
         *_strides(*tensors),
         batch * heads,
         heads,
@@ -209,8 +221,8 @@ def gate_sums(
         WEIGHTED=is_weighted,
         num_warps=WARPS,
     )
-    weighted = weighted_rows.sum(0) if is_weighted else torch.zeros_like(columns)
-    return columns, rows.sum(0), weighted
+    weighted = weighted_row_sums.sum(0) if is_weighted else torch.zeros_like(column_sums)
+    return column_sums, row_sums.sum(0), weighted
 
 
 def _dense_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -232,9 +244,9 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Any]:
     value_width = v.shape[-1]
     return {
         "D": width,
-        "D_PADDED": max(LEAST_PRODUCT, triton.next_power_of_2(width)),
+        "D_PADDED": max(LEAST_DOT_WIDTH, triton.next_power_of_2(width)),
         "E": value_width,
-        "E_PADDED": max(LEAST_PRODUCT, triton.next_power_of_2(value_width)),
+        "E_PADDED": max(LEAST_DOT_WIDTH, triton.next_power_of_2(value_width)),
         "ROWS": ROWS,
         "COLUMNS": COLUMNS,
         "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",

@@ -9,7 +9,7 @@ import altair as alt
 
 from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
 from posenc.report.exact import learned_text, percent, spread_text
-from posenc.report.grid_charts import CELL_HEIGHT, DARKEST, Content, Square, grid_layers
+from posenc.report.grid_charts import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
 from posenc.results.beside.exact import EXACT
@@ -75,7 +75,7 @@ def tasks_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
             squares,
             x=alt.X("column:O", sort=None, axis=x_axis),
             y=alt.Y("row:O", sort=None, axis=y_axis),
-            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
+            colors=alt.Scale(scheme="blues", domain=[0, SHADE_MARGIN]),
         ),
         panels=[""],
         rows=[],
@@ -126,7 +126,7 @@ def _squares(panel: Panel, names: RowNames) -> list[Square]:
                 panel="",
                 row=names.name(row),
                 column=task[:LONGEST_TASK_NAME],
-                of=content.of,
+                meaning=content.meaning,
                 text=content.text,
                 shade=content.shade,
             )

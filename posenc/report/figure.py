@@ -20,6 +20,7 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d+(?:\.\d+)?))?(?:in)?")
 SMALLEST_SIDE = 1.0  # inches
 LARGEST_SIDE = 40.0  # inches
 SIZES = f"{SMALLEST_SIDE:g} to {LARGEST_SIDE:g} inches: 3.25x2.4, or the width alone: 5.5"
+# a comma between two labels: after it, the next `=` comes before the next comma
 COMMA_BEFORE_NAME = re.compile(r",(?=[^,]*=)")
 
 
@@ -29,7 +30,7 @@ class Figure:
 
     width: float | None = None  # points; None: PAGE_WIDTH
     height: float | None = None  # points; None: as high as the chart needs
-    caption: str | None = None  # below the chart; OWN_CAPTION: what posenc says about it
+    caption: str | None = None  # below the chart; chart_kinds.OWN_CAPTION: what posenc says about it
     has_legend: bool = True
     font: str | None = None  # a family that is installed
 
@@ -68,7 +69,7 @@ def check_picture(option: str, path: Path) -> Path:
 
 
 def check_kind(kind: str) -> None:
-    """Raise UserError for a kind of chart that there is not."""
+    """Raise UserError if there is no such kind of chart."""
     if kind not in plots():
         raise UserError("--plot-kind", kind, "no such plot", allowed=list(plots()))
 
@@ -102,7 +103,9 @@ def renamed(comparisons: Sequence[Comparison], labels: Sequence[str]) -> list[Co
             if new_names.count(name) > 1:
                 raise UserError("--labels", ",".join(labels), f"two rows would be called {name}")
         baseline = comparison.header.baseline
-        header = replace(comparison.header, baseline=text_of.get(str(baseline), baseline))
+        if baseline in text_of:
+            baseline = text_of[baseline]
+        header = replace(comparison.header, baseline=baseline)
         renamed_comparisons.append(replace(comparison, header=header, rows=tuple(new_rows)))
     return renamed_comparisons
 

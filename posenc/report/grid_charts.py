@@ -20,7 +20,8 @@ from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import Metric
 
-DARKEST = 1.16  # shades go from 0 to 1/DARKEST: the ends of the colours are too dark for numbers
+# A scale of colours goes this much farther than the darkest shade of a cell: its end is too dark for numbers.
+SHADE_MARGIN = 1.16
 DARK = 0.55  # numbers on darker shades are white
 CELL_HEIGHT = 13.7  # points
 HEAD_LINE = 9  # points
@@ -37,7 +38,7 @@ class Square:
     panel: str
     row: str
     column: str
-    of: Meaning  # what the text says
+    meaning: Meaning  # what the text says
     text: str
     shade: float | None  # place on the scale of colours
 
@@ -46,20 +47,21 @@ class Square:
 class Content:
     """What a cell says, and its place on the scale of colours."""
 
-    of: Meaning
+    meaning: Meaning
     text: str
     shade: float | None = None
 
 
 def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
-    darkest = _darkest_change(panels)
-    squares = [square for panel in panels for square in _change_squares(panel, names, darkest)]
+    largest_logarithm = _largest_logarithm(panels)
+    squares = [square for panel in panels for square in _change_squares(panel, names, largest_logarithm)]
     if not squares:
         return None
     heads: dict[str, list[str]] = {}  # of the columns, by multiple
     for panel in panels:
         for column in panel.comparison.columns:
+            # Panels may differ in T, so a multiple is the same number of tokens only in a single panel.
             window = column.window if len(panels) == 1 else None
             heads[f"{column.multiple:g}"] = length_heads(column.multiple, window)
     most_lines = max(len(lines) for lines in heads.values())
@@ -68,7 +70,7 @@ def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
         orient="top",
         labelAngle=0,
         labelExpr=f"{json.dumps(heads)}[datum.value]",
-        labelPadding=4 + HEAD_LINE * (most_lines - 1),  # a head of two lines hangs down
+        labelPadding=4 + HEAD_LINE * (most_lines - 1),  # Vega writes further lines below the first
         ticks=False,
         domain=False,
     )
@@ -92,7 +94,7 @@ def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
 
 
 def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    """Return a panel for each row: windows below each other, distances beside each other, the share found."""
+    """Return a panel for each row: its rows are windows, its columns distances, its cells the share found."""
     squares = [square for panel in panels for square in _recall_squares(panel, names)]
     if not squares:
         return None
@@ -115,7 +117,7 @@ def grid_of_shares(
             squares,
             x=alt.X("column:O", sort=sorted(columns, key=float), axis=x_axis),
             y=alt.Y("row:O", sort=sorted(rows, key=float), axis=y_axis),
-            colors=alt.Scale(scheme="blues", domain=[0, DARKEST]),
+            colors=alt.Scale(scheme="blues", domain=[0, SHADE_MARGIN]),
         ),
         panels=list(dict.fromkeys(square.panel for square in squares)),
         rows=[],
@@ -126,7 +128,7 @@ def grid_of_shares(
 
 def grid_layers(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale) -> alt.LayerChart:
     """Return coloured cells with their texts."""
-    without_shade = alt.expr.if_(alt.datum.of == "nothing", NO_NUMBER, "white")
+    without_shade = alt.expr.if_(alt.datum.meaning == "nothing", NO_NUMBER, "white")
     color = (
         alt.when(alt.expr.isValid(alt.datum.shade))
         .then(alt.Color("shade:Q", scale=colors, legend=None))
@@ -142,24 +144,24 @@ def grid_layers(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale
 # --- the cells
 
 
-def _change_squares(panel: Panel, names: RowNames, darkest: float) -> Iterator[Square]:
-    """Yield the cells of a panel; `darkest` is the place of the largest change on the scale of colours."""
+def _change_squares(panel: Panel, names: RowNames, largest_logarithm: float) -> Iterator[Square]:
+    """Yield the cells of a panel; `largest_logarithm` is that of the change with the darkest shade."""
     comparison = panel.comparison
     for row in comparison.rows:
         for column, cell in zip(comparison.columns, row.cells, strict=True):
-            content = _change_content(row, cell, comparison.header.metric, darkest)
+            content = _change_content(row, cell, comparison.header.metric, largest_logarithm)
             yield Square(
                 panel=panel.title,
                 row=names.name(row),
                 column=f"{column.multiple:g}",
-                of=content.of,
+                meaning=content.meaning,
                 text=content.text,
                 shade=content.shade,
             )
 
 
-def _darkest_change(panels: Sequence[Panel]) -> float:
-    """Return the largest finite change, as its distance from 0 on the scale of the colours."""
+def _largest_logarithm(panels: Sequence[Panel]) -> float:
+    """Return log(1 + c / FINE) of the largest finite change c, which has the darkest shade."""
     largest = 0.0
     for panel in panels:
         for row in panel.comparison.rows:
@@ -169,16 +171,17 @@ def _darkest_change(panels: Sequence[Panel]) -> float:
     return math.log1p((largest or 1.0) / FINE)
 
 
-def _change_content(row: Row, cell: Cell, metric: Metric, darkest: float) -> Content:
+def _change_content(row: Row, cell: Cell, metric: Metric, largest_logarithm: float) -> Content:
     """Return the change with its shade; at T the loss; without a number the reason."""
     if cell.mean is None:
         return Content("nothing", short_note(cell.note or "")[:8])
-    if cell.change is None:
+    if cell.change is None:  # there is no loss at T to compare with
         return Content("loss", f"({printed(cell.mean, metric)})")
     if row.extend is None and cell.multiple == 1:
         return Content("loss", printed(cell.mean, metric))
-    # As many decades to worse as to better, so that 0 is white.
-    shade = math.log1p(min(abs(cell.change), LARGEST_CHANGE) / FINE) / darkest / DARKEST
+    # The scale is linear around 0 and logarithmic beyond FINE, the same for worse and better. 0 is white.
+    logarithm = math.log1p(min(abs(cell.change), LARGEST_CHANGE) / FINE)
+    shade = logarithm / largest_logarithm / SHADE_MARGIN
     text = printed_change(cell.change, metric).replace("-", "−")
     return Content("change", text, math.copysign(shade, cell.change))
 
@@ -197,7 +200,7 @@ def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
                     panel=title,
                     row=str(cell.window),
                     column=str(cell.distance),
-                    of="recall",
+                    meaning="recall",
                     text=percent_text(cell).removesuffix("%"),
                     shade=short_number(cell.accuracy),
                 )

@@ -11,7 +11,7 @@ from posenc.results.beside.needle import NEEDLE
 
 
 def needle_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    """Return a panel for each row and number of keys: depths below each other, windows beside each other."""
+    """Return a panel for each row and number of keys: its rows are depths, its columns windows."""
     squares = [square for panel in panels for square in _squares(panel, names)]
     if not squares:
         return None
@@ -33,7 +33,7 @@ def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
                 panel=", ".join(part for part in parts if part),
                 row=f"{cell.depth:g}",
                 column=str(cell.window),
-                of="share",
+                meaning="share",
                 text=f"{100 * cell.share:.0f}",
                 shade=short_number(cell.share),
             )

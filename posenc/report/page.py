@@ -34,7 +34,7 @@ from posenc.report.texts import row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
 from posenc.results.runs import Run
-from posenc.results.statistics.verdicts import COLLAPSED, SAME
+from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 from posenc.results.summary import summarize
 
 # Nothing may be loaded from anywhere; scripts and styles are those of the page, by their hashes.
@@ -137,7 +137,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
         version=__version__,
         chips=WORD_CLASSES,
         means=MARK_MEANINGS,
-        thresholds={"same": SAME, "collapsed": COLLAPSED},
+        thresholds={"same": SAME_MARGIN, "collapsed": COLLAPSED_MARGIN},
         has_baseline=any(comparison.header.baseline is not None for comparison in comparisons),
         terms=terms_of_tables(),
         protocols=protocol_meanings(),

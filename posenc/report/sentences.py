@@ -48,7 +48,7 @@ from posenc.results.records import HEADLINE
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
-from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME, SAME_WORD, short_verdict
+from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_MARGIN, SAME_WORD, short_verdict
 from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
 FIXED_DRAW = "one fixed draw of windows for all seeds (before 0.2)"
@@ -726,7 +726,7 @@ def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
         return ""
     margins = []
     if not is_recall_only(comparison):
-        margins.append(f"{SAME:g} bits/byte")
+        margins.append(f"{SAME_MARGIN:g} bits/byte")
     if RECALL.columns(comparison) is not None:
         margins.append(f"{100 * SAME_RECALL:.0f} points of recall")
     tied = f"tied with it, the whole 95% CI of the difference within {' or '.join(margins)}"

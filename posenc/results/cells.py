@@ -79,7 +79,7 @@ class CurveSummary:
     holds: tuple[bool, ...]  # for each seed: whether surely no position past T is 0.1 nats above T
 
 
-def single(values: Iterable[Any]) -> Any:
+def shared_or_none(values: Iterable[Any]) -> Any:
     """Return the value that all of them have; None if they differ or if there are no values."""
     compared = list(values)
     is_shared = bool(compared) and all(value == compared[-1] for value in compared)
@@ -106,9 +106,9 @@ def _column(multiple: float, measurements: Sequence[Measurement], longest: float
     scored = [measurement for measurement in measurements if measurement.targets]
     return Column(
         multiple=multiple,
-        window=single(measurement.window for measurement in measurements),
-        targets=single(measurement.targets for measurement in scored),
-        documents=single(measurement.documents for measurement in scored),
+        window=shared_or_none(measurement.window for measurement in measurements),
+        targets=shared_or_none(measurement.targets for measurement in scored),
+        documents=shared_or_none(measurement.documents for measurement in scored),
         shown=all(measurement.rise is None for measurement in measurements) or _is_octave(multiple, longest),
     )
 
@@ -164,11 +164,11 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
-    counts = single((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
+    counts = shared_or_none((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)
     return Cell(
         multiple=multiple,
-        window=single(measurement.window for measurement in measurements if measurement),
+        window=shared_or_none(measurement.window for measurement in measurements if measurement),
         mean=mean,
         spread=spread,
         change=change.mean,
@@ -179,7 +179,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
         verdict=cell_verdict.word,
         verdict_change=cell_verdict.change,
         verdict_ci95=cell_verdict.ci95,
-        targets_hash=single(seed.measurement.target_set.targets_hash for seed in seeds),
+        targets_hash=shared_or_none(seed.measurement.target_set.targets_hash for seed in seeds),
         targets=targets,
         documents=documents,
         rankable=rankable,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.results.cells import single
+from posenc.results.cells import shared_or_none
 from posenc.results.drafts import Draft, protocols_of
 from posenc.results.grouping import CODE
 from posenc.results.identity import differing, tokens_trained
@@ -17,7 +17,7 @@ from posenc.results.plain import NOT_IN_JSON
 from posenc.results.records import METRICS, REFERENCE_PROTOCOL, UNIT, Metric
 from posenc.results.runs import Run
 from posenc.results.statistics.intervals import CONFIDENCE
-from posenc.results.statistics.verdicts import COLLAPSED, SAME
+from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 from posenc.settings.tree import RunSettings
 
 Range = tuple[int, int]  # fewest, most
@@ -89,7 +89,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = METRICS[draft.metric]
     if draft.metric == "nats":  # records say per what: a token, a value, an answer's token
-        unit = single(measurement.unit for measurement in recorded) or UNIT
+        unit = shared_or_none(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
     train_lengths = [_train_length(run) for run in runs]
     left_out = _records_left_out(draft)
@@ -98,13 +98,13 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         group=draft.values,
         metric=draft.metric,
         unit=unit,
-        corpus=single(measurement.corpus for measurement in first_measurements),
-        fingerprint=single(measurement.target_set.fingerprint for measurement in first_measurements),
-        split=single(measurement.target_set.split for measurement in first_measurements),
-        stride=single(measurement.target_set.stride for measurement in first_measurements),
-        tokenizer=single(_fact(member.run, "tokenizer") for member in members),
-        context_length=single(length for length in train_lengths if length is not None),
-        model=single(member.run.model for member in members),
+        corpus=shared_or_none(measurement.corpus for measurement in first_measurements),
+        fingerprint=shared_or_none(measurement.target_set.fingerprint for measurement in first_measurements),
+        split=shared_or_none(measurement.target_set.split for measurement in first_measurements),
+        stride=shared_or_none(measurement.target_set.stride for measurement in first_measurements),
+        tokenizer=shared_or_none(_fact(member.run, "tokenizer") for member in members),
+        context_length=shared_or_none(length for length in train_lengths if length is not None),
+        model=shared_or_none(member.run.model for member in members),
         parameters=_range([count for count in parameters if count is not None]),
         tokens=_tokens_trained_on(members, runs),
         seeds=tuple(sorted({seed for group in draft.groups for seed in group.seeds})),
@@ -113,13 +113,13 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         mixed=draft.mixed,
         also_differs=_also_differs(draft),
         reference=_reference(members, draft.metric),
-        margins=Margins(METRICS["bpb"], SAME, COLLAPSED, CONFIDENCE),
+        margins=Margins(METRICS["bpb"], SAME_MARGIN, COLLAPSED_MARGIN, CONFIDENCE),
         left_out=left_out.total(),
         left_out_by_reason=dict(sorted(left_out.items())),
         baseline=baseline,
-        trained_on=single(_text_trained_on(member) for member in members),
+        trained_on=shared_or_none(_text_trained_on(member) for member in members),
         precisions=_precisions(runs),
-        evaluated_in=single(measurement.precision for measurement in recorded),
+        evaluated_in=shared_or_none(measurement.precision for measurement in recorded),
         also_measured=tuple(name for name in protocols_of(runs) if name != draft.protocol),
         nats_per_bpb=_nats_per_bpb(runs),
     )
@@ -174,9 +174,9 @@ def _text_trained_on(member: Member) -> str | None:
 def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:
     """Return on how many tokens all models were trained; without any numbers, on how many they will be."""
     if members:
-        trained: int | str | None = single(tokens_trained(member) for member in members)
+        trained: int | str | None = shared_or_none(tokens_trained(member) for member in members)
         return trained
-    tokens: int | None = single(
+    tokens: int | None = shared_or_none(
         run.settings.train.tokens for run in runs if isinstance(run.settings, RunSettings)
     )
     return tokens
@@ -208,7 +208,7 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
                 values.add(reference.value(metric))
     if not any(value is not None for value in values):
         return None
-    return Reference(REFERENCE_PROTOCOL, single(values), METRICS[metric])
+    return Reference(REFERENCE_PROTOCOL, shared_or_none(values), METRICS[metric])
 
 
 def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:

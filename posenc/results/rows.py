@@ -16,7 +16,7 @@ from posenc.results.cells import (
     CurveSummary,
     curve_summary,
     make_cell,
-    single,
+    shared_or_none,
 )
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
@@ -27,7 +27,7 @@ from posenc.results.plain import FIELDS_IN_JSON, NOT_IN_JSON
 from posenc.results.records import REFERENCE_PROTOCOL, Metric, Record
 from posenc.results.statistics.documents import difference_if_any
 from posenc.results.statistics.intervals import Estimate
-from posenc.results.statistics.verdicts import REFERENCE
+from posenc.results.statistics.verdicts import REFERENCE_MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +38,22 @@ class Row(HasNumbersBeside):
     encoding: str  # its name in the catalogue
     extend: str | None  # the name of a test-time extension
     beyond: str | None  # what the encoding declares of positions past T
-    mixed: dict[str, str]  # its values of the keys in which the rows of a mixed table differ
+    mixed: dict[str, str]  # its values of the settings in which rows of a table of --allow-mixed differ
     seeds: tuple[int, ...]
     runs: tuple[str, ...]  # their directories
     parameters: int | None  # of the whole model
     cells: tuple[Cell, ...]
-    notes: tuple[str, ...]  # missing runs, training and numbers, in words
+    notes: tuple[str, ...]  # what is missing, in words: runs, the end of a training, numbers
     undertrained: str | None  # by how much its loss at T misses the reference; null where it does not
     curve: CurveSummary | None  # of the protocol `positions`
     recovered: Recovered | None  # where the same encoding was trained at longer windows, too
-    # what protocols measured beside the loss, each under its key; null where it was not measured
+    # what protocols measured in addition to the loss, each under its key; null where it was not measured
     beside: Mapping[str, Any] = field(metadata=FIELDS_IN_JSON)
     members: tuple[Member, ...] = field(metadata=NOT_IN_JSON, repr=False)
     settings: dict[str, str] = field(metadata=NOT_IN_JSON)
     tuned: str | None = field(metadata=NOT_IN_JSON)  # how its learning rate was chosen
-    breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)  # of a row that is alone in its table
+    # as `curve`, but for a table of another protocol with this row alone: its sentence says where losses rise
+    breaks: CurveSummary | None = field(metadata=NOT_IN_JSON)
     conditions: Conditions | None = field(metadata=NOT_IN_JSON)
     # the name that a user gives it with --labels, in text and pictures
     name: str | None = field(default=None, metadata=NOT_IN_JSON)
@@ -89,7 +90,7 @@ def make_row(group: RowGroup, cells: Sequence[Cell], extras: RowExtras) -> Row:
         mixed=group.mixed,
         seeds=group.seeds,
         runs=tuple(str(member.run.path) for member in group.members),
-        parameters=single(count for count in counts if count is not None),
+        parameters=shared_or_none(count for count in counts if count is not None),
         cells=tuple(cells),
         notes=(*group.notes, *_notes(group.members)),
         undertrained=extras.undertrained,
@@ -139,9 +140,10 @@ def _run_note(member: Member) -> str:
 def undertrained_by(members: Sequence[Member]) -> str | None:
     """Say in words which seeds are undertrained, and by how much; None if no seed is.
 
-    A seed is undertrained unless its loss at T, as trained, is clearly below the trigram reference's: by
-    REFERENCE, with the whole 95% interval over documents, or with the difference itself where there are too
-    few documents for an interval. It may extrapolate perfectly, and says nothing about its encoding.
+    A seed is undertrained unless its loss at T, as trained, is clearly below the trigram reference's. Clearly
+    means that the upper end of the 95% interval of the difference, over documents, is below
+    -REFERENCE_MARGIN; if the documents are too few for an interval, the difference itself. An undertrained
+    seed may extrapolate well and still says nothing about its encoding.
     """
     differences: dict[int | None, float] = {}  # of the undertrained seeds
     for member in members:
@@ -149,7 +151,7 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
         if difference is not None:
             interval = difference.interval()
             highest = difference.value if interval is None else interval[1]
-            if highest >= -REFERENCE:
+            if highest >= -REFERENCE_MARGIN:
                 differences[member.run.seed] = difference.value
     if not differences:
         return None
@@ -165,8 +167,7 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
 def _minus_reference(member: Member) -> Estimate | None:
     """Return the loss as trained minus the reference's on the same targets, in bits per byte.
 
-    If the run has several losses on targets of a reference, it is one that the table shows. If the table
-    shows none of them, it is the newest.
+    If the run has several losses on targets of a reference, take one that the table shows, else the newest.
     """
     if member.run.state == "diverged":
         return None
@@ -187,6 +188,7 @@ def _minus_reference(member: Member) -> Estimate | None:
     ]
     if not losses:
         return None
+    # The crop line, the loss as trained in windows of T, is in the table too: changes are against it.
     keys_in_table = {
         (measurement.protocol, measurement.target_set.targets_hash, measurement.window, measurement.step)
         for measurement in (*member.measurements, member.crop_line)

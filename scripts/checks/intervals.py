@@ -34,7 +34,7 @@ from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.proportions import clopper_pearson
 from posenc.results.statistics.ranking import RankedRow, compare_with, ranked_rows, unpaired
 from posenc.results.statistics.shared_variance import shared_variances
-from posenc.results.statistics.verdicts import SAME
+from posenc.results.statistics.verdicts import SAME_MARGIN
 
 STUDY = "docs/records/study"
 SEEDS = 3
@@ -301,8 +301,8 @@ def simulate_table(
     corrected = {index: against.ci95 for index, against in versus.items() if index != best}
     return Experiment(
         above=len(above),
-        is_any_false=any(truth[index] - truth[best] <= SAME + 1e-9 for index in above),
-        is_any_falsely_tied=any(abs(truth[index] - truth[best]) >= SAME - 1e-9 for index in tied),
+        is_any_false=any(truth[index] - truth[best] <= SAME_MARGIN + 1e-9 for index in above),
+        is_any_falsely_tied=any(abs(truth[index] - truth[best]) >= SAME_MARGIN - 1e-9 for index in tied),
         covered=statistics.fmean(holds(plain[i], truth[i] - truth[lowest]) for i in plain),
         all_covered=all(holds(corrected[i], truth[i] - truth[best]) for i in corrected),
         is_shared=any(against.method == "moderated" for against in versus.values()),
@@ -321,7 +321,7 @@ def check_simulated_tables(experiments: int) -> None:
         shifts_by_case = {
             "study": 0 * to_the_best,
             "equal": to_the_best,
-            "edge": to_the_best + np.where(np.arange(size) % 2, SAME, 0.0),
+            "edge": to_the_best + np.where(np.arange(size) % 2, SAME_MARGIN, 0.0),
         }
         results = {}
         for case, shifts in shifts_by_case.items():
@@ -364,7 +364,7 @@ def check_mixed_seeds(experiments: int) -> None:
         rows = [row for name, row in zip(column.names, column.rows, strict=True) if size == 29 or name in SIX]
         losses = np.array([mean_loss(row) for row in rows])
         to_the_best = losses.min() - losses
-        edge = to_the_best + np.where(np.arange(size) % 2, SAME, 0.0)
+        edge = to_the_best + np.where(np.arange(size) % 2, SAME_MARGIN, 0.0)
         for case, shifts in (("study", 0 * to_the_best), ("equal", to_the_best), ("edge", edge)):
             line: list[object] = [size, LENGTHS[multiple], case]
             for has_old_rules in (False, True):

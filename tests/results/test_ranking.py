@@ -12,7 +12,7 @@ from posenc.results.cells import samples_of
 from posenc.results.grouping import group_runs
 from posenc.results.rankings import one_ranking
 from posenc.results.statistics.ranking import compare_changes, compare_with
-from posenc.results.statistics.verdicts import SAME
+from posenc.results.statistics.verdicts import SAME_MARGIN
 
 BIT = math.log(2)
 DOCUMENTS = 60
@@ -180,7 +180,7 @@ def test_the_interval_is_welchs_of_unpaired_seeds(unpaired):
 )
 def test_p_is_welchs_beyond_the_margin(unpaired, reference, sides):
     versus = compare_with(unpaired, reference, "bpb")[0]
-    expected = stats.ttest_ind(HIGH, np.array(LOW) + SAME, equal_var=False, alternative="greater")
+    expected = stats.ttest_ind(HIGH, np.array(LOW) + SAME_MARGIN, equal_var=False, alternative="greater")
     assert versus.p == pytest.approx(sides * expected.pvalue, rel=1e-5)
 
 
@@ -356,7 +356,7 @@ def test_no_row_of_the_study_is_far_above_the_best_and_tied(ranks_in_study, mult
 
 @pytest.mark.parametrize("multiple", [1.0, 2.0, 4.0, 8.0])
 def test_in_the_study_the_whole_interval_of_a_tied_row_is_within_the_margin(ranks_in_study, multiple):
-    margin = SAME * BIT  # of tokens that are bytes
+    margin = SAME_MARGIN * BIT  # of tokens that are bytes
     tied = [versus for versus in ranks_in_study(multiple) if versus.word == "tied"]
     assert all(-margin <= low and high <= margin for low, high in (versus.ci95 for versus in tied))
 

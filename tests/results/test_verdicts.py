@@ -3,7 +3,13 @@
 import pytest
 
 from posenc.results.statistics.intervals import Estimate
-from posenc.results.statistics.verdicts import COLLAPSED, MORE_DOCUMENTS, MORE_SEEDS, SAME, verdict
+from posenc.results.statistics.verdicts import (
+    COLLAPSED_MARGIN,
+    MORE_DOCUMENTS,
+    MORE_SEEDS,
+    SAME_MARGIN,
+    verdict,
+)
 
 NEAR = 1e-6
 
@@ -17,15 +23,15 @@ def estimate(value, half):
 @pytest.mark.parametrize(
     ("value", "half", "word"),
     [
-        (0.0, SAME - NEAR, "same"),
-        (0.0, SAME + NEAR, MORE_DOCUMENTS),
-        (-SAME / 2, SAME / 2 + NEAR, MORE_DOCUMENTS),
-        (0.05, 0.05 - SAME - NEAR, "worse"),
-        (0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
-        (-0.05, 0.05 - SAME - NEAR, "better"),
-        (-0.05, 0.05 - SAME + NEAR, MORE_DOCUMENTS),
-        (0.6, 0.6 - COLLAPSED - NEAR, "collapsed"),
-        (0.6, 0.6 - COLLAPSED + NEAR, "worse"),
+        (0.0, SAME_MARGIN - NEAR, "same"),
+        (0.0, SAME_MARGIN + NEAR, MORE_DOCUMENTS),
+        (-SAME_MARGIN / 2, SAME_MARGIN / 2 + NEAR, MORE_DOCUMENTS),
+        (0.05, 0.05 - SAME_MARGIN - NEAR, "worse"),
+        (0.05, 0.05 - SAME_MARGIN + NEAR, MORE_DOCUMENTS),
+        (-0.05, 0.05 - SAME_MARGIN - NEAR, "better"),
+        (-0.05, 0.05 - SAME_MARGIN + NEAR, MORE_DOCUMENTS),
+        (0.6, 0.6 - COLLAPSED_MARGIN - NEAR, "collapsed"),
+        (0.6, 0.6 - COLLAPSED_MARGIN + NEAR, "worse"),
         (-0.6, 0.01, "better"),
     ],
 )

@@ -22,15 +22,17 @@ def attention_options() -> list[type[AttentionOption]]:
     classes: list[type[AttentionOption]] = []
     for module in modules_of(__name__, __path__):
         defined = [value for value in vars(module).values() if inspect.isclass(value)]
-        classes += [cls for cls in defined if issubclass(cls, AttentionOption) and "key" in vars(cls)]
+        options = [cls for cls in defined if issubclass(cls, AttentionOption)]
+        # An option names its key itself. Bases such as `Gate` do not: they only declare that there is one.
+        classes += [cls for cls in options if "key" in vars(cls)]
     unique = dict.fromkeys(classes)  # a class is also found in a module that imports it
     return sorted(unique, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
 
 
 def option_keys() -> dict[str, Any]:
-    """Return the type of the value of each key of the group `attention` that options have."""
+    """Return, for each option's key in the group `attention`, the type of its value."""
     types: dict[str, Any] = {}
-    names: dict[str, list[str]] = {}  # of the keys whose value is a name: those that it may be
+    names: dict[str, list[str]] = {}  # the names that are allowed, by key, if the value is a name
     for cls in attention_options():
         if isinstance(cls.choice, str):
             names.setdefault(cls.key, [str(cls.off)])
@@ -63,7 +65,10 @@ def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOpti
 
 @functools.cache
 def options_signature() -> Callable[..., None]:
-    """Return a function whose keyword-only parameters are the options, so that a signature can check them."""
+    """Return a function whose keyword-only parameters are the options.
+
+    `check_arguments` reads its signature to check the settings of the group `attention`.
+    """
 
     def options(**values: object) -> None:
         """Do nothing: only the signature is used."""

@@ -33,4 +33,4 @@ class Llama3(Rescaled):
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         turns = (self.low_freq_factor, self.high_freq_factor)
-        return by_turns(theta, theta, s, self.original, turns)
+        return by_turns(x=theta, theta=theta, s=s, length=self.original, turns=turns)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CUE_BYTES = 8
 # It scores max_targets / 80 targets, since each costs a whole window. At T = 64 and target_fraction = 1/4 it
 # takes a fifth of the time of fixed-target.
-TARGETS_SHARE = 80
+TARGETS_DIVISOR = 80
 MULTIPLIER = 0x9E3779B97F4A7C15  # of the hash of a cue, modulo 2^64; it must be odd
 
 
@@ -49,7 +49,7 @@ class FarCopy(Protocol[Blocks]):
             tokens = request.store.document(request.split, document)
             copies_by_document.append(far_copies(tokens, cue, near, longest))
         candidates = np.array([len(copies) for copies in copies_by_document], dtype=np.int64)  # (documents,)
-        documents, ordinals = choose_blocks(candidates, max(1, request.max_targets // TARGETS_SHARE))
+        documents, ordinals = choose_blocks(candidates, max(1, request.max_targets // TARGETS_DIVISOR))
         pairs = zip(documents, ordinals, strict=True)
         targets_of_blocks = [copies_by_document[document][ordinal] for document, ordinal in pairs]
         targets = np.array(targets_of_blocks, dtype=np.int64)  # (N,) index of the token in its document
@@ -75,13 +75,14 @@ def cue_tokens(request: EvalRequest) -> int:
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
     """Return the indices of the tokens (L,) of a document that can be copied only from far: (N,) int64.
 
-    Token p is one if the `cue` tokens before it came earlier, too, and the last time they were followed by
-    the same token, at p - d. Further conditions: d > near (it is far), d + cue <= longest (the earlier cue
-    lies in the longest window that ends with p), and p >= longest (that window fits into the document).
+    Token p is such a token if the `cue` tokens before it came earlier, too, and at the latest of these times
+    the same token followed, at p - d. Further conditions: d > near (it is far), d + cue <= longest (the
+    earlier cue lies in the longest window that ends with p), and p >= longest (that window fits into the
+    document).
     """
-    n_cues = len(tokens) - cue  # runs of `cue` tokens that have a token after them
-    if n_cues <= longest - cue:
+    if len(tokens) <= longest:
         return np.zeros(0, dtype=np.int64)
+    n_cues = len(tokens) - cue  # runs of `cue` tokens that have a token after them
     codes = cue_codes(tokens, cue, n_cues)
     order = np.argsort(codes, kind="stable")  # equal cues become neighbours, in the order of the text
     is_repeated = codes[order[1:]] == codes[order[:-1]]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 REVISION = 2  # of the targets, in their hash
 # Tables show what is found within T and at the farthest distance. All other questions are asked in one of
 # four windows: with all windows a measurement takes four times as long.
-GRID_SHARE = 4
+GRID_DIVISOR = 4
 IN_TEXT = np.uint64(1 << 63)  # set in the draw of what occurs in the text, so that it is sorted last
 
 
@@ -123,7 +123,7 @@ class PlantedTexts(Plan):
         is_farthest = question == RecallQuestion(farthest, trained_pairs)
         if window <= self.train_length or is_farthest:
             return count
-        return -(-count // GRID_SHARE)  # rounded up
+        return -(-count // GRID_DIVISOR)  # rounded up
 
     def tokens(self, window: int) -> int:
         return window * sum(self.windows_asked(window, question) for question in self.questions_in(window))

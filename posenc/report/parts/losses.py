@@ -9,7 +9,7 @@ from posenc.report.cell_texts import LOSS_HEAD, change_text, half_width, has_cur
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, with_interval
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.statistics.verdicts import COLLAPSED, SAME, short_verdict
+from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN, short_verdict
 
 if TYPE_CHECKING:
     from posenc.report.chart import Chart, Panel, RowNames
@@ -116,8 +116,8 @@ CELL_COLUMNS = (
         terms=(
             (
                 "verdict",
-                f"on the change in bits/byte, with its whole 95% CI: same within {SAME:g}, better or worse "
-                f"beyond it, collapsed above {COLLAPSED:g}; unclear: the CI crosses a threshold",
+                f"on the change in bits/byte, with its whole 95% CI: same within {SAME_MARGIN:g}, better or "
+                f"worse beyond it, collapsed above {COLLAPSED_MARGIN:g}; unclear: the CI crosses a threshold",
             ),
         ),
     ),

@@ -9,7 +9,7 @@ from posenc.results.beside.recall import SAME_RECALL
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.statistics.ranking import Versus
-from posenc.results.statistics.verdicts import SAME
+from posenc.results.statistics.verdicts import SAME_MARGIN
 
 
 def _versus_head(comparison: Comparison) -> str:
@@ -73,13 +73,13 @@ CELL_COLUMNS = (
             (
                 TIED,
                 "tied with it: the whole 95% CI of the difference (corrected for the rows) lies within "
-                f"{SAME:g} bits/byte, of recall within {SAME_RECALL:.0%}",
+                f"{SAME_MARGIN:g} bits/byte, of recall within {SAME_RECALL:.0%}",
             ),
             (
                 "no mark",
-                f"above the best: by surely more than {SAME:g} bits/byte; or unresolved: the CI is too wide "
-                "for any word, so there is no rank; or not comparable with it (undertrained, other targets). "
-                "--full has the word of each",
+                f"above the best: by surely more than {SAME_MARGIN:g} bits/byte; or unresolved: the CI is "
+                "too wide for any word, so there is no rank; or not comparable with it (undertrained, other "
+                "targets). --full has the word of each",
             ),
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posenc.report.parts.base import CsvFields, ReportPart, RowColumn
 from posenc.results.comparison import Comparison, Row
-from posenc.results.statistics.verdicts import REFERENCE
+from posenc.results.statistics.verdicts import REFERENCE_MARGIN
 
 
 def _undertrained_csv(comparison: Comparison, row: Row) -> CsvFields:
@@ -21,8 +21,8 @@ ROW_COLUMNS = (
         terms=(
             (
                 "undertrained",
-                f"at T not {REFERENCE:g} bits/byte below a byte trigram of the training text: its change "
-                "past T says nothing about the encoding",
+                f"at T not {REFERENCE_MARGIN:g} bits/byte below a byte trigram of the training text: its "
+                "change past T says nothing about the encoding",
             ),
         ),
     ),

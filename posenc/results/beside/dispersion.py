@@ -52,7 +52,7 @@ class Dispersion(TypedDict):
 
 
 def _check(dispersion: Dispersion) -> Dispersion:
-    """Return dispersion whose lists are aligned."""
+    """Return the dispersion if its lists are equally long. Raises ValueError."""
     check_aligned(dispersion["entropy"], dispersion["first"], dispersion["variance"])
     return dispersion
 

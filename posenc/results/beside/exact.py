@@ -107,6 +107,8 @@ def _rows_of(table: TableBeside) -> list[RowExact | None]:
     return [_exact_of(members, LEARNED, table.multiples) for members in table.rows]
 
 
+# Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
+# no column in tables of losses. It comes after the table of `recall`, whose order is 10.
 EXACT: NumbersBeside[Exact, RowExact, ExactColumns] = NumbersBeside(
     protocol="exact", rows_of=_rows_of, columns_of=_columns_of, is_beside_losses=False, order=20
 )

@@ -23,7 +23,7 @@ from posenc.results.statistics.intervals import Interval, mean_and_spread
 
 
 class Memory(TypedDict):
-    """How next-token distributions in a window differ from those in shorter ones: aligned lists, means."""
+    """How next-token distributions in a window differ from those in shorter ones: lists of means."""
 
     window: Annotated[list[Positive], MinLen(1)]  # tokens of the shorter windows, ascending
     variation: list[Number]  # total variation of the two distributions, from 0 to 1
@@ -33,7 +33,7 @@ class Memory(TypedDict):
 
 
 def _check(memory: Memory) -> Memory:
-    """Return memory whose lists are aligned."""
+    """Return the memory if its lists are equally long. Raises ValueError."""
     check_aligned(
         memory["window"], memory["variation"], memory["variation_ci95"], memory["gained"], memory["lost"]
     )

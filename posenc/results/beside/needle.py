@@ -1,4 +1,4 @@
-"""Facts found in a text: what a row found by the protocol `needle`, all seeds together."""
+"""Facts found in a text (the protocol `needle`), for each row, all seeds together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from posenc.results.statistics.proportions import FactCount, wilson
 
 
 class Needle(TypedDict):
-    """Facts found in windows of one length, aligned lists: one place for each depth and number of keys."""
+    """Facts found in windows of one length, lists with one element for each depth and number of keys."""
 
     depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
     keys: list[Positive]  # sentences in each window
@@ -32,7 +32,7 @@ class Needle(TypedDict):
 
 
 def _check(needle: Needle) -> Needle:
-    """Return needles whose lists are aligned."""
+    """Return the needles if their lists are equally long. Raises ValueError."""
     check_aligned(needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"])
     return needle
 
@@ -61,6 +61,8 @@ def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
     return [_needles_of(members) for members in table.rows]
 
 
+# Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
+# no column in tables of losses. It comes after the table of `exact`, whose order is 20.
 NEEDLE: NumbersBeside[Needle, tuple[NeedleCell, ...], None] = NumbersBeside(
     protocol="needle", rows_of=_rows_of, is_beside_losses=False, order=30
 )

@@ -24,7 +24,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside
-from posenc.results.cells import single
+from posenc.results.cells import shared_or_none
 from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.documents import Count, Number, Positive
@@ -49,7 +49,7 @@ Needs = Literal["seeds", "windows"]
 
 
 class Recall(TypedDict):
-    """Values recalled in windows of one length, aligned lists; the pairs of the training come first."""
+    """Values recalled in windows of one length, equally long lists; the pairs of the training come first."""
 
     distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
     pairs: list[Positive]  # in each window
@@ -62,7 +62,7 @@ class Recall(TypedDict):
 
 
 def _check(recall: Recall) -> Recall:
-    """Return recall whose lists are aligned."""
+    """Return the recall if its lists are equally long. Raises ValueError."""
     check_aligned(recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"])
     return recall
 
@@ -173,12 +173,12 @@ def _columns_of(table: TableBeside) -> RecallColumns | None:
     if not measured:
         return None
     records = [_recorded(measurement) for measurement in measured]
-    choices = single(record.get("choices") for record in records)
+    choices = shared_or_none(record.get("choices") for record in records)
     return RecallColumns(
         level=table.recall_level,
         multiples=_multiples_of(table),
         has_fixed_draw=any(map(_has_fixed_draw, measured)),
-        kind=single(record.get("kind") for record in records),
+        kind=shared_or_none(record.get("kind") for record in records),
         guess=None if choices is None else 100 / choices,
     )
 

@@ -1,4 +1,4 @@
-"""Values found in the needle tasks of RULER: what a row found by the protocol `ruler`, all seeds together."""
+"""Values found in the needle tasks of RULER (the protocol `ruler`), for each row, all seeds together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from posenc.results.statistics.proportions import FactCount, wilson
 
 
 class Ruler(TypedDict):
-    """Values found in windows of one length, aligned lists: one place for each task of RULER."""
+    """Values found in windows of one length, lists with one element for each task of RULER."""
 
     task: Annotated[list[str], MinLen(1)]
     samples: list[Positive]
@@ -31,7 +31,7 @@ class Ruler(TypedDict):
 
 
 def _check(ruler: Ruler) -> Ruler:
-    """Return values whose lists are aligned."""
+    """Return the values if their lists are equally long. Raises ValueError."""
     check_aligned(ruler["task"], ruler["samples"], ruler["answers"], ruler["correct"])
     return ruler
 
@@ -59,6 +59,8 @@ def _rows_of(table: TableBeside) -> list[tuple[RulerCell, ...] | None]:
     return [_ruler_of(members) for members in table.rows]
 
 
+# Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
+# no column in tables of losses. It comes after the table of `needle`, whose order is 30.
 RULER: NumbersBeside[Ruler, tuple[RulerCell, ...], None] = NumbersBeside(
     protocol="ruler", rows_of=_rows_of, is_beside_losses=False, order=40
 )

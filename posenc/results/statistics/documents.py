@@ -31,7 +31,7 @@ Positive = Annotated[int, Gt(0), Lt(2**63)]
 
 
 class PerDocument(TypedDict):
-    """Sums and counts by document, aligned lists; paired statistics are made from them later."""
+    """Sums and counts by document, equally long lists; paired statistics are made from them later."""
 
     document: list[Count]  # the document's index in its split
     nats: list[Number]  # summed loss of its targets

@@ -34,7 +34,7 @@ from posenc.results.statistics.shared_variance import (
     predicted_variances,
     shared_variances,
 )
-from posenc.results.statistics.verdicts import SAME
+from posenc.results.statistics.verdicts import SAME_MARGIN
 
 # From what the variance over seeds of a row is known:
 # welch      its own seeds
@@ -56,8 +56,8 @@ class Versus:
 
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of the difference, over seeds and documents; two-sided, widened by the correction
-    p: float | None  # corrected; of the hypothesis that the difference is within SAME, or has the other sign
-    word: Word  # tied: all of ci95 is within SAME; unresolved: it is too wide; below: only of a baseline
+    p: float | None  # corrected; of the hypothesis that it is within SAME_MARGIN, or has the other sign
+    word: Word  # tied: ci95 is within SAME_MARGIN; unresolved: it is too wide; below: only of a baseline
     method: Method
     needs: Needs | None = None  # whether more seeds or more documents would settle what is unresolved
 
@@ -219,8 +219,8 @@ def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
 
 
 def _p_value(estimate: Estimate, sides: int) -> float | None:
-    """Return the p-value that the truth is beyond SAME, for one or both sides; None without an interval."""
-    p = p_beyond(estimate, SAME)
+    """Return the p-value that the truth is beyond the margin, for one or both sides; None if unknown."""
+    p = p_beyond(estimate, SAME_MARGIN)
     return None if p is None else sides * p
 
 
@@ -231,7 +231,7 @@ def _word(difference: float, p: float | None, interval: Interval | None) -> Word
     if interval is None:
         return "unresolved"
     low, high = interval
-    is_within_margin = low >= -SAME and high <= SAME
+    is_within_margin = low >= -SAME_MARGIN and high <= SAME_MARGIN
     return "tied" if is_within_margin else "unresolved"
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from posenc.results.statistics.intervals import CONFIDENCE, Estimate
 
-SAME = 0.02  # bits per byte; a smaller change is no reason to choose an encoding
-COLLAPSED = 0.5  # bits per byte
-REFERENCE = 0.1  # bits per byte; a model that is trained enough is at least this much below the trigram
+SAME_MARGIN = 0.02  # bits per byte; a smaller change is no reason to choose an encoding
+COLLAPSED_MARGIN = 0.5  # bits per byte
+REFERENCE_MARGIN = 0.1  # bits per byte; a model trained enough is at least this much below the trigram
 
 BETTER_WORD = "better"
 SAME_WORD = "same"
@@ -32,13 +32,13 @@ def verdict(change: Estimate) -> str:
     if interval is None or half_widths is None:
         return MORE_DOCUMENTS
     low, high = interval
-    if low > COLLAPSED:
+    if low > COLLAPSED_MARGIN:
         return COLLAPSED_WORD
-    if low > SAME:
+    if low > SAME_MARGIN:
         return WORSE_WORD
-    if high < -SAME:
+    if high < -SAME_MARGIN:
         return BETTER_WORD
-    if low >= -SAME and high <= SAME:
+    if low >= -SAME_MARGIN and high <= SAME_MARGIN:
         return SAME_WORD
     seed_half, document_half = half_widths
     return MORE_SEEDS if seed_half > document_half else MORE_DOCUMENTS
