@@ -97,7 +97,7 @@ def test_the_notebook_runs_cell_by_cell(tmp_path, notebook_cells):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the built site."""
+    """Return the folder of the built site. `.ci/run` runs the tests that need it."""
     if importlib.util.find_spec("material") is None:
         pytest.skip("needs posenc[docs]")
     folder = tmp_path_factory.mktemp("site")
@@ -112,6 +112,7 @@ def pages_of(site):
     return [(file, file.read_text(encoding="utf-8")) for file in sorted(files)]
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page_of_docs(site):
     in_docs = {str(file.relative_to(DOCS).with_suffix("")) for file in DOCS.rglob("*.md")}
     in_docs = {re.sub(r"README$", "index", name) for name in in_docs}
@@ -119,6 +120,7 @@ def test_the_site_has_every_page_of_docs(site):
     assert in_docs | {"contributing", "changelog"} <= on_site
 
 
+@pytest.mark.slow
 def test_the_site_needs_no_other_machine(site):
     for file, html in pages_of(site):
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=[\"']?([^\"' >]+)", html)
@@ -127,6 +129,7 @@ def test_the_site_needs_no_other_machine(site):
         assert [url for url in loaded if ON_OTHER_MACHINE.match(url)] == [], file.name
 
 
+@pytest.mark.slow
 def test_links_of_the_site_lead_to_pages(site):
     for file, html in pages_of(site):
         for target in re.findall(r"<a [^>]*href=[\"']?([\w./-]+\.html)", html):

@@ -16,9 +16,14 @@ from posenc.tracking import TRACKERS
 CODE = sorted((ROOT / "posenc").rglob("*.py"))
 CHOICES = [
     (group, path.stem)
-    for group in ("encoding", "model", "data", "tokenizer", "optim", "tracking", "eval", "experiment")
+    for group in ("model", "data", "tokenizer", "optim", "tracking", "eval", "experiment")
     for path in sorted((conf_dir() / group).glob("*.yaml"))
 ]
+ENCODINGS = [("encoding", path.stem) for path in sorted((conf_dir() / "encoding").glob("*.yaml"))]
+# The laws build every encoding from its YAML. So each tenth is enough here.
+CHOICES += ENCODINGS[::10]
+OTHERS = [choice for choice in ENCODINGS if choice not in CHOICES]
+SLOW_CHOICES = [pytest.param(*choice, marks=pytest.mark.slow) for choice in OTHERS]
 
 
 @functools.cache
@@ -200,7 +205,7 @@ def test_every_corpus_has_a_source():
         assert yaml.safe_load(path.read_text())["source"] in SOURCES
 
 
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
+@pytest.mark.parametrize(("group", "choice"), [*CHOICES, *SLOW_CHOICES])
 def test_every_choice_composes(group, choice):
     """In `train`, to plain data whose keys the schema knows."""
     from posenc.config.compose import compose_jobs

@@ -164,6 +164,7 @@ def test_files_that_are_not_python_have_no_docstrings_and_are_counted():
     assert note == "not read: 1 not Python"
 
 
+@pytest.mark.slow
 def test_scipys_docstrings_have_the_size_that_their_yaml_says():
     documents = documents_of(conf("scipy_docs"))
     assert 4e6 < sum(len(document.text) for document in documents) < 6e6
