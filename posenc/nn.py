@@ -271,7 +271,7 @@ def _check_rotation(encoding: Encoding) -> None:
     problem = "it does more than rotate pairs by their frequencies"
     if not isinstance(encoding, Rotary):
         raise UserError("encoding", encoding.name, problem)
-    if encoding.hooks != {"rotate"} or not encoding.turns_only:
+    if encoding.hooks != {"rotate"} or not encoding.keeps_lengths:
         raise UserError("encoding", encoding.name, problem)
     if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
         problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"

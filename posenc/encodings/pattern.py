@@ -5,7 +5,7 @@ i - j < window, and its scores are multiplied by a temperature.
 Settings:
   parts    encodings, as in `sum`
   period   which part each layer has, counted from 0; after its end it begins again
-  windows  of each part, in positions; null: all of the past
+  windows  the window of each part, in positions; null: all of the past
   scales   the temperature of each part
            none   1
            logn   log(n_i) / log(T), where n_i is the number of keys that query i sees
@@ -66,14 +66,16 @@ def by_layer(hook: str) -> Any:
     return call_in_layer
 
 
-def value_of_each_part(key: str, values: list[Any], parts: int, default: Any) -> list[Any]:
+def value_of_each_part(key: str, values: list[Any], n_parts: int, default: Any) -> list[Any]:
     """Return the value of a setting for each part; [] stands for the default. Raises ValueError."""
-    if values and len(values) != parts:
-        raise ValueError(f"{key}={values}: one for each of {parts} parts")
-    return values or [default] * parts
+    if values and len(values) != n_parts:
+        raise ValueError(f"{key}={values}: must have one value for each of the {n_parts} parts")
+    return values or [default] * n_parts
 
 
 class Pattern(Encoding):
+    """Let each layer act by one of several encodings; the text of this file has the formula."""
+
     name = "pattern"
     paper = "none: layer patterns of SWAN (arXiv 2504.08719), Gemma 3 (2503.19786), Llama 4, SmolLM3"
     formula = "layer l has part period[l mod len(period)], with a window and a temperature of its own"
@@ -113,8 +115,8 @@ class Pattern(Encoding):
         floor_weight: float,
     ) -> None:
         super().__init__(shape)
-        if not parts or not period or not all(0 <= number < len(parts) for number in period):
-            raise ValueError(f"period={period}: numbers of parts, from 0 to {len(parts) - 1}")
+        if not parts or not period or not all(0 <= index < len(parts) for index in period):
+            raise ValueError(f"period={period}: must hold indices of parts, from 0 to {len(parts) - 1}")
         for part in parts:
             if "positions" in part.hooks:
                 raise ValueError(f"{part.name} draws positions, which all layers share")
@@ -123,7 +125,7 @@ class Pattern(Encoding):
             floor_scale = max(1, shape.train_length // 8)
             self.derived["floor_scale"] = floor_scale
         self.parts = tuple(parts)
-        self.members = nn.ModuleList(parts)  # registers their parameters
+        self.members = nn.ModuleList(parts)  # only registers their parameters: nothing reads it
         self.period = tuple(period)
         self.kinds: list[Encoding] = []  # kinds of layers: each part with its window and its scale
         windows = value_of_each_part("windows", windows, len(parts), None)
@@ -133,7 +135,7 @@ class Pattern(Encoding):
             if window is not None:
                 acting.append(Window(shape, window=window))
             if scale == "logn":
-                acting.append(LogN(shape, counted=acting))
+                acting.append(LogN(shape, counted=tuple(acting)))
             if scale == "floor":
                 acting.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
             self.kinds.append(Composed(shape, acting))

@@ -35,7 +35,7 @@ class XPos(Rotary):
     formula = "RoPE, pair k times z_k^((i-j)/512), z_k = (2k/D + 0.4)/1.4"
     past_training = "defined everywhere; with the distance the fast pairs fade first, then the score"
     learned = "0"
-    turns_only = False  # the factors change lengths, too
+    keeps_lengths = False  # the factors change lengths, too
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
@@ -66,8 +66,8 @@ class XPos(Rotary):
         q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D/2)
         q_factors = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
         k_factors = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
-        rotated_q = self.turn(q, q_cos * q_factors, q_sin * q_factors)
-        rotated_k = self.turn(k, k_cos * k_factors, k_sin * k_factors)
+        rotated_q = self.rotate_width(q, q_cos * q_factors, q_sin * q_factors)
+        rotated_k = self.rotate_width(k, k_cos * k_factors, k_sin * k_factors)
         return rotated_q, rotated_k
 
     def _checked_centre(self, pos: Tensor) -> int:

@@ -54,7 +54,7 @@ class Evaluation:
 
     @property
     def count_keys(self) -> list[str]:
-        """Return the keys of the `eval` group that say how much the protocols measure, each once."""
+        """Return, each once, the keys of `eval` that say how much is measured, such as `max_targets`."""
         return list(dict.fromkeys(protocol.count_key for protocol in self.protocols))
 
     @property
@@ -65,7 +65,7 @@ class Evaluation:
     def request(
         self, store: TokenStore, plant: PlantSettings | None, seed: int, tokenizer: Tokenizer | None = None
     ) -> EvalRequest:
-        """Return what the protocols make their plans from; `plant` is planted in the training text."""
+        """Return what the protocols make their plans from; `plant`: what was planted in the training text."""
         return EvalRequest(
             store=store,
             split=self.split,
@@ -92,10 +92,10 @@ class Evaluation:
 
     def check_corpus(self, facts: CorpusFacts) -> None:
         """Raise UserError for a protocol that scores text where the corpus is a task, or the reverse."""
-        is_task = facts.task is not None
+        corpus_is_task = facts.task is not None
         for protocol in self.protocols:
-            if protocol.of_tasks != is_task:
-                raise _other_corpus(protocol)
+            if protocol.of_tasks != corpus_is_task:
+                raise _wrong_corpus_error(protocol)
 
     def check_given_model(self) -> None:
         """Raise UserError if a protocol needs a model that posenc trained."""
@@ -110,7 +110,7 @@ class Evaluation:
                 raise UserError("eval.protocols", protocol.name, protocol.reason_against_transformers)
 
 
-def _other_corpus(protocol: Protocol[Any]) -> UserError:
+def _wrong_corpus_error(protocol: Protocol[Any]) -> UserError:
     """Return the error for a protocol that does not score this kind of corpus."""
     if protocol.of_tasks:
         hint = "data=task data.task=copy (docs/tasks.md)"
@@ -138,9 +138,9 @@ def resolve_evaluation(
     names = check_protocols(settings.protocols)
     parameters = check_parameters(settings.protocol_parameters)
     lengths = eval_lengths(settings, context_length)
-    protocols = tuple(with_settings(name, parameters) for name in names)
+    protocols = tuple(make_protocol(name, parameters) for name in names)
     # Knobs are chosen by fixed-target, whether the user wants its records or not.
-    headline = with_settings(FixedTarget.name, parameters)
+    headline = make_protocol(FixedTarget.name, parameters)
     assert isinstance(headline, FixedTarget)
     tries = 0
     if extend is not None and extend.tune:
@@ -153,13 +153,14 @@ def resolve_evaluation(
             raise UserError("extend.tune", True, problem, hint=hint)
     for protocol in protocols:
         protocol.check(lengths)
-    extension = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
+    extension_settings = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
+    stored_settings = settings.plain() | parameters | {"protocols": names}
     return Evaluation(
-        settings=EvalSettings(**{**settings.plain(), **parameters, "protocols": names}),
+        settings=EvalSettings(**stored_settings),
         lengths=lengths,
         protocols=protocols,
         headline=headline,
-        extend=resolve_extend(extension),
+        extend=resolve_extend(extension_settings),
         tries=tries,
     )
 
@@ -169,6 +170,7 @@ def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
 
     T is always among them, since every change of the loss is against the loss at T.
     """
+    # lengths such as 2x are multiples of the base length
     base_length = context_length if settings.base_length is None else settings.base_length
     windows = [*resolve_lengths(settings.lengths, base_length), context_length]
     lengths = EvalLengths.of(windows, context_length, base_length)
@@ -205,7 +207,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def with_settings(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
+def make_protocol(name: str, parameters: Mapping[str, Any]) -> Protocol[Any]:
     """Return a protocol with those of the parameters that it reads. Raises UserError."""
     protocol = find_protocol(name)
     return protocol(protocol_settings(protocol.Settings, parameters))
@@ -224,5 +226,5 @@ def protocol_settings(
 
 
 def keys_read(names: Iterable[str]) -> set[str]:
-    """Return the keys that these protocols read. Other keys of protocols do not change what is measured."""
+    """Return the keys that these protocols read. The keys of other protocols have no effect."""
     return {key for name in names for key in find_protocol(name).Settings.model_fields}

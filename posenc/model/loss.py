@@ -5,8 +5,8 @@ N targets, V vocabulary, n targets of a block, d width of the model.
 The blocks are for large vocabularies (see MAX_LOGITS). With a small one, V = 260, the plain formula is as
 quick: a training step of the model `nano` takes 0.93 to 1.07 times as long
 (scripts/bench/backward_passes.py). But it rounds differently, so the numbers of every run would change, and
-there would be two paths. So the loss is computed in blocks at every V. Only under torch.compile the plain
-formula runs.
+small and large V would need a path each. So the loss is computed in blocks at every V. The plain formula
+runs only under torch.compile.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_LOGITS_GPU = 1 << 27  # 512 MB: a GPU wants large blocks, and has the memory
 
 
 def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss in nats per token: hidden (N, d), output map (V, d), targets (N,) -> float32.
+    """Return the mean loss in nats per token: hidden (N, d), targets (N,) -> float32.
 
-    Logits are made in blocks of targets. `hidden` and `weight` have the dtype of their product; logits,
-    softmax and sums are float32.
+    `weight` (V, d) is that of the output map. Logits are made in blocks of targets. Their product is made in
+    the dtype of `hidden` and `weight`; logits, softmax and sums are float32.
 
     PyTorch 2.13 has a blockwise `linear_cross_entropy` too, but it sums in bf16: its mean loss was wrong by
     0.014 nats at V = 260, and by 0.25 at V = 32000.
@@ -44,8 +44,9 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weighted loss, and the unweighted losses (N,), which have no gradient.
 
-    The weighted loss is the sum of weights (N,) times losses, divided by the number of targets N, not by the
-    sum of the weights. It is computed as `next_token_loss` is.
+    `weight` (V, d) is that of the output map, and `weights` (N,) has a number for each target. The weighted
+    loss is the sum of weights times losses, divided by the number of targets N, not by the sum of the
+    weights. It is computed as `next_token_loss` is.
     """
     if torch.compiler.is_compiling():
         losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
@@ -67,9 +68,9 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Yield the blocks of rows of hidden (N, d) whose logits are made at once."""
     max_logits = MAX_LOGITS_GPU if hidden.is_cuda else MAX_LOGITS
-    rows = max(1, max_logits // len(weight))
-    for start in range(0, len(hidden), rows):
-        yield slice(start, start + rows)
+    rows_per_block = max(1, max_logits // len(weight))
+    for start in range(0, len(hidden), rows_per_block):
+        yield slice(start, start + rows_per_block)
 
 
 class _NextTokenLoss(torch.autograd.Function):
@@ -88,12 +89,13 @@ class _NextTokenLoss(torch.autograd.Function):
             targets_block = targets[rows, None]  # (n, 1)
             logits = (hidden_block @ weight.t()).float()  # (n, V)
             p = torch.softmax(logits, dim=-1)
-            # log p = logit - log_sum for every token. So log_sum follows from the likeliest token, whose
-            # logit and p are the largest. logsumexp would compute all exponentials again.
+            # log p = logit - log_sum, so log_sum = logit - log p for every token. It is taken from the
+            # likeliest token, whose logit and p are the largest. logsumexp would compute all exponentials
+            # again.
             largest_logit = logits.amax(-1, keepdim=True)  # (n, 1)
             log_sum = largest_logit - p.amax(-1, keepdim=True).log()  # (n, 1)
             losses = log_sum - logits.gather(1, targets_block)  # (n, 1)
-            all_losses.append(losses[:, 0])
+            all_losses.append(losses[:, 0])  # before weighting: the losses that are returned have no weights
             # The gradient of a loss by its logits is p, minus 1 at the target. It overwrites p.
             minus_one = p.new_full(targets_block.shape, -1.0)
             d_logits = p.scatter_add_(1, targets_block, minus_one)  # (n, V)

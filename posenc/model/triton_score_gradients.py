@@ -6,12 +6,13 @@ one tile of the square, and sums over the batch. In `_gate_kernel` it has a colu
 with all later queries, and sums over queries and over keys.
 
 B batch, H heads, T tokens, D head width of queries and keys, E that of values. Arguments such as q_b, q_h and
-q_t are strides of q by text, head and token. The other arguments have the names of score_gradients.py:
+q_t are strides of q by text, head and token; g_b, g_h and g_t are those of grad. The other arguments have the
+names of score_gradients.py:
   grad        g, the gradient of the output y, (B, H, T, E)
   grad_dot_y  g_i . y_i, the sum of their products over E, (B, H, T)
   log_sum     the logarithm of the sum of exp(s_ij) over keys j, (B, H, T)
   high, low   two float32 parts of C, the cumulated gates: C_i = high_i + low_i, (B, H, T)
-  factor      the weight of a query in the bias of gates, -factor_i (C_i - C_j), (B, H, T)
+  factor      factor_i of the bias of gates, which is -factor_i (C_i - C_j), (B, H, T)
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ def _pair_kernel(
     D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_DISTANCE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradient of a tile of scores of one head over the batch."""
+    """Sum the gradient of a tile of scores of one head over the batch.
+
+    out is (H, T, T) by i and j, or by i and i - j with BY_DISTANCE. bias is (H, T, T), or (H, R) by distance.
+    bias_width is its last size.
+    """
     first_row = tl.program_id(0) * ROWS
     first_column = tl.program_id(1) * COLUMNS
     head = tl.program_id(2).to(tl.int64)
@@ -63,21 +68,21 @@ def _pair_kernel(
         return
     i = first_row + tl.arange(0, ROWS)
     j = first_column + tl.arange(0, COLUMNS)
-    is_past = (i[:, None] >= j[None, :]) & (i[:, None] < length)
-    if BY_DISTANCE:
+    is_seen = (i[:, None] >= j[None, :]) & (i[:, None] < length)
+    if BY_DISTANCE:  # the bias is (H, R)
         index_in_bias = head * bias_width + (i[:, None] - j[None, :])
-    else:
+    else:  # the bias is (H, T, T)
         index_in_bias = (head * length + i[:, None]) * bias_width + j[None, :]
-    tile_of_bias = tl.load(bias + index_in_bias, mask=is_past, other=0.0).to(tl.float32)
+    tile_of_bias = tl.load(bias + index_in_bias, mask=is_seen, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for b in range(batch):
         q_tile = _load_rows(q + b * q_b + head * q_h, i, q_t, length, D, D_PADDED)
         k_tile = _load_rows(k + b * k_b + head * k_h, j, k_t, length, D, D_PADDED)
         v_tile = _load_rows(v + b * v_b + head * v_h, j, v_t, length, E, E_PADDED)
         grad_tile = _load_rows(grad + b * g_b + head * g_h, i, g_t, length, E, E_PADDED)
-        row = (b * heads + head) * length + i
-        log_sum_tile = tl.load(log_sum + row, mask=i < length, other=0.0)
-        grad_dot_y_tile = tl.load(grad_dot_y + row, mask=i < length, other=0.0)
+        at_i = (b * heads + head) * length + i  # into (B, H, T)
+        log_sum_tile = tl.load(log_sum + at_i, mask=i < length, other=0.0)
+        grad_dot_y_tile = tl.load(grad_dot_y + at_i, mask=i < length, other=0.0)
         total += _score_gradient(
             q_tile, k_tile, v_tile, grad_tile, log_sum_tile, grad_dot_y_tile, tile_of_bias, i, j, length,
             scale, PRECISION,
@@ -86,14 +91,14 @@ def _pair_kernel(
         index_in_out = (head * length + i[:, None]) * length + (i[:, None] - j[None, :])
     else:
         index_in_out = (head * length + i[:, None]) * length + j[None, :]
-    tl.store(out + index_in_out, total, mask=is_past)
+    tl.store(out + index_in_out, total, mask=is_seen)
 
 
 @triton.jit
 def _gate_kernel(
     q, k, v, grad, log_sum, grad_dot_y, high, low, factor, column_sums, row_sums, weighted_row_sums,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t,
-    texts_and_heads, heads, length, scale,
+    n_texts_and_heads, heads, length, scale,
     D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -111,13 +116,14 @@ def _gate_kernel(
     b = text_and_head // heads
     head = text_and_head % heads
     j = first_column + tl.arange(0, COLUMNS)
-    at_j = text_and_head * length + j
+    at_j = text_and_head * length + j  # into (B, H, T)
     k_tile = _load_rows(k + b * k_b + head * k_h, j, k_t, length, D, D_PADDED)
     v_tile = _load_rows(v + b * v_b + head * v_h, j, v_t, length, E, E_PADDED)
     high_j = tl.load(high + at_j, mask=j < length, other=0.0)
     low_j = tl.load(low + at_j, mask=j < length, other=0.0)
     column_sum = tl.zeros((COLUMNS,), dtype=tl.float32)
-    first_row_that_sees = (first_column // ROWS) * ROWS  # of the tile of queries that holds the first key
+    # where the tile of queries that holds the first key begins
+    first_row_that_sees = (first_column // ROWS) * ROWS
     for first_row in range(first_row_that_sees, length, ROWS):
         i = first_row + tl.arange(0, ROWS)
         at_i = text_and_head * length + i
@@ -136,7 +142,7 @@ def _gate_kernel(
             PRECISION,
         )  # fmt: skip
         column_sum += tl.sum(d_s * factor_i[:, None], axis=0)
-        index_in_row_sums = tile.to(tl.int64) * texts_and_heads * length + at_i
+        index_in_row_sums = tile.to(tl.int64) * n_texts_and_heads * length + at_i  # into (tiles, B, H, T)
         tl.store(row_sums + index_in_row_sums, tl.sum(d_s, axis=1), mask=i < length)
         if WEIGHTED:
             weighted_row_sum = -tl.sum(d_s * difference, axis=1)
@@ -157,7 +163,8 @@ def pair_gradient(
 ) -> Tensor:
     """Return d s_ij summed over the batch, (H, T, T) float32, zero for the future.
 
-    With `by_distance` the last index is i - j, and the bias is (H, R); without, it is j and (H, T, T).
+    With `by_distance` the last index is i - j, and the bias is (H, R). Otherwise the last index is j, and the
+    bias is (H, T, T).
     """
     batch, heads, length, _ = q.shape
     out = torch.zeros(heads, length, length, device=q.device)
@@ -196,7 +203,10 @@ def gate_sums(
     scale: float,
     is_weighted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the three sums of `gate_gradients`, (B, H, T) float32; the third is 0 unless `is_weighted`."""
+    """Return column_sums, row_sums and weighted_row_sums of `_gate_kernel`, (B, H, T) float32 each.
+
+    The last two are summed over tiles. The third is 0 unless `is_weighted`.
+    """
     batch, heads, length, _ = q.shape
     tiles = triton.cdiv(length, COLUMNS)
     column_sums = torch.empty(batch, heads, length, device=q.device)
@@ -205,10 +215,10 @@ def gate_sums(
     # A kernel needs some pointer; without WEIGHTED it does not write there.
     weighted_row_sums = torch.zeros_like(row_sums) if is_weighted else row_sums
     tensors = _dense_rows(q, k, v, grad)
-    numbers_of_tokens = [tensor.contiguous() for tensor in (log_sum, grad_dot_y, high, low, factor)]
+    per_token = [tensor.contiguous() for tensor in (log_sum, grad_dot_y, high, low, factor)]
     _gate_kernel[(tiles, batch * heads)](
         *tensors,
-        *numbers_of_tokens,
+        *per_token,
         column_sums,
         row_sums,
         weighted_row_sums,

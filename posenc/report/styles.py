@@ -1,8 +1,8 @@
 """Choose the colour, dashes and marker of each row in a figure.
 
 `styles.csv` has the colour and the marker of each built-in encoding, so that an encoding looks the same in
-as many figures as possible: it changes only where other rows of a figure look alike. An encoding that it does
-not list gets its style from a hash of its name.
+as many figures as possible: it differs only where two rows of a figure would look alike. An encoding
+that it does not list gets its style from a hash of its name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-# Hues of Okabe and Ito (2008), moved apart in lightness. Under simulated colour blindness the two most alike
-# differ more than the two most alike of theirs. The palest has a contrast to white of 2.8; their yellow has
+# Hues of Okabe and Ito (2008), moved apart in lightness. Under simulated colour blindness the closest pair is
+# farther apart than the closest pair of theirs. The palest has a contrast to white of 2.8; their yellow has
 # 1.3.
 COLORS = {  # name: (on white, on a dark background)
     "blue": ("#1F4FB5", "#1F7AE0"),
@@ -114,20 +114,20 @@ def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
 def _free_style(preferred: Style, taken: Sequence[Style], rows_per_color: int) -> Style:
     """Return the preferred style, or one near to it that is told apart from the taken ones.
 
-    Among rows of one colour, dashes that few rows have come before the preferred ones: so a plain encoding
-    gets dashes where its colour already has a solid line.
+    Among rows of one colour, rare dashes win over the preferred ones. So a plain encoding gets dashes if its
+    colour already has a solid line.
     """
     count_of_color = Counter(style.color for style in taken)
     color = preferred.color
     if count_of_color[color] >= rows_per_color:
         color = min(COLORS, key=lambda name: count_of_color[name])  # the first of the rarest
-    neighbours = [style for style in taken if style.color == color]
-    count_of_marker = Counter(style.marker for style in neighbours)
-    count_of_dash = Counter(style.dash for style in neighbours)
+    same_color = [style for style in taken if style.color == color]
+    count_of_marker = Counter(style.marker for style in same_color)
+    count_of_dash = Counter(style.dash for style in same_color)
 
     def cost(style: Style) -> tuple[bool, int, int, bool, bool]:
         return (
-            style in neighbours,  # two rows look alike
+            style in same_color,  # two rows look alike
             count_of_dash[style.dash],  # dashes are told apart first
             count_of_marker[style.marker],
             style.dash != preferred.dash,  # among equally rare ones the preferred one

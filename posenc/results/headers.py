@@ -21,7 +21,7 @@ from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 from posenc.settings.tree import RunSettings
 
 Range = tuple[int, int]  # fewest, most
-# Beginnings of keys that labels and notes of rows name, so that the header leaves them out.
+# Prefixes of settings that labels and notes of rows already show, so that the header leaves them out.
 NAMED_BY_LABELS = ("encoding.", "attention.", "positions.", CODE)
 
 
@@ -60,7 +60,7 @@ class Header:
     context_length: int | None  # T, tokens
     model: dict[str, Any] | None  # its config group
     parameters: Range | None  # fewest, most
-    tokens: int | str | None  # trained on
+    tokens: int | str | None  # trained on; `unknown` if that is not stored
     seeds: tuple[int, ...]
     documents: Range | None  # fewest, most
     targets: Range | None  # fewest, most
@@ -74,7 +74,7 @@ class Header:
     precisions: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # of the trainings
     evaluated_in: str | None = field(metadata=NOT_IN_JSON)  # precision of all measurements
     also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # other protocols of the runs
-    nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token of one bit per byte
+    nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token that equal one bit per byte
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
 
@@ -83,12 +83,13 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     """Return the header of a table; `baseline` is the label of the row that is subtracted."""
     members = draft.members  # those with measurements
     runs = _runs_of_rows(draft)
-    # measurements of a member have the same text, split and stride, so the first tells them
+    # all measurements of a member have the same text, split and stride, so the first stands for all
     first_measurements = [member.measurements[0] for member in members]
     recorded = [measurement for member in members for measurement in member.measurements]
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = METRICS[draft.metric]
-    if draft.metric == "nats":  # records say per what: a token, a value, an answer's token
+    if draft.metric == "nats":
+        # the unit stands in the records: nats per token, per value, or per token of an answer
         unit = shared_or_none(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
     train_lengths = [_train_length(run) for run in runs]
@@ -159,7 +160,7 @@ def _train_length(run: Run) -> int | None:
 def _text_trained_on(member: Member) -> str | None:
     """Return the name of the corpus that a run was trained on; None if the same corpus was scored.
 
-    If the two have one name (as with `files`), the fingerprint follows it.
+    If both corpora have the same name (as with `files`), the fingerprint is appended.
     """
     corpus = _fact(member.run, "corpus")
     scored = member.measurements[0]
@@ -172,7 +173,10 @@ def _text_trained_on(member: Member) -> str | None:
 
 
 def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:
-    """Return on how many tokens all models were trained; without any numbers, on how many they will be."""
+    """Return on how many tokens all models were trained; the planned number if nothing is measured yet.
+
+    None if the models differ.
+    """
     if members:
         trained: int | str | None = shared_or_none(tokens_trained(member) for member in members)
         return trained
@@ -218,7 +222,7 @@ def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
-    """Return how many nats per token are one bit per byte, the median over records; None without bytes."""
+    """Return how many nats per token equal one bit per byte, the median over records; None without bytes."""
     ratios = []
     for run in runs:
         for record in run.records:

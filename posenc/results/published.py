@@ -18,7 +18,8 @@ from posenc.results.records import HEADLINE, INFLATED
 from posenc.results.runs import Run
 
 # Two lengths, as multiples of their T, are compared if their ratio is at most 1.25. For example, alibi-table2
-# has T = 512 and no length of 4T = 2048, but one of 2512. Both lengths of such a pair are printed.
+# has T = 512 and no length of 4T = 2048, but 2512 (4.9T), which stands beside our 4T. Both
+# lengths are printed.
 NEAR = math.log(1.25)
 # The protocols that score text in windows of a length, as papers do, in the order of preference.
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)
@@ -55,15 +56,15 @@ class PublishedNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstLine:
-    """A published number beside ours. Changes and `measured` are in nats per token, or shares."""
+    """A published number beside ours. `measured` and changes are in nats per token, or shares."""
 
     encoding: str
     train_length: int  # of the paper, tokens
     published_length: int  # tokens
     published: float  # as printed
     published_change: float | None  # against the paper's training length
-    multiple: float | None  # of T: our window for the published length; null if none is near
-    measured: float | None
+    multiple: float | None  # our window that stands beside it, as a multiple of T; null if none is near
+    measured: float | None  # our number
     measured_change: float | None
     measured_spread: float | None  # of the change, standard deviation over seeds
     difference: float | None  # of the changes: ours minus the paper's
@@ -75,13 +76,13 @@ class Against:
 
     table: str
     published: dict[str, str]  # what the paper says of its numbers, by SOURCE_KEYS
-    measured: Header  # of our table
+    measured: Header  # what the numbers of our table have in common
     notes: tuple[str, ...]
     rows: tuple[AgainstLine, ...]
 
     @property
     def is_accuracy(self) -> bool:
-        """Tell whether the numbers are shares found instead of losses."""
+        """Tell whether the numbers are accuracies of recall, as shares, and not losses."""
         return self.published["metric"] == ACCURACY
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,19 +133,19 @@ def against(runs: Sequence[Run], table: str) -> Against:
     # all numbers of a published table have one metric and one protocol
     protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
     comparison, *other_comparisons = compare_runs(runs, CompareRequest(protocol))  # most runs first
-    measured = _measured_numbers(comparison)
+    our_numbers = _our_numbers(comparison)
     in_order = sorted(numbers, key=lambda number: (number.train_length, number.encoding, number.eval_length))
     return Against(
         table=table,
         published={key: _joined_facts(numbers, key) for key in SOURCE_KEYS},
         measured=comparison.header,
-        notes=tuple(_notes(numbers, comparison, measured, len(other_comparisons))),
-        rows=tuple(_line(number, numbers, comparison, measured) for number in in_order),
+        notes=tuple(_notes(numbers, comparison, our_numbers, len(other_comparisons))),
+        rows=tuple(_line(number, numbers, comparison, our_numbers) for number in in_order),
     )
 
 
 def _joined_facts(numbers: Sequence[PublishedNumber], key: str) -> str:
-    """Return what the numbers have under a key, each text once: `A | B`."""
+    """Join the distinct values of a field: `A | B`."""
     texts = [str(getattr(number, key)) for number in numbers]
     return " | ".join(dict.fromkeys(texts))
 
@@ -161,12 +162,12 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
         return RECALL.protocol
     # a paper's protocol begins with the name of ours: `sliding, stride 1`
     same_protocol = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
-    measured = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
-    return measured[0] if measured else HEADLINE  # with no run at all, `compare` says what is missing
+    available = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
+    return available[0] if available else HEADLINE  # with no run at all, `compare_runs` raises the error
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _OurNumber:
     """A number of ours, in nats per token or as a share."""
 
     mean: float | None
@@ -174,29 +175,30 @@ class _Measured:
     spread: float | None = None  # of the change
 
 
-def _measured_numbers(comparison: Comparison) -> dict[tuple[str, float], _Measured]:
+def _our_numbers(comparison: Comparison) -> dict[tuple[str, float], _OurNumber]:
     """Return our numbers by label and multiple of T. For recall they are those at the farthest distance."""
-    numbers: dict[tuple[str, float], _Measured] = {}
+    numbers: dict[tuple[str, float], _OurNumber] = {}
     for row in comparison.rows:
         recall = RECALL.of(row)
         if comparison.header.protocol != RECALL.protocol:
             for cell in row.cells:
-                measured = _Measured(cell.mean, cell.change, cell.change_spread)
-                numbers[row.label, cell.multiple] = measured
+                number = _OurNumber(cell.mean, cell.change, cell.change_spread)
+                numbers[row.label, cell.multiple] = number
         elif recall is not None and recall.within is not None:
             for recall_cell in recall.cells:
                 if recall_cell is not None:
-                    # a row that did not learn has nothing to lose, so its change would say nothing
+                    # A row that did not learn has nothing to lose, so its change would say nothing.
+                    # `learned` is None where it was not measured: such a row may have learned.
                     may_have_learned = recall.learned is not False
                     change = recall_cell.accuracy - recall.within.accuracy if may_have_learned else None
-                    numbers[row.label, recall_cell.multiple] = _Measured(recall_cell.accuracy, change)
+                    numbers[row.label, recall_cell.multiple] = _OurNumber(recall_cell.accuracy, change)
     return numbers
 
 
 def _notes(
     numbers: Sequence[PublishedNumber],
     comparison: Comparison,
-    measured: Mapping[tuple[str, float], _Measured],
+    our_numbers: Mapping[tuple[str, float], _OurNumber],
     n_other_tables: int,
 ) -> list[str]:
     """Return sentences on what differs between the paper and the runs."""
@@ -205,7 +207,7 @@ def _notes(
     if not numbers[0].protocol.startswith(protocol):
         notes.append(f"protocols differ: {numbers[0].protocol} there, {protocol} here")
     encodings = {number.encoding for number in numbers}
-    missing = sorted(encodings - {label for label, _ in measured})
+    missing = sorted(encodings - {label for label, _ in our_numbers})
     if missing:
         notes.append(f"published and not measured: {', '.join(missing)}")
     did_not_learn = {row.label for row in comparison.rows if did_not_learn_to_recall(row)}
@@ -221,14 +223,16 @@ def _line(
     number: PublishedNumber,
     numbers: Sequence[PublishedNumber],
     comparison: Comparison,
-    measured: Mapping[tuple[str, float], _Measured],
+    our_numbers: Mapping[tuple[str, float], _OurNumber],
 ) -> AgainstLine:
     """Return the line of a published number, beside the number of ours at the nearest multiple of T."""
     same_training = [other for other in numbers if other.train_length == number.train_length]
-    multiples = [column.multiple for column in comparison.columns]
-    multiple = _multiple_beside(number.multiple, [other.multiple for other in same_training], multiples)
-    nothing = _Measured(None)
-    ours = nothing if multiple is None else measured.get((number.encoding, multiple), nothing)
+    our_multiples = [column.multiple for column in comparison.columns]
+    published_multiples = [other.multiple for other in same_training]
+    multiple = _multiple_beside(number.multiple, published_multiples, our_multiples)
+    nothing = _OurNumber(None)
+    ours = nothing if multiple is None else our_numbers.get((number.encoding, multiple), nothing)
+    # at T there is no change to compare: it is the difference to itself
     ours_change = None if multiple == 1 else ours.change
     published_change = _published_change(number, same_training)
     difference = None
@@ -254,19 +258,25 @@ def _published_change(number: PublishedNumber, same_training: Sequence[Published
     None as well if the paper has no number there.
     """
     if number.multiple == 1:
-        return None
+        return None  # it would be the difference to itself
     at_t = [other for other in same_training if other.encoding == number.encoding and other.multiple == 1]
-    return number.in_our_unit - at_t[-1].in_our_unit if at_t else None
+    if not at_t:
+        return None
+    return number.in_our_unit - at_t[0].in_our_unit  # a table prints one number at T for each encoding
 
 
 def _multiple_beside(
     multiple: float, published_multiples: Sequence[float], measured_multiples: Sequence[float]
 ) -> float | None:
-    """Return the measured multiple of T for a published one: each is the other's nearest, and near."""
+    """Return the measured multiple of T that stands beside a published one.
+
+    None unless the two are each other's nearest, and within NEAR.
+    """
     if not measured_multiples:
         return None
     nearest = _nearest(multiple, measured_multiples)
     is_near = abs(math.log(nearest / multiple)) <= NEAR
+    # among the published multiples, the nearest to that one is this one
     is_mutual = _nearest(nearest, published_multiples) == multiple
     if is_near and is_mutual:
         return nearest
@@ -274,5 +284,5 @@ def _multiple_beside(
 
 
 def _nearest(target: float, multiples: Sequence[float]) -> float:
-    """Return the multiple with the smallest ratio to `target`."""
+    """Return the multiple whose ratio to `target` is closest to 1."""
     return min(multiples, key=lambda multiple: abs(math.log(multiple / target)))

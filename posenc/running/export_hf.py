@@ -162,7 +162,7 @@ def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
 
 def turns_all(encoding: Encoding) -> bool:
     """Tell whether it turns all pairs of a head by base^(-2k/D) and does nothing else."""
-    if not isinstance(encoding, Rotary) or not encoding.turns_only or encoding.hooks != {"rotate"}:
+    if not isinstance(encoding, Rotary) or not encoding.keeps_lengths or encoding.hooks != {"rotate"}:
         return False
     if encoding.width != encoding.shape.head_dim:
         return False

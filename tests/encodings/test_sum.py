@@ -182,10 +182,10 @@ def test_patterns_of_published_models(model, layer):
 
 
 REFUSED_PATTERNS = [  # of two parts
-    ({"period": [2]}, "numbers of parts, from 0 to 1"),
-    ({"period": []}, "numbers of parts"),
-    ({"windows": [3]}, "one for each of 2 parts"),
-    ({"scales": ["logn"]}, "one for each of 2 parts"),
+    ({"period": [2]}, "must hold indices of parts, from 0 to 1"),
+    ({"period": []}, "must hold indices of parts"),
+    ({"windows": [3]}, "must have one value for each of the 2 parts"),
+    ({"scales": ["logn"]}, "must have one value for each of the 2 parts"),
     ({"windows": [0, None]}, "window=0"),
     ({"scales": ["floor", "none"], "floor_scale": 0}, "floor_scale=0"),
 ]

@@ -23,7 +23,7 @@ def attention_options() -> list[type[AttentionOption]]:
     for module in modules_of(__name__, __path__):
         defined = [value for value in vars(module).values() if inspect.isclass(value)]
         options = [cls for cls in defined if issubclass(cls, AttentionOption)]
-        # An option names its key itself. Bases such as `Gate` do not: they only declare that there is one.
+        # An option gives its key a value. Abstract bases such as `Gate` annotate `key` without a value.
         classes += [cls for cls in options if "key" in vars(cls)]
     unique = dict.fromkeys(classes)  # a class is also found in a module that imports it
     return sorted(unique, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
@@ -32,8 +32,9 @@ def attention_options() -> list[type[AttentionOption]]:
 def option_keys() -> dict[str, Any]:
     """Return, for each option's key in the group `attention`, the type of its value."""
     types: dict[str, Any] = {}
-    names: dict[str, list[str]] = {}  # the names that are allowed, by key, if the value is a name
+    names: dict[str, list[str]] = {}  # key -> allowed names, for options that are chosen by a name
     for cls in attention_options():
+        # `choice` is the name that chooses the option, or the type of its value
         if isinstance(cls.choice, str):
             names.setdefault(cls.key, [str(cls.off)])
             names[cls.key].append(cls.choice)
@@ -56,6 +57,7 @@ def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOpti
     chosen: list[tuple[type[AttentionOption], Any]] = []
     for cls in attention_options():
         value = settings.get(cls.key, cls.off)
+        # a value that is no name switches its option on unless it is the value `off`
         is_named = isinstance(cls.choice, str)
         is_on = value == cls.choice if is_named else value != cls.off
         if is_on:

@@ -1,4 +1,4 @@
-"""ASEntmax: entmax of scores that grow with the number of visible keys, as each query chooses.
+"""ASEntmax: entmax of scores that grow with the number of visible keys, by an amount that each query sets.
 
 Formula: the weights are `entmax` (alpha = 1.5) of f_i q_i . k_j / sqrt(D) + the biases.
   f_i   1 + b_i (log(n_i + 1))^c_i
@@ -8,8 +8,8 @@ Formula: the weights are `entmax` (alpha = 1.5) of f_i q_i . k_j / sqrt(D) + the
   x     the layer's normed input
   w, v  learned for each layer and head
 Setting: `attention.normalizer=asentmax`.
-Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640. The constants 1 and 2, log(n_i + 1) and
-the input x in place of q are those of the authors' code (`adapt-softplus-tanh`).
+Paper: Vasylenko, Pitorro, Martins, Treviso 2025, arXiv 2506.16640. The constants 1 and 2 and
+log(n_i + 1) are those of the authors' code (`adapt-softplus-tanh`). So is the input x, in place of q.
 Departures: every head has the factor f. The authors leave it out of heads with ALiBi's bias. w and v are
 initialised like the model's other linear maps. They have no bias; in the authors' runs they have one
 (`attn_scale_proj_bias=True`).
@@ -38,7 +38,7 @@ class ASEntmax(Entmax, CountingOption):
     choice = "asentmax"
     acts_on = "several"
     cost = StepCost(at_64=1.77, at_512=3.46)  # step time over nope's, T = 64 and 512
-    order = 2  # after the scales, so that `for_value` sees a scale and refuses it
+    order = 2  # built after the scales, so that `for_value` sees a scale among `acting` and refuses it
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape, counted=counted)
@@ -56,6 +56,7 @@ class ASEntmax(Entmax, CountingOption):
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
+        # this option scales too, so an encoding that refuses a scale refuses it
         return super().misfit(encoding) or encoding.refuses.get("attention.scale")
 
     def learned_parameters(self) -> int:

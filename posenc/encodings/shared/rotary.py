@@ -1,4 +1,4 @@
-"""Rotations: pairs of numbers of queries and keys, rotated by angles that grow with the position."""
+"""Rotary encodings: pairs of components of queries and keys, rotated by angles that grow with position."""
 
 import copy
 import math
@@ -11,9 +11,9 @@ from torch import Tensor
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.sinusoids import check_base, cos_sin, sinusoid_frequencies
 
-# Which numbers of a head make a pair: (2k, 2k+1), or (k, k + D'/2) of the D' rotated ones.
+# Which components of a head make a pair: (2k, 2k+1), or (k, k + D'/2). D' is the rotated width.
 Layout = Literal["interleaved", "half"]
-# From the trained frequencies to those that act, (n,) float64 each.
+# A function from the trained frequencies to those that act, (n,) float64 each.
 FrequencyChange = Callable[[Tensor], Tensor]
 
 
@@ -27,8 +27,8 @@ def check_pairs(shape: Shape) -> None:
 def even_share(shape: Shape, fraction: float) -> int:
     """Return the even width that is nearest to `fraction` of the head width.
 
-    Raises ValueError for a width of 0, and for fraction 1 of an odd head, where one number would stay
-    unrotated.
+    Raises ValueError for a width of 0, and for fraction 1 of an odd head, where one component would
+    stay unrotated.
     """
     if fraction == 1:
         check_pairs(shape)
@@ -61,7 +61,7 @@ def _rotate_by_formula(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tens
 def _rotate_as_complex(x: Tensor, rotation: Tensor, layout: str) -> Tensor:
     """Rotate x (..., T, D') float32 by complex products with cos + i sin, (T, D'/2) complex64.
 
-    It takes 130 us where the formula takes 530, for 262144 numbers on two CPU cores.
+    It takes 130 us where the formula takes 530, for 262144 components on two CPU cores.
     """
     if layout == "interleaved":
         pairs = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))  # (..., T, D'/2)
@@ -72,15 +72,15 @@ def _rotate_as_complex(x: Tensor, rotation: Tensor, layout: str) -> Tensor:
 
 
 class Rotary(Encoding):
-    """Rotate the first `width` numbers of each head by pos * theta.
+    """Rotate the first `width` components of each head by pos * theta.
 
-    A subclass may override `frequencies`, those that the model is trained with. A test-time extension gets a
+    A subclass may override `frequencies`, which returns the trained frequencies. A test-time extension gets a
     copy with other frequencies from `with_frequencies`.
     """
 
     acts_on = "rotate"
     relative = True
-    turns_only: ClassVar[bool] = True  # False if positions also change the lengths of pairs
+    keeps_lengths: ClassVar[bool] = True  # False if positions also change the lengths of pairs
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)
@@ -90,7 +90,8 @@ class Rotary(Encoding):
         self.base = base
         self.layout = layout
         self.width = width
-        self.change: FrequencyChange | None = None  # set in the copy that `with_frequencies` returns
+        # set in the copy that `with_frequencies` returns
+        self.frequency_change: FrequencyChange | None = None
         self.gain = 1.0  # factor on cos and sin
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
@@ -105,32 +106,33 @@ class Rotary(Encoding):
     def with_frequencies(self, change: FrequencyChange, *, gain: float = 1.0) -> Self:
         """Return a copy that shares the parameters and rotates by change(theta).
 
-        cos and sin are multiplied by `gain`, in addition to the gain of this encoding.
+        The gains multiply: cos and sin of the copy are multiplied by `gain` times the gain of this encoding.
         """
-        changed = copy.copy(self)
-        changed.change = change
-        changed.gain = self.gain * gain
-        return changed
+        copied = copy.copy(self)
+        copied.frequency_change = change
+        copied.gain = self.gain * gain
+        return copied
 
     def acting_frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return the frequencies that rotate: the trained ones, or what `with_frequencies` makes of them."""
         theta = self.frequencies(device)
-        return theta if self.change is None else self.change(theta)
+        return theta if self.frequency_change is None else self.frequency_change(theta)
 
     def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and sin of pos * theta, each (T, width/2) float32."""
+        # cos_sin calls the method with the device on which it computes
         cos, sin = cos_sin(pos, self.acting_frequencies)
         if self.gain != 1:
             return cos * self.gain, sin * self.gain
         return cos, sin
 
     def unrotated_numbers(self, layer: int) -> list[int]:
-        """Return the indices of a head's numbers beyond `width`, and of pairs whose frequency is zero."""
+        """Return the indices of a head's components beyond `width`, and of pairs whose frequency is zero."""
         if "rotate" not in self.hooks:
             return super().unrotated_numbers(layer)
         beyond = list(range(self.width, self.shape.head_dim))
-        if not self.turns_only:
-            return beyond
+        if not self.keeps_lengths:
+            return beyond  # a pair with frequency 0 may still change its length
         # on the CPU, since the model may be built on the meta device, which has no values
         is_still = self.frequencies(torch.device("cpu")) == 0  # (width/2,)
         half = self.width // 2
@@ -146,11 +148,11 @@ class Rotary(Encoding):
         k_angles = self.angles(k_pos)  # cos and sin, (S, width/2) each
         # In training queries and keys are the same tokens: their angles are computed once.
         q_angles = k_angles if q_pos is k_pos else self.angles(q_pos)  # (T, width/2) each
-        return self.turn(q, *q_angles), self.turn(k, *k_angles)
+        return self.rotate_width(q, *q_angles), self.rotate_width(k, *k_angles)
 
-    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate the first `width` numbers of x (..., T, D)."""
-        # MPS has no float64, so fractional positions and what is made of them are on the CPU there.
+    def rotate_width(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the first `width` components of x (..., T, D) by cos and sin, (T, width/2) each."""
+        # MPS has no float64, so there cos and sin of fractional positions come from the CPU.
         cos, sin = cos.to(x.device), sin.to(x.device)
         if self.width == x.shape[-1]:
             return rotate_pairs(x, cos, sin, self.layout)

@@ -38,8 +38,8 @@ class NotForThisEncodingError(UserError):
 class Extension:
     """One extension, built for one trained model. Its knobs are fields of the dataclass.
 
-    The model may be an outline on the meta device. `__post_init__` raises `refusal(reason)` if the extension
-    does not apply to the model, and UserError for a knob out of range.
+    The model may be one without values, on the meta device. `__post_init__` raises `refusal(reason)` if the
+    extension does not apply to the model, and UserError for a knob out of range.
     """
 
     model: Subject
@@ -49,7 +49,8 @@ class Extension:
     formula: ClassVar[str]
     applies: ClassVar[str]  # to which encodings, in words
     revision: ClassVar[int] = 1  # raised when the formula changes: old records keep a row of their own
-    # Knobs that were added later, each with the value that changes nothing. That value is not stored.
+    # Knobs that were added later, each with the value that changes nothing. At that value a knob is left out
+    # of the stored settings, so that they equal those of older records.
     later: ClassVar[Mapping[str, Any]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values that `extend.tune=true` chooses from
 
@@ -57,11 +58,11 @@ class Extension:
         self.trained = self.model.effective_encoding
         self.shape = self.trained.shape
         self.parts = leaves(self.trained)
-        # How many positions a training window spanned: T, or more if they were drawn with gaps. Contiguous
-        # positions from a drawn start span T, since they show no larger distance.
+        # How many positions a training window spanned: T, or more if the positions were drawn with gaps.
+        # Contiguous positions span T wherever they start.
         self.reach = self.shape.distances
         self.lengths: dict[str, int] = {}  # knobs in tokens, resolved
-        self.missing: str | None = None  # says which knob has no value yet, for the error; None: all have one
+        self.missing: str | None = None  # for the error: which knob has no value yet; None if all have one
         self.defaults: dict[str, Any] = {}  # knobs of its YAML, set when it is built
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
@@ -74,9 +75,10 @@ class Extension:
         return dict(self.lengths)
 
     def search(self, window: int) -> Generator[dict[str, Any], float, None]:
-        """Yield knobs to try, and be sent the loss beyond T with each; `window` is the longest one.
+        """Yield knobs to try; `window` is the longest one.
 
-        By default these are all combinations of the grid. Knobs that the user set stay as they are.
+        After each, the loss beyond T is sent back, which a subclass may use to choose the next. By default
+        these are all combinations of the grid. Knobs that the user set stay as they are.
         """
         free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free_knobs:
@@ -94,7 +96,8 @@ class Extension:
 
     def has_gaps(self) -> bool:
         """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
-        pos = self.trained.positions(self.shape.train_length, False, torch.Generator().manual_seed(0))
+        is_training = False
+        pos = self.trained.positions(self.shape.train_length, is_training, torch.Generator().manual_seed(0))
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:
@@ -129,7 +132,7 @@ class Extension:
                 raise self.refusal(f"{part.name} has no softmax")
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
-        """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
+        """Raise UserError for a value that is not finite or below `least`. With `above` it must be larger."""
         check_between(f"extend.{knob}", value, least, above_low=above)
 
 
@@ -141,14 +144,14 @@ class Times(Encoding):
     relative = True
     uses_positions = False
 
-    def __init__(self, shape: Shape, times: float) -> None:
+    def __init__(self, shape: Shape, factor: float) -> None:
         super().__init__(shape)
-        self.times = times
+        self.factor = factor
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        return s * self.times  # (B, H, T, S)
+        return s * self.factor  # (B, H, T, S)
 
 
 def leaves(encoding: Encoding) -> tuple[Encoding, ...]:

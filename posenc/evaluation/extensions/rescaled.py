@@ -40,7 +40,7 @@ class OtherFrequencies(Extension):
             raise self.refusal("no frequencies turn its queries and keys")
         if not isinstance(part, Rotary):
             raise self.refusal(f"{part.name} does not turn pairs by frequencies")
-        if not part.turns_only:
+        if not part.keeps_lengths:
             raise self.refusal(f"{part.name} does more by position than to turn pairs")
         self.turning = part
 

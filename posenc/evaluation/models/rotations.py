@@ -108,8 +108,8 @@ class ModelRotation:
         for name, table in tables.items():
             if rotary is None:
                 setattr(module, name, torch.zeros_like(table))
-            elif rotary.change is not None:
-                setattr(module, name, rotary.change(table.double().cpu()).to(table))
+            elif rotary.frequency_change is not None:
+                setattr(module, name, rotary.frequency_change(table.double().cpu()).to(table))
         if rotary is not None:
             setattr(module, _of_kind(self.kind, "attention_scaling"), rotary.gain)
 

@@ -57,7 +57,7 @@ def protocols_with_tables() -> set[str]:
 
 
 def csv_lines(row: Row) -> Iterator[Line]:
-    """Yield the lines that CSV has of a row in addition to those of its windows."""
+    """Yield the extra CSV lines of a row, beside the line of each window."""
     for part in all_parts():
         if part.lines is not None:
             yield from part.lines(row)
@@ -73,6 +73,6 @@ def chart_kinds() -> dict[str, ChartKind]:
 
 
 def chart_of_protocol(protocol: str) -> str | None:
-    """Return the kind of chart that draws a protocol's table; None for that of losses."""
+    """Return the kind of chart that draws a protocol's table; None if the usual chart of losses draws it."""
     kinds = [kind.name for kind in chart_kinds().values() if kind.protocol == protocol]
     return kinds[0] if kinds else None

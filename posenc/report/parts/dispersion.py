@@ -10,10 +10,10 @@ from posenc.report.texts import share_text
 from posenc.results.beside.dispersion import (
     DISPERSION,
     FAR_SHARE,
-    LESS_SINK,
-    LESS_VARIANCE,
+    SINK_LEFT,
     SINK_WEIGHT,
     SPREAD_SHARE,
+    VARIANCE_LEFT,
     DispersionCell,
 )
 from posenc.results.comparison import Comparison, Row
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from posenc.report.chart import Chart, Panel, RowNames
     from posenc.report.looks import Look
 
+# read from the source by chart_kinds.py, for `--help`
 CHARTS = {
-    "why": "why rows fail: entropy, first token, output variance of attention and far positions by length",
+    "why": "why rows fail, by length: entropy, first token and output variance of attention; far positions",
 }
 NO_DISPERSION = "no run has measured it: posenc eval run=DIR 'eval.protocols=[fixed-target,dispersion]'"
 
@@ -55,7 +56,7 @@ def _variance_text(row: Row) -> str:
 
 
 def _far_text(row: Row) -> str:
-    """Return the change of the loss that far positions make by themselves; empty without one."""
+    """Return how much far positions alone change the loss; empty if that was not measured."""
     dispersion = DISPERSION.of(row)
     if dispersion is None:
         return ""
@@ -64,7 +65,10 @@ def _far_text(row: Row) -> str:
 
 
 def _why_text(row: Row) -> str:
-    """Return the reasons of a collapse that the numbers support: `positions, spread`; `none` without one."""
+    """Return the reasons of a collapse that the numbers support: `positions, spread`.
+
+    `none` if they support no reason; empty if the row did not collapse or nothing was measured.
+    """
     dispersion = DISPERSION.of(row)
     if dispersion is None or dispersion.reasons is None:
         return ""
@@ -81,7 +85,7 @@ def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
         "first_token_at_t": dispersion.at_t.mean_first,
         "first_token_at_longest": dispersion.longest.mean_first,
         "output_variance_ratio": dispersion.variance_ratio,
-        "far_positions_nats": dispersion.longest.far_nats,
+        "far_positions_nats": dispersion.longest.far_nats,  # the loss; the column `far` has its change
         "why": _why_text(row),
     }
 
@@ -101,8 +105,8 @@ ROW_COLUMNS = (
         terms=(
             (
                 "entropy",
-                "of attention at T and in the longest window, in nats, mean of the layers. An entropy of log "
-                "n is that of n keys with equal weights (protocol dispersion)",
+                "of attention at T and in the longest window, in nats, mean of the layers. It is log n for n "
+                "keys with equal weights (protocol dispersion)",
             ),
         ),
         protocol=DISPERSION.protocol,
@@ -121,7 +125,7 @@ ROW_COLUMNS = (
         terms=(
             (
                 "variance",
-                "of the attention's outputs over the queries, as a multiple of that at T: it falls where "
+                "of the attention's outputs over the queries, as a multiple of that at T. It falls if "
                 "attention becomes a mean over many keys",
             ),
         ),
@@ -134,8 +138,8 @@ ROW_COLUMNS = (
         terms=(
             (
                 "far",
-                "change of the loss, in nats, of the last T tokens alone, with the older half placed as far "
-                "away as the longest window reaches: what unseen positions do without one more key",
+                "change of the loss, in nats, for the last T tokens alone, with the older half placed as far "
+                "away as the longest window reaches. It shows the effect of unseen positions, without more keys",
             ),
         ),
         protocol=DISPERSION.protocol,
@@ -147,10 +151,18 @@ ROW_COLUMNS = (
         terms=(
             (
                 "why",
-                f"of a collapsed row. positions: far is at least {FAR_SHARE:.0%} of the change. spread: the "
-                f"entropy rises by at least {SPREAD_SHARE:.0%} of log(W/T), and the variance falls below "
-                f"{LESS_VARIANCE:.0%}. sink: the layer with most weight on the first token at T (at least "
-                f"{SINK_WEIGHT:.0%}) loses more than {1 - LESS_SINK:.0%} of it. none: none of these",
+                "the reasons why a collapsed row fails, defined in the next lines; none: none of these",
+            ),
+            ("why: positions", f"far is at least {FAR_SHARE:.0%} of the change of the loss"),
+            (
+                "why: spread",
+                f"the entropy rises by at least {SPREAD_SHARE:.0%} of log(W/T), and the variance falls below "
+                f"{VARIANCE_LEFT:.0%}",
+            ),
+            (
+                "why: sink",
+                f"the layer with most weight on the first token at T (at least {SINK_WEIGHT:.0%}) keeps less "
+                f"than {SINK_LEFT:.0%} of it in the longest window",
             ),
         ),
         protocol=DISPERSION.protocol,

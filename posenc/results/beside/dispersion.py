@@ -31,10 +31,10 @@ from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
 FAR_SHARE = 0.5  # far positions alone must make at least this share of the change at W
 SPREAD_SHARE = 0.5  # the entropy must rise by this share of log(W / T), the rise of equal weights
-LESS_VARIANCE = 0.5  # the variance must fall below this share of that at T
+VARIANCE_LEFT = 0.5  # the variance must fall below this share of that at T
 SINK_WEIGHT = 0.1  # a sink has at least this weight on the first token at T
 SINK_SHARES = 2.0  # a sink has at least this many equal shares of the weight at T
-LESS_SINK = 0.5  # a sink with less than this share of its weight at T is broken
+SINK_LEFT = 0.5  # a sink with less than this share of its weight at T is broken
 
 Reason = Literal["positions", "spread", "sink"]
 
@@ -212,7 +212,7 @@ def is_spread(at_t: DispersionCell, longest: DispersionCell) -> bool:
     if rise < SPREAD_SHARE * rise_of_equal_weights:
         return False
     ratio = variance_ratio(at_t, longest)
-    return ratio is not None and ratio < LESS_VARIANCE
+    return ratio is not None and ratio < VARIANCE_LEFT
 
 
 def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
@@ -220,7 +220,7 @@ def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
     layer = at_t.sink_layer
     weight = at_t.first[layer]
     is_sink = weight >= max(SINK_WEIGHT, SINK_SHARES / at_t.window)
-    return is_sink and longest.first[layer] < LESS_SINK * weight
+    return is_sink and longest.first[layer] < SINK_LEFT * weight
 
 
 def variance_ratio(at_t: DispersionCell, cell: DispersionCell) -> float | None:
