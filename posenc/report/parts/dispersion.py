@@ -139,7 +139,7 @@ ROW_COLUMNS = (
             (
                 "far",
                 "change of the loss, in nats, for the last T tokens alone, with the older half placed as far "
-                "away as the longest window reaches. It shows the effect of unseen positions, without more keys",
+                "away as the longest window reaches. It shows the effect of unseen positions alone",
             ),
         ),
         protocol=DISPERSION.protocol,
