@@ -153,14 +153,14 @@ ROW_COLUMNS = (
                 "why",
                 "the reasons why a collapsed row fails, defined in the next lines; none: none of these",
             ),
-            ("why: positions", f"far is at least {FAR_SHARE:.0%} of the change of the loss"),
+            ("positions", f"far is at least {FAR_SHARE:.0%} of the change of the loss"),
             (
-                "why: spread",
+                "spread",
                 f"the entropy rises by at least {SPREAD_SHARE:.0%} of log(W/T), and the variance falls below "
                 f"{VARIANCE_LEFT:.0%}",
             ),
             (
-                "why: sink",
+                "sink",
                 f"the layer with most weight on the first token at T (at least {SINK_WEIGHT:.0%}) keeps less "
                 f"than {SINK_LEFT:.0%} of it in the longest window",
             ),
