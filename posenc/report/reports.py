@@ -311,11 +311,11 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
     columns = []
     for column in row_columns():
         write_text = column.short
+        if column.protocol == comparison.header.protocol:
+            write_text = column.text
         if kind is TableKind.PAPER and column.paper is not None:
             write_text = column.paper
         if column.head is None or write_text is None:
-            continue
-        if column.protocol not in (None, comparison.header.protocol):
             continue
         has_value = any(column.text(row) for row in comparison.rows)
         if has_value:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from posenc.report.tables import Table
+from posenc.results.beside.base import LAST
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.statistics.intervals import Interval
@@ -19,8 +20,6 @@ from posenc.results.statistics.intervals import Interval
 if TYPE_CHECKING:  # they import altair, which takes half a second
     from posenc.report.chart import Chart, Panel, RowNames
     from posenc.report.looks import Look
-
-LAST = 1000  # behind the parts that say their order
 
 CsvFields = dict[str, Any]
 Line = dict[str, Any]  # of CSV
@@ -44,11 +43,11 @@ class RowColumn:
 
     head: Callable[[Comparison], str] | None = None
     text: Callable[[Row], str] = lambda row: ""  # in the tables of --full
-    short: Callable[[Row], str] | None = None  # in the table of one screen, which does not have all columns
+    short: Callable[[Row], str] | None = None  # in the table of one screen; None: it has no such column
     paper: Callable[[Row], str] | None = None  # in a paper, with its interval
     csv: Callable[[Comparison, Row], CsvFields] = lambda comparison, row: {}
     terms: tuple[Term, ...] = ()
-    protocol: str | None = None  # the table of one screen has it for this protocol alone
+    protocol: str | None = None  # the table of this protocol has its `text` also on one screen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,6 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "entropy",
         text=_entropy_text,
-        short=_entropy_text,
         csv=_dispersion_csv,
         terms=(
             (
@@ -114,14 +113,12 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "first token",
         text=_first_token_text,
-        short=_first_token_text,
         terms=(("first token", "the share of attention on the window's first token, the sink"),),
         protocol=DISPERSION.protocol,
     ),
     RowColumn(
         head=lambda comparison: "variance",
         text=_variance_text,
-        short=_variance_text,
         terms=(
             (
                 "variance",
@@ -134,7 +131,6 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "far",
         text=_far_text,
-        short=_far_text,
         terms=(
             (
                 "far",
@@ -147,7 +143,6 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "why",
         text=_why_text,
-        short=_why_text,
         terms=(
             (
                 "why",

@@ -117,7 +117,8 @@ CELL_COLUMNS = (
             (
                 "verdict",
                 f"on the change in bits/byte, with its whole 95% CI: same within {SAME_MARGIN:g}, better or "
-                f"worse beyond it, collapsed above {COLLAPSED_MARGIN:g}; unclear: the CI crosses a threshold",
+                f"worse beyond it, collapsed above {COLLAPSED_MARGIN:g}; unclear: the CI crosses "
+                f"{SAME_MARGIN:g} on either side",
             ),
         ),
     ),

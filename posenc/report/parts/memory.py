@@ -123,19 +123,16 @@ ROW_COLUMNS = (
     RowColumn(
         head=lambda comparison: "memory@T",
         text=_memory_at_t_text,
-        short=_memory_at_t_text,
         protocol=MEMORY.protocol,
     ),
     RowColumn(
         head=_longest_memory_head,
         text=_longest_memory_text,
-        short=_longest_memory_text,
         protocol=MEMORY.protocol,
     ),
     RowColumn(
         head=lambda comparison: "right token",
         text=_longest_right_token_text,
-        short=_longest_right_token_text,
         protocol=MEMORY.protocol,
     ),
 )

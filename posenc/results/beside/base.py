@@ -15,7 +15,7 @@ RecordT = TypeVar("RecordT")  # what a record has
 RowT = TypeVar("RowT")  # what a row has
 ColumnsT = TypeVar("ColumnsT")  # what a table says of all its rows; None for most protocols
 
-LAST = 1000  # behind the protocols that say their order
+LAST = 1000  # behind all that say their order
 
 
 @dataclass(frozen=True, kw_only=True)

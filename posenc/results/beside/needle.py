@@ -16,7 +16,7 @@ from posenc.results.checks import check_aligned
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Number, Positive
 from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount, wilson
+from posenc.results.statistics.proportions import FactCount
 
 # --- in a record
 
@@ -62,7 +62,7 @@ def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
 
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
-# no column in tables of losses. It comes after the table of `exact`, whose order is 20.
+# no column in tables of losses. It comes after the table of `exact`.
 NEEDLE: NumbersBeside[Needle, tuple[NeedleCell, ...], None] = NumbersBeside(
     protocol="needle", rows_of=_rows_of, is_beside_losses=False, order=30
 )
@@ -89,7 +89,7 @@ def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
             correct=count.correct,
             answers=count.answers,
             share=count.share,
-            ci95=wilson(count.share, count.samples),
+            ci95=count.ci95,
         )
         cells.append(cell)
     return tuple(cells) or None

@@ -16,7 +16,7 @@ from posenc.results.checks import check_aligned
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount, wilson
+from posenc.results.statistics.proportions import FactCount
 
 # --- in a record
 
@@ -60,7 +60,7 @@ def _rows_of(table: TableBeside) -> list[tuple[RulerCell, ...] | None]:
 
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
-# no column in tables of losses. It comes after the table of `needle`, whose order is 30.
+# no column in tables of losses. It comes after the table of `needle`.
 RULER: NumbersBeside[Ruler, tuple[RulerCell, ...], None] = NumbersBeside(
     protocol="ruler", rows_of=_rows_of, is_beside_losses=False, order=40
 )
@@ -85,7 +85,7 @@ def _ruler_of(members: Sequence[Member]) -> tuple[RulerCell, ...] | None:
             correct=count.correct,
             answers=count.answers,
             share=count.share,
-            ci95=wilson(count.share, count.samples),
+            ci95=count.ci95,
         )
         cells.append(cell)
     return tuple(cells) or None

@@ -31,6 +31,11 @@ class FactCount:
         """Return the share of the answers that are correct."""
         return self.correct / self.answers
 
+    @property
+    def ci95(self) -> Interval:
+        """Return the 95% interval of the share, over the samples."""
+        return wilson(self.share, self.samples)
+
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:
     """Return the Wilson (1927) score interval of a proportion of `count`; valid near 0 and 1."""

@@ -23,7 +23,7 @@ MORE_DOCUMENTS = "unclear (needs more documents)"
 def verdict(change: Estimate) -> str:
     """Return the word for a change against the crop line, in bits per byte; lower is better.
 
-    If the interval crosses a margin, the word is `unclear` and says what would narrow the interval: whichever
+    If the interval crosses SAME_MARGIN, the word is `unclear` and says what would narrow it: whichever
     of seeds and documents has the wider part of it. For a single seed, and below MIN_DOCUMENTS (where there
     is no interval), that is documents.
     """
